@@ -1,0 +1,52 @@
+# `make demo` and `make test` need nothing but Python 3.11 and make: each target sets up what it uses in .venv.
+PYTHON ?= python3.11
+VENV := .venv
+PY := $(VENV)/bin/python
+# cpu or gpu: asked for on the command line, else what the environment already has, else cpu.
+HAVE := $(shell cat $(VENV)/.extra 2>/dev/null)
+EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+export NO_ALBUMENTATIONS_UPDATE := 1
+
+.PHONY: setup demo test test-slow lint format bench clean
+.DELETE_ON_ERROR:
+
+setup: $(VENV)/.stamp-$(EXTRA)
+
+# One environment holds one TensorFlow: changing between cpu and gpu starts afresh.
+$(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml
+	@if [ -n "$(HAVE)" ] && [ "$(HAVE)" != "$(EXTRA)" ]; then rm -rf $(VENV); fi
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.11 or say make PYTHON=/path/to/python3.11"; exit 2; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "Installing the $(EXTRA) environment into $(VENV) (some minutes the first time) ..."
+	@$(PIP) -e '.[$(EXTRA)]'
+	@echo $(EXTRA) > $(VENV)/.extra
+	@touch $@
+
+$(VENV)/.stamp-$(EXTRA)-%: $(VENV)/.stamp-$(EXTRA)
+	@$(PIP) -e '.[$(EXTRA),$*]'
+	@touch $@
+
+demo: $(VENV)/.stamp-$(EXTRA)
+	@$(PY) -m benchmarks.demo
+
+test: $(VENV)/.stamp-$(EXTRA)-test
+	@$(PY) -m pytest
+
+test-slow: $(VENV)/.stamp-$(EXTRA)-test
+	@$(PY) -m pytest -m slow --timeout 3600
+
+lint: $(VENV)/.stamp-$(EXTRA)-dev
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+format: $(VENV)/.stamp-$(EXTRA)-dev
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+bench: $(VENV)/.stamp-$(EXTRA)-bench
+	@$(PY) -m benchmarks
+
+clean:
+	rm -rf demo build *.egg-info

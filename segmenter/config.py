@@ -1,0 +1,118 @@
+"""Reads a recipe (YAML), applies overrides, and says of every mistake where it is and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from segmenter.errors import ConfigError
+from segmenter.schema import Recipe, unit_of
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a YAML file, with `section.key=value` overrides applied.
+
+    Raises:
+        ConfigError: naming file, dotted path, what was expected and what came; all mistakes at once.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot read the recipe: {error}; see configs/ for recipes") from None
+    data = _parse(text, str(path))
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a mapping of sections, got {type(data).__name__}")
+    for override in overrides:
+        _override(data, override)
+    return recipe_from(data, str(path))
+
+
+def recipe_from(data: dict[str, Any], where: str) -> Recipe:
+    """A recipe from plain data; `where` is named in errors."""
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(e, where) for e in error.errors())) from None
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The recipe as plain YAML that `load_recipe` reads."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def describe_recipe(recipe: Recipe) -> str:
+    """The resolved recipe as YAML, each setting with its unit and the reason for its default."""
+    return "\n".join(_describe(recipe, 0)) + "\n"
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    dotted, equals, value = override.partition("=")
+    if not equals or not dotted:
+        raise ConfigError(f"--set {override}: expected section.key=value, as in training.global_batch=32")
+    *sections, key = dotted.split(".")
+    node = data
+    for section in sections:
+        if node.get(section) is None:
+            node[section] = {}
+        node = node[section]
+        if not isinstance(node, dict):
+            raise ConfigError(f"--set {override}: {section} is a single setting, it has no {key}")
+    node[key] = _parse(value, f"--set {override}")
+
+
+def _explain(error: ErrorDetails, where: str) -> str:
+    # The tag of a union (`dataset.folder.root`) is no part of what the user wrote.
+    location = [str(part) for part in error["loc"] if part not in ("potsdam", "naic2020", "folder")]
+    location = [part for part in location if not part.startswith(("function-", "tuple[", "literal["))]
+    # An impossible combination names its own path; its location is only the section that checks it.
+    dotted = error["type"] if "." in error["type"] else ".".join(location) or "recipe"
+    section = _section(location[:-1])
+    if error["type"] == "extra_forbidden":
+        known = ", ".join(getattr(section, "model_fields", ())) or "see --print-config"
+        return f"{where}: {dotted}: unknown key; known here: {known}"
+    if error["type"] == "missing":
+        return f"{where}: {dotted}: expected a value, got none"
+    message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
+    unit = unit_of(section, location[-1]) if location else ""
+    of_unit = f" ({unit})" if unit else ""
+    given = "" if "got" in message else f", got {error['input']!r}"
+    return f"{where}: {dotted}: {message[:1].lower()}{message[1:]}{of_unit}{given}"
+
+
+def _section(location: Sequence[str]) -> Any:
+    """The section class at a dotted location; None where it cannot be told (a union, a list)."""
+    model: Any = Recipe
+    for part in location:
+        field = getattr(model, "model_fields", {}).get(part)
+        model = field.annotation if field is not None else None
+    return model
+
+
+def _describe(section: BaseModel, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            doc = (type(value).__doc__ or "").split("\n")[0]
+            yield f"{indent}{name}:  # {doc}"
+            yield from _describe(value, depth + 1)
+            continue
+        extra = field.json_schema_extra
+        unit = extra.get("unit") if isinstance(extra, dict) else None
+        plain = section.model_dump(mode="json")[name]
+        scalar = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
+        note = f"{unit}: {field.description}" if unit else field.description
+        text = scalar.removesuffix("\n").removesuffix("\n...")
+        yield f"{indent}{name}: {text}" + (f"  # {note}" if note else "")

@@ -1,0 +1,168 @@
+"""Class maps: names, colours and file codes of the land-cover classes, and their dense ids.
+
+The law of this module: **an unknown value is an error**, never class 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import LabelError
+
+IGNORE = 255
+"""The id of pixels that count nowhere: not in loss, scores, nor class statistics."""
+MAX_CLASSES = 254
+"""Ids are uint8; 255 is `IGNORE`, 254 is kept for values that no class has (`decode` never returns it)."""
+_UNKNOWN = 254
+
+Colour = tuple[int, int, int]
+Encoding = Literal["codes", "colours"]
+
+
+@dataclass(frozen=True)
+class LandCoverClass:
+    """One class: its name, the colour it is drawn in, and the code that label files and results use."""
+
+    name: str
+    colour: Colour
+    code: int
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """Maps what label files hold to dense class ids 0 … K−1, and back.
+
+    Attributes:
+        classes: in the order of their ids.
+        encoding: whether label files hold codes (one band) or colours (three bands).
+        ignored: further codes, or colours, that stand for pixels to ignore.
+    """
+
+    classes: tuple[LandCoverClass, ...]
+    encoding: Encoding = "codes"
+    ignored: tuple[int | Colour, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.classes) <= MAX_CLASSES:
+            raise LabelError(f"a class map has 1 to {MAX_CLASSES} classes, got {len(self.classes)}")
+        for what, values in (("name", self.names), ("value in label files", [str(k) for k in self._keys])):
+            twice = sorted({value for value in values if values.count(value) > 1})
+            if twice:
+                raise LabelError(f"class map: each {what} may occur once, got twice: {', '.join(twice)}")
+        if self.encoding == "codes" and not all(0 <= k < 0xFFFF for k in self._keys):
+            raise LabelError(f"class map: codes lie in 0 … 65534, got {sorted(self._keys)}")
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def names(self) -> list[str]:
+        """Class names in the order of their ids."""
+        return [c.name for c in self.classes]
+
+    @property
+    def _keys(self) -> list[int]:
+        """What label files hold, as one integer each: the classes' first, then what is ignored."""
+        if self.encoding == "codes":
+            return [*(c.code for c in self.classes), *(int(v) for v in self.ignored if isinstance(v, int))]
+        colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
+        return [(r << 16) | (g << 8) | b for r, g, b in colours]
+
+    @cached_property
+    def _table(self) -> NDArray[np.uint8]:
+        """Key → id, dense: 64 KiB for codes, 16 MiB for colours, so that decoding is one look-up a pixel."""
+        table = np.full(1 << (16 if self.encoding == "codes" else 24), _UNKNOWN, np.uint8)
+        ids = [*range(len(self.classes)), *[IGNORE] * len(self.ignored)]
+        table[np.array(self._keys)] = np.array(ids, np.uint8)
+        return table
+
+    def _packed(self, raw: NDArray[Any], where: str) -> NDArray[Any]:
+        """(H, W) or (H, W, 1) codes, or (H, W, 3+) colours, as one unsigned integer per pixel."""
+        bands = 1 if raw.ndim == 2 else raw.shape[2]
+        if self.encoding == "colours":
+            if bands < 3 or raw.dtype != np.uint8:
+                raise LabelError(
+                    f"{where}: expected a label image of three 8-bit colour bands, got {bands} of {raw.dtype}"
+                )
+            r, g, b = (raw[..., i].astype(np.uint32) for i in range(3))
+            return (r << 16) | (g << 8) | b
+        if bands != 1 or raw.dtype.kind not in "uib":
+            raise LabelError(f"{where}: expected one band of integer codes, got {bands} of {raw.dtype}")
+        codes = raw.reshape(raw.shape[:2])
+        if codes.dtype in (np.uint8, np.uint16):
+            return codes
+        # Codes outside the table become one that no class map can have, so that they are reported.
+        return np.where((codes >= 0) & (codes <= 0xFFFF), codes, 0xFFFF).astype(np.uint16)
+
+    def decode(self, raw: NDArray[Any], where: str = "label") -> NDArray[np.uint8]:
+        """Class ids of a label raster.
+
+        Args:
+            raw: (H, W) or (H, W, 1) codes, or (H, W, 3 or more) 8-bit colours.
+            where: named in the error.
+
+        Returns:
+            (H, W) uint8 ids, `IGNORE` where a pixel counts nowhere.
+
+        Raises:
+            LabelError: for a value that the class map does not know; nothing is mapped by guess.
+        """
+        ids: NDArray[np.uint8] = self._table[self._packed(raw, where)]
+        if (ids == _UNKNOWN).any():
+            found = ", ".join(f"{value} ({count} px)" for value, count in list(self.unknown(raw).items())[:5])
+            raise LabelError(
+                f"{where}: {self.encoding} that the class map does not know: {found}; "
+                "add them to dataset.classes or dataset.ignore"
+            )
+        return ids
+
+    def unknown(self, raw: NDArray[Any], where: str = "label") -> dict[str, int]:
+        """Values (`300`, or `#ff00aa`) that the class map does not know, with their pixel counts."""
+        packed = self._packed(raw, where)
+        stray = self._table[packed] == _UNKNOWN
+        if self.encoding == "codes":
+            values, counts = np.unique(raw.reshape(raw.shape[:2])[stray], return_counts=True)
+            return {str(v): int(n) for v, n in zip(values, counts, strict=True)}
+        values, counts = np.unique(packed[stray], return_counts=True)
+        return {f"#{int(v):06x}": int(n) for v, n in zip(values, counts, strict=True)}
+
+    def codes(self) -> NDArray[np.uint16]:
+        """(K,) codes in the order of the ids: `codes()[ids]` gives a result in the data's own codes."""
+        return np.array([c.code for c in self.classes], np.uint16)
+
+    def palette(self) -> NDArray[np.uint8]:
+        """(256, 3) colours by id; black where there is no class."""
+        table = np.zeros((256, 3), np.uint8)
+        table[: len(self.classes)] = [c.colour for c in self.classes]
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a run directory keeps; `from_dict` is the inverse."""
+        classes = [{"name": c.name, "colour": list(c.colour), "code": c.code} for c in self.classes]
+        ignored = [v if isinstance(v, int) else list(v) for v in self.ignored]
+        return {"classes": classes, "encoding": self.encoding, "ignored": ignored}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ClassMap:
+        """Inverse of `to_dict`."""
+        classes = tuple(
+            LandCoverClass(c["name"], _colour(c["colour"]), int(c["code"])) for c in data["classes"]
+        )
+        ignored = tuple(v if isinstance(v, int) else _colour(v) for v in data["ignored"])
+        return cls(classes, data["encoding"], ignored)
+
+
+def _colour(values: Any) -> Colour:
+    r, g, b = (int(v) for v in values)
+    return r, g, b
+
+
+def class_pixels(ids: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
+    """(classes,) pixels of each class in an array of ids; `IGNORE` is left out."""
+    return np.bincount(ids.reshape(-1), minlength=256)[:classes].astype(np.int64)

@@ -1,0 +1,58 @@
+"""What every loader gives and everything else takes: scenes, and the dataset they make up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from segmenter.labels import ClassMap
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One raster file with its label raster.
+
+    Attributes:
+        name: unique in its dataset; outputs and messages use it.
+        image: the image file.
+        label: the label file; None where a scene is only predicted.
+        group: scenes of one group show one place (or flight) and are never split.
+        split: what the scene is used for.
+    """
+
+    name: str
+    image: Path
+    label: Path | None
+    group: str
+    split: Split
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The scenes of a dataset, their class map and how their files are read.
+
+    Attributes:
+        root: folder of the dataset; caches lie beside it.
+        bands: 1-based bands of the image files that the model sees, in order; None for all. A band that
+            is named here is data, whatever its file calls it (NAIP tags near infrared as alpha).
+        labels: which labels these are, for the protocol of scores: full or eroded.
+        expand_palette: label files with a palette are read as colours, not as indices.
+        unused: files that a configured rule left out, with the reason; printed, never silent.
+    """
+
+    name: str
+    root: Path
+    scenes: tuple[Scene, ...]
+    classes: ClassMap
+    bands: tuple[int, ...] | None = None
+    labels: Literal["full", "eroded"] = "full"
+    expand_palette: bool = False
+    unused: tuple[tuple[Path, str], ...] = ()
+
+    def of(self, split: Split) -> tuple[Scene, ...]:
+        """The scenes of one split."""
+        return tuple(scene for scene in self.scenes if scene.split == split)
