@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from segmenter.errors import ConfigError
-from segmenter.schema import Recipe, unit_of
+from segmenter.schema import FolderConfig, Naic2020Config, PotsdamConfig, Recipe, SplitByNames, unit_of
+
+_KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -50,9 +53,24 @@ def describe_recipe(recipe: Recipe) -> str:
     return "\n".join(_describe(recipe, 0)) + "\n"
 
 
+class _StrictLoader(yaml.SafeLoader):
+    """Plain YAML in which a key may occur once; PyYAML itself would drop all but the last in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """As `SafeLoader` does, after a look for keys that occur twice."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key.value} occurs twice", problem_mark=key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 def _parse(text: str, where: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _StrictLoader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
 
@@ -74,29 +92,46 @@ def _override(data: dict[str, Any], override: str) -> None:
 
 def _explain(error: ErrorDetails, where: str) -> str:
     # The tag of a union (`dataset.folder.root`) is no part of what the user wrote.
-    location = [str(part) for part in error["loc"] if part not in ("potsdam", "naic2020", "folder")]
-    location = [part for part in location if not part.startswith(("function-", "tuple[", "literal["))]
+    full = [str(part) for part in error["loc"]]
+    tags = (*_KINDS, "SplitByNames")
+    location = [p for p in full if p not in tags and not p.startswith(("function-", "tuple[", "literal["))]
     # An impossible combination names its own path; its location is only the section that checks it.
     dotted = error["type"] if "." in error["type"] else ".".join(location) or "recipe"
-    section = _section(location[:-1])
+    section = _section(full[:-1])
     if error["type"] == "extra_forbidden":
         known = ", ".join(getattr(section, "model_fields", ())) or "see --print-config"
         return f"{where}: {dotted}: unknown key; known here: {known}"
     if error["type"] == "missing":
         return f"{where}: {dotted}: expected a value, got none"
+    if error["type"].startswith("union_tag"):
+        kind = error.get("ctx", {}).get("tag", "none")
+        return f"{where}: {dotted}.kind: expected {', '.join(_KINDS)}, got {kind}"
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
+    message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
     unit = unit_of(section, location[-1]) if location else ""
     of_unit = f" ({unit})" if unit else ""
-    given = "" if "got" in message else f", got {error['input']!r}"
+    # A whole section as the culprit would bury the message.
+    given = "" if "got" in message or _is_long(error["input"]) else f", got {error['input']!r}"
     return f"{where}: {dotted}: {message[:1].lower()}{message[1:]}{of_unit}{given}"
 
 
+def _is_long(value: Any) -> bool:
+    return isinstance(value, (dict, list, tuple)) and len(repr(value)) > 80
+
+
 def _section(location: Sequence[str]) -> Any:
-    """The section class at a dotted location; None where it cannot be told (a union, a list)."""
+    """The section class at a location of an error; None where it cannot be told."""
     model: Any = Recipe
     for part in location:
-        field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field is not None else None
+        if part in _KINDS:
+            model = _KINDS[part]
+        elif part == "SplitByNames":
+            model = SplitByNames
+        elif part.isdigit():  # an item of a list of sections
+            model = next(iter(get_args(model)), None)
+        else:
+            field = getattr(model, "model_fields", {}).get(part)
+            model = field.annotation if field is not None else None
     return model
 
 

@@ -42,6 +42,10 @@ class CheckpointError(SegmenterError):
     """A run directory or checkpoint is missing, damaged or does not fit."""
 
 
+class ScoreError(SegmenterError):
+    """Scores are asked for under a protocol that the data do not fit, or of two different protocols."""
+
+
 class TrainingError(SegmenterError):
     """Training cannot go on: the loss is not finite, or a class was not in a step that promised it."""
 

@@ -19,7 +19,8 @@ IGNORE = 255
 """The id of pixels that count nowhere: not in loss, scores, nor class statistics."""
 MAX_CLASSES = 254
 """Ids are uint8; 255 is `IGNORE`, 254 is kept for values that no class has (`decode` never returns it)."""
-_UNKNOWN = 254
+UNKNOWN = 254
+"""What `decode_known` gives for a value that the class map does not know."""
 
 Colour = tuple[int, int, int]
 Encoding = Literal["codes", "colours"]
@@ -51,12 +52,23 @@ class ClassMap:
     def __post_init__(self) -> None:
         if not 1 <= len(self.classes) <= MAX_CLASSES:
             raise LabelError(f"a class map has 1 to {MAX_CLASSES} classes, got {len(self.classes)}")
-        for what, values in (("name", self.names), ("value in label files", [str(k) for k in self._keys])):
+        colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
+        if wrong := [colour for colour in colours if not all(0 <= value <= 255 for value in colour)]:
+            raise LabelError(f"class map: colours have three values in 0 … 255, got {wrong[0]}")
+        if wrong_kind := [v for v in self.ignored if isinstance(v, int) != (self.encoding == "codes")]:
+            raise LabelError(
+                f"class map: label files hold {self.encoding}, so what is ignored is given as "
+                f"{self.encoding}, got {wrong_kind[0]!r}"
+            )
+        keys = [str(k) if self.encoding == "codes" else f"#{k:06x}" for k in self._keys]
+        codes = [str(c.code) for c in self.classes]
+        for what, values in (("name", self.names), ("value in label files", keys), ("code", codes)):
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
                 raise LabelError(f"class map: each {what} may occur once, got twice: {', '.join(twice)}")
-        if self.encoding == "codes" and not all(0 <= k < 0xFFFF for k in self._keys):
-            raise LabelError(f"class map: codes lie in 0 … 65534, got {sorted(self._keys)}")
+        numbers = [*(c.code for c in self.classes), *(v for v in self.ignored if isinstance(v, int))]
+        if not all(0 <= number < 0xFFFF for number in numbers):
+            raise LabelError(f"class map: codes lie in 0 … 65534, got {sorted(numbers)}")
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -77,7 +89,7 @@ class ClassMap:
     @cached_property
     def _table(self) -> NDArray[np.uint8]:
         """Key → id, dense: 64 KiB for codes, 16 MiB for colours, so that decoding is one look-up a pixel."""
-        table = np.full(1 << (16 if self.encoding == "codes" else 24), _UNKNOWN, np.uint8)
+        table = np.full(1 << (16 if self.encoding == "codes" else 24), UNKNOWN, np.uint8)
         ids = [*range(len(self.classes)), *[IGNORE] * len(self.ignored)]
         table[np.array(self._keys)] = np.array(ids, np.uint8)
         return table
@@ -113,8 +125,8 @@ class ClassMap:
         Raises:
             LabelError: for a value that the class map does not know; nothing is mapped by guess.
         """
-        ids: NDArray[np.uint8] = self._table[self._packed(raw, where)]
-        if (ids == _UNKNOWN).any():
+        ids = self.decode_known(raw, where)
+        if (ids == UNKNOWN).any():
             found = ", ".join(f"{value} ({count} px)" for value, count in list(self.unknown(raw).items())[:5])
             raise LabelError(
                 f"{where}: {self.encoding} that the class map does not know: {found}; "
@@ -122,10 +134,15 @@ class ClassMap:
             )
         return ids
 
+    def decode_known(self, raw: NDArray[Any], where: str = "label") -> NDArray[np.uint8]:
+        """As `decode`, with `UNKNOWN` where a value is not known: for audits, which count and go on."""
+        ids: NDArray[np.uint8] = self._table[self._packed(raw, where)]
+        return ids
+
     def unknown(self, raw: NDArray[Any], where: str = "label") -> dict[str, int]:
         """Values (`300`, or `#ff00aa`) that the class map does not know, with their pixel counts."""
         packed = self._packed(raw, where)
-        stray = self._table[packed] == _UNKNOWN
+        stray = self._table[packed] == UNKNOWN
         if self.encoding == "codes":
             values, counts = np.unique(raw.reshape(raw.shape[:2])[stray], return_counts=True)
             return {str(v): int(n) for v, n in zip(values, counts, strict=True)}

@@ -42,6 +42,7 @@ class Dataset:
         labels: which labels these are, for the protocol of scores: full or eroded.
         expand_palette: label files with a palette are read as colours, not as indices.
         unused: files that a configured rule left out, with the reason; printed, never silent.
+        notes: what else the loader has to say, a line each; printed where the dataset is announced.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Dataset:
     labels: Literal["full", "eroded"] = "full"
     expand_palette: bool = False
     unused: tuple[tuple[Path, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def of(self, split: Split) -> tuple[Scene, ...]:
         """The scenes of one split."""

@@ -25,7 +25,7 @@ def setting(default: Any, unit: str, why: str, **limits: Any) -> Any:
 class Section(BaseModel):
     """A strict, frozen part of a recipe: an unknown key or a wrong unit is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -80,7 +80,7 @@ class PotsdamConfig(Section):
     )
     classes: Literal[6, 5] = setting(6, "", "5 ignores clutter, as many published numbers do")
     split: Literal["standard"] | SplitByNames = setting(
-        "standard", "", "standard: the usual 24 to train, 14 to test"
+        "standard", "", "standard: the usual 24 to train, 14 to test, none to validate: name scenes for that"
     )
 
 
@@ -259,7 +259,7 @@ class LossConfig(Section):
     dice: float = setting(
         0.0, "weight", "1 − soft Dice over the global batch, mean over the classes in it", ge=0
     )
-    class_weights: Literal["none", "inverse_sqrt"] | tuple[float, ...] = setting(
+    class_weights: Literal["none", "inverse_sqrt"] | tuple[Annotated[float, Field(ge=0)], ...] = setting(
         "none", "", "weight of each class in cross-entropy; inverse_sqrt: 1/sqrt(share), mean 1 over pixels"
     )
     label_smoothing: float = setting(0.0, "share", "of the target spread evenly over the classes", ge=0, lt=1)

@@ -1,0 +1,30 @@
+"""The loaders: where files lie, their codes, palette and splits; all give scenes and a class map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from datasets.folder import load_folder
+from datasets.naic2020 import load_naic2020
+from datasets.potsdam import load_potsdam
+from segmenter.scenes import Dataset
+from segmenter.schema import Recipe
+
+__all__ = ["LOADERS", "load_dataset"]
+
+LOADERS: dict[str, Callable[[Any], Dataset]] = {
+    "potsdam": load_potsdam,
+    "naic2020": load_naic2020,
+    "folder": load_folder,
+}
+"""Each takes the dataset section of its kind, reads no pixel, and gives scenes and a class map."""
+
+
+def load_dataset(recipe: Recipe) -> Dataset:
+    """The scenes and class map that a recipe's dataset section names.
+
+    Raises:
+        ConfigError, DatasetError, LabelError: as the loader of that kind says.
+    """
+    return LOADERS[recipe.dataset.kind](recipe.dataset)

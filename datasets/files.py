@@ -1,0 +1,206 @@
+"""What the loaders share: the files of a folder, pairs of image and label, and the assignment of splits.
+
+The law of this module: **nothing is dropped in silence**. What cannot be paired is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from segmenter.errors import DatasetError
+from segmenter.scenes import Split
+
+SHOWN = 5
+"""How many files an error names before it only counts."""
+
+
+def data_root(text: str) -> Path:
+    """The folder that `dataset.root` names; a relative one starts from the current folder."""
+    root = Path(text).expanduser()
+    if not root.is_dir():
+        raise DatasetError(
+            f"dataset.root: expected a folder, {root} is none (relative paths start from {Path.cwd()})"
+        )
+    return root
+
+
+def files_under(root: Path) -> list[str]:
+    """Relative posix paths of all files under `root`, sorted; links to folders are followed once.
+
+    Names that start with a dot are left out, as in shell patterns: caches, and what some systems put
+    beside a file (`._image.tif`).
+    """
+    found: list[str] = []
+    seen: set[str] = set()
+    for folder, folders, names in os.walk(root, followlinks=True, onerror=_unreadable):
+        real = os.path.realpath(folder)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        relative = Path(folder).relative_to(root)
+        found += [(relative / name).as_posix() for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def _unreadable(error: OSError) -> None:
+    raise DatasetError(f"{error.filename}: cannot list this folder: {error.strerror}") from None
+
+
+def few(items: Iterable[str], shown: int = SHOWN) -> str:
+    """The first items, and how many more there are."""
+    names = list(items)
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+@dataclass
+class Candidates:
+    """Files found for the scenes of a dataset, by scene name, before they are paired.
+
+    Attributes:
+        root: folder that the paths are relative to.
+        images, labels: scene name → relative paths; more than one is ambiguous.
+        image_form, label_form: what was looked for, for messages.
+    """
+
+    root: Path
+    image_form: str
+    label_form: str
+    images: dict[str, list[str]] = field(default_factory=dict)
+    labels: dict[str, list[str]] = field(default_factory=dict)
+
+    def pairs(self, only: set[str] | None = None) -> dict[str, tuple[str, str]]:
+        """Scene name → (image, label), sorted; of the scenes `only`, where given.
+
+        Raises:
+            DatasetError: for no files at all, two files for one scene, and files without a partner.
+        """
+        images, labels = (_of(only, files) for files in (self.images, self.labels))
+        if not images:
+            raise DatasetError(f"{self.root}: found no image; expected files like {self.image_form}")
+        for what, files in (("image", images), ("label", labels)):
+            for name, paths in files.items():
+                if len(paths) > 1:
+                    raise DatasetError(
+                        f"{self.root}: expected one {what} for {name or 'the dataset'}, got {len(paths)}: "
+                        f"{few(sorted(paths))}; keep one, or tell them apart in the pattern"
+                    )
+        self._no_orphans(images, labels, "image", f"a label like {self.label_form}")
+        self._no_orphans(labels, images, "label", f"an image like {self.image_form}")
+        return {name: (images[name][0], labels[name][0]) for name in sorted(images)}
+
+    def _no_orphans(
+        self, files: Mapping[str, list[str]], others: Mapping[str, list[str]], what: str, wanted: str
+    ) -> None:
+        alone = sorted(paths[0] for name, paths in files.items() if name not in others)
+        if alone:
+            raise DatasetError(
+                f"{self.root}: {len(alone)} of {len(files)} {what} files have no partner, expected {wanted}: "
+                f"{few(alone)}; add the partner or move the file out of the folder"
+            )
+
+
+def _of(only: set[str] | None, files: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {name: paths for name, paths in files.items() if only is None or name in only}
+
+
+# ------------------------------------------------------------------------------------------ splits
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a recipe names for the splits; `train` None means: all that is named nowhere."""
+
+    validation: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    train: tuple[str, ...] | None = None
+
+
+def assign_splits(
+    known: Mapping[str, Sequence[str]], groups: Mapping[str, str], named: Named
+) -> dict[str, Split]:
+    """Scene name → split, for every scene that is used.
+
+    Args:
+        known: scene name → what it may be called by (name, group, path); entries of `named` are compared
+            with these, as they are and then as glob patterns.
+        groups: scene name → group; a group is never separated.
+        named: what the recipe names.
+
+    Raises:
+        DatasetError: for an entry that matches nothing, a scene named for two splits, a group that would
+            be separated, and for no scene left to train on.
+    """
+    splits: dict[str, Split] = {}
+    called: dict[str, list[str]] = {}
+    for name, aliases in known.items():
+        for alias in dict.fromkeys(aliases):
+            called.setdefault(alias, []).append(name)
+    asked: tuple[tuple[Split, tuple[str, ...]], ...] = (
+        ("validation", named.validation),
+        ("test", named.test),
+        ("train", named.train or ()),
+    )
+    for split, entries in asked:
+        for entry in entries:
+            for name in _matching(entry, called, split):
+                if splits.setdefault(name, split) != split:
+                    raise DatasetError(
+                        f"dataset.split: {name} is named for {splits[name]} and for {split} ({entry}); "
+                        "a scene has one split"
+                    )
+    if named.train is None:
+        splits |= {name: "train" for name in known if name not in splits}
+    _groups_whole(splits, groups)
+    if "train" not in splits.values():
+        raise DatasetError(
+            f"dataset.split: expected at least one scene to train on, got none of {len(known)} scenes"
+        )
+    return {name: splits[name] for name in known if name in splits}
+
+
+def _matching(entry: str, called: Mapping[str, list[str]], split: Split) -> list[str]:
+    """Names of the scenes that are called `entry`, or else match it as a glob pattern."""
+    found = called.get(entry) or [
+        name for alias, names in called.items() if fnmatchcase(alias, entry) for name in names
+    ]
+    if not found:
+        raise DatasetError(
+            f"dataset.split.{split}: {entry} matches no scene and no group; there are {few(sorted(called))}"
+        )
+    return found
+
+
+def _groups_whole(splits: Mapping[str, Split], groups: Mapping[str, str]) -> None:
+    first: dict[str, str] = {}
+    for name, split in splits.items():
+        other = first.setdefault(groups[name], name)
+        if splits[other] != split:
+            raise DatasetError(
+                f"dataset.split: group {groups[name]} would be in {splits[other]} ({other}) and in "
+                f"{split} ({name}); name whole groups"
+            )
+
+
+def held_out(names: Iterable[str], share: float) -> tuple[str, ...]:
+    """Those of `names` whose hash falls below `share`: stable when names are added or taken away.
+
+    Where it falls on none of two names or more, the name of smallest hash is held out.
+    """
+    rank = {name: _unit_hash(name) for name in names}
+    below = tuple(name for name, value in rank.items() if value < share)
+    if below or len(rank) < 2:
+        return below
+    return (min(rank, key=lambda name: rank[name]),)
+
+
+def _unit_hash(name: str) -> float:
+    """A number in 0 … 1 that depends on the name alone (Python's own hash changes with each process)."""
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big") / 2**64

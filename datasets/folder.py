@@ -1,0 +1,197 @@
+"""Any folder of images and labels that a pattern can pair."""
+
+from __future__ import annotations
+
+import colorsys
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out
+from segmenter.errors import ConfigError, DatasetError
+from segmenter.labels import ClassMap, Colour, LandCoverClass
+from segmenter.scenes import Dataset, Scene, Split
+from segmenter.schema import FolderConfig, FolderSplit
+
+_TOKEN = re.compile(r"\*\*/|\*|\{([^{}]*)\}|[^*{}]+|.")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def load_folder(config: FolderConfig) -> Dataset:
+    """Scenes of a folder: image and label files whose paths agree in the `{names}` of the patterns.
+
+    A scene is called after the values of those names (`{tile}/images/{part}.jpg` gives `tile_1_part_2`),
+    or after its file where the patterns have none.
+
+    Raises:
+        ConfigError: a pattern, colour or split that cannot be meant.
+        DatasetError: no images, ambiguous or unpaired files, a split that matches nothing or cuts a group.
+    """
+    root = data_root(config.root)
+    classes = class_map(config)
+    pairs = _pairs(config, root)
+    groups = {name: _group(config.split, name, image) for name, (image, _) in pairs.items()}
+    splits = _splits(config.split, pairs, groups)
+    scenes = tuple(
+        Scene(name, root / image, root / label, groups[name], splits[name])
+        for name, (image, label) in pairs.items()
+    )
+    return Dataset(
+        name=root.resolve().name,
+        root=root,
+        scenes=scenes,
+        classes=classes,
+        bands=config.bands,
+        labels=config.label_kind,
+        expand_palette=config.encoding == "colours",
+    )
+
+
+# ---------------------------------------------------------------------------------------- patterns
+
+
+def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
+    """A pattern as a regular expression on relative posix paths.
+
+    `*` is any part of one name, `**/` any folders, `{name}` a part of one name that is kept; a name that
+    occurs twice must have the same value. Everything else stands for itself.
+
+    Raises:
+        ConfigError: for a pattern that leaves the root, and for braces without a name.
+    """
+    if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or re.match(r"[A-Za-z]:", pattern):
+        raise ConfigError(f"{setting}: expected a pattern below dataset.root, got {pattern}")
+    parts: list[str] = []
+    names: set[str] = set()
+    for token in _TOKEN.finditer(pattern.removeprefix("./").replace("***", "**")):
+        text, name = token[0], token[1]
+        if text == "**/":
+            parts.append("(?:[^/]+/)*")
+        elif text == "*":
+            parts.append("[^/]*")
+        elif name is not None and _IDENTIFIER.fullmatch(name):
+            parts.append(f"(?P={name})" if name in names else f"(?P<{name}>[^/]+)")
+            names.add(name)
+        elif text[0] in "{}":
+            raise ConfigError(f"{setting}: expected {{name}} in braces, got {text} in {pattern}")
+        else:
+            parts.append(re.escape(text))
+    return re.compile("".join(parts))
+
+
+def _pairs(config: FolderConfig, root: Path) -> dict[str, tuple[str, str]]:
+    """Scene name → relative paths of image and label."""
+    image_regex = pattern_regex(config.images, "dataset.images")
+    label_regex = pattern_regex(config.labels, "dataset.labels")
+    named = set(image_regex.groupindex)
+    if named != set(label_regex.groupindex):
+        raise ConfigError(
+            "dataset.labels: expected the same {names} as in dataset.images, got "
+            f"{_braces(label_regex)} against {_braces(image_regex)}"
+        )
+    found = Candidates(root, config.images, config.labels)
+    order = list(image_regex.groupindex)
+    keys: dict[str, tuple[str, ...]] = {}
+    for path in files_under(root):
+        for regex, files in ((image_regex, found.images), (label_regex, found.labels)):
+            match = regex.fullmatch(path)
+            if match:
+                key = tuple(match[name] for name in order)
+                files.setdefault(_scene_name(key, keys, path), []).append(path)
+    both = sorted(
+        {p for v in found.images.values() for p in v} & {p for v in found.labels.values() for p in v}
+    )
+    if both:
+        raise ConfigError(
+            f"dataset.images and dataset.labels: expected to match different files, both match {both[0]}"
+        )
+    pairs = found.pairs()
+    return pairs if order else {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
+
+
+def _scene_name(key: tuple[str, ...], keys: dict[str, tuple[str, ...]], path: str) -> str:
+    name = "_".join(key)
+    if keys.setdefault(name, key) != key:
+        raise DatasetError(
+            f"{path}: this scene and one more would both be called {name}; rename a file or folder so that "
+            "the values of the pattern's names differ when joined"
+        )
+    return name
+
+
+def _braces(regex: re.Pattern[str]) -> str:
+    return " ".join(f"{{{name}}}" for name in regex.groupindex) or "none"
+
+
+# ------------------------------------------------------------------------------------------ splits
+
+
+def _group(split: FolderSplit, name: str, image: str) -> str:
+    """The group of an image; without a `group` setting each scene is its own."""
+    if split.group is None:
+        return name
+    match = re.search(split.group, image)
+    if match is None or match[1] is None:
+        raise DatasetError(
+            f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
+        )
+    return match[1]
+
+
+def _splits(
+    split: FolderSplit, pairs: Mapping[str, tuple[str, str]], groups: Mapping[str, str]
+) -> dict[str, Split]:
+    known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
+    if not split.validation_share:
+        return assign_splits(known, groups, Named(split.validation, split.test))
+    if split.validation:
+        raise ConfigError(
+            "dataset.split: expected validation or validation_share, got both; name groups or give a share"
+        )
+    test = assign_splits(known, groups, Named(test=split.test))
+    free = sorted({groups[name] for name, part in test.items() if part == "train"})
+    chosen = set(held_out(free, split.validation_share))
+    validation = tuple(name for name in pairs if groups[name] in chosen)
+    return assign_splits(known, groups, Named(validation, split.test))
+
+
+# --------------------------------------------------------------------------------------- class map
+
+
+def class_map(config: FolderConfig) -> ClassMap:
+    """The class map of a recipe; colours that it does not name are chosen well apart, for maps only."""
+    classes = tuple(
+        LandCoverClass(
+            c.name,
+            _own_colour(i) if c.colour is None else _colour(c.colour, f"dataset.classes.{i}.colour"),
+            i if c.code is None else c.code,
+        )
+        for i, c in enumerate(config.classes)
+    )
+    return ClassMap(classes, config.encoding, tuple(_ignored(config)))
+
+
+def _ignored(config: FolderConfig) -> list[int | Colour]:
+    values: list[int | Colour] = []
+    for i, value in enumerate(config.ignore):
+        where = f"dataset.ignore.{i}"
+        if config.encoding == "colours":
+            values.append(_colour(value, where))
+        elif isinstance(value, int):
+            values.append(value)
+        else:
+            raise ConfigError(f"{where}: expected a code, since labels hold codes, got {value!r}")
+    return values
+
+
+def _colour(value: int | str, where: str) -> Colour:
+    digits = str(value).removeprefix("#")
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", digits):
+        raise ConfigError(f"{where}: expected a colour as '#rrggbb', in quotes, got {value!r}")
+    return int(digits[:2], 16), int(digits[2:4], 16), int(digits[4:], 16)
+
+
+def _own_colour(index: int) -> Colour:
+    """Hues a golden ratio apart: neighbours in the list are never alike."""
+    r, g, b = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.65, 0.9 - 0.25 * (index % 2))
+    return round(255 * r), round(255 * g), round(255 * b)

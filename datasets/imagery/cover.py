@@ -1,0 +1,84 @@
+"""What the ground is covered with in procedural scenes, finer than any dataset's classes, and its colours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Cover(IntEnum):
+    """Kinds of cover; each dataset maps them to its own classes."""
+
+    ROAD = 0
+    PAVING = 1
+    PARKING = 2
+    BUILDING = 3
+    LAWN = 4
+    MEADOW = 5
+    TREE = 6
+    FOREST = 7
+    CAR = 8
+    CLUTTER = 9
+    WATER = 10
+    CROPS = 11
+    GREENHOUSE = 12
+    SOIL = 13
+    EARTHWORKS = 14
+    SPORTS = 15
+    AIRPORT = 16
+
+
+FAMILIES: dict[str, tuple[float, float, float, float]] = {
+    "grey": (0.40, 0.40, 0.39, 0.42),
+    "dark": (0.22, 0.22, 0.23, 0.24),
+    "light": (0.64, 0.63, 0.60, 0.64),
+    "red": (0.48, 0.31, 0.25, 0.47),
+    "tan": (0.50, 0.45, 0.34, 0.54),
+    "green": (0.28, 0.36, 0.20, 0.58),
+    "blue": (0.25, 0.34, 0.46, 0.30),
+}
+"""Reflectance in red, green, blue and near infrared. The classes share these families, as they do in
+towns: slate roofs and asphalt, brick paving and tiles, dry lawns and gravel; so colour alone says little."""
+
+MIXES: dict[str, dict[str, float]] = {
+    "street": {"grey": 0.70, "dark": 0.18, "light": 0.12},
+    "paving": {"grey": 0.45, "light": 0.15, "red": 0.25, "tan": 0.15},
+    "roof": {"red": 0.44, "grey": 0.24, "dark": 0.10, "light": 0.06, "tan": 0.08, "green": 0.08},
+    "grass": {"green": 0.72, "tan": 0.22, "red": 0.06},
+    "crown": {"green": 0.80, "tan": 0.10, "red": 0.10},
+    "car": {"grey": 0.26, "dark": 0.20, "light": 0.24, "red": 0.14, "blue": 0.12, "green": 0.04},
+    "clutter": {"grey": 0.22, "red": 0.22, "tan": 0.24, "light": 0.08, "green": 0.08, "blue": 0.16},
+    "soil": {"red": 0.35, "tan": 0.50, "grey": 0.15},
+    "crops": {"green": 0.60, "tan": 0.28, "red": 0.12},
+    "forest": {"green": 0.90, "tan": 0.05, "red": 0.05},
+    "water": {"blue": 0.55, "dark": 0.30, "green": 0.15},
+}
+"""How often each thing has a colour of each family."""
+
+
+@dataclass(frozen=True)
+class Season:
+    """One scene's own habits of colour: how far each mix leans to one family or another.
+
+    Attributes:
+        mixes: for each thing, weights in the order of `FAMILIES`.
+    """
+
+    mixes: Mapping[str, NDArray[np.float64]]
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator) -> Season:
+        """A season and a quarter of town: all mixes perturbed."""
+        shares = {k: np.array([mix.get(f, 0.0) for f in FAMILIES]) for k, mix in MIXES.items()}
+        leaning = {k: s * rng.lognormal(0.0, 0.3, s.size) for k, s in shares.items()}
+        return cls({k: s / s.sum() for k, s in leaning.items()})
+
+    def colour(self, what: str, rng: np.random.Generator) -> NDArray[np.float32]:
+        """(4,) reflectance of one object: a family's, lighter or darker, and slightly tinted."""
+        family = list(FAMILIES.values())[int(rng.choice(len(FAMILIES), p=self.mixes[what]))]
+        tint = rng.lognormal(0.0, 0.15) * rng.lognormal(0.0, 0.05, 4)
+        return np.clip(np.array(family) * tint, 0.03, 0.95).astype(np.float32)

@@ -1,0 +1,38 @@
+"""NAIC2020: 256×256 images with labels of the same stem, 8 classes in round 1 and 15 in round 2."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2
+from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out
+from segmenter.scenes import Dataset, Scene
+from segmenter.schema import Naic2020Config
+
+
+def load_naic2020(config: Naic2020Config) -> Dataset:
+    """Pairs `NAME.tif` and `NAME.png` in any subfolders of the root, by their stem.
+
+    Validation scenes are held out by a hash of the stem, so that they stay the same when files are added.
+    Labels hold codes, and every pixel must have one of the round's: nothing is ignored.
+
+    Raises:
+        DatasetError: no images, two files of one stem, files without a partner.
+    """
+    root = data_root(config.root)
+    found = Candidates(root, "images/NAME.tif", "labels/NAME.png")
+    for path in files_under(root):
+        stem, suffix = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
+        if suffix in (".tif", ".tiff"):
+            found.images.setdefault(stem, []).append(path)
+        elif suffix == ".png":
+            found.labels.setdefault(stem, []).append(path)
+    pairs = found.pairs()
+    itself = {name: name for name in pairs}
+    named = Named(validation=held_out(pairs, config.validation_share))
+    splits = assign_splits({name: (name,) for name in pairs}, itself, named)
+    scenes = tuple(
+        Scene(name, root / image, root / label, name, splits[name]) for name, (image, label) in pairs.items()
+    )
+    classes = NAIC2020_ROUND1 if config.round == 1 else NAIC2020_ROUND2
+    return Dataset(f"naic2020-round{config.round}", root, scenes, classes)

@@ -1,0 +1,235 @@
+"""A run directory: everything that resuming and predicting need, and nothing that runs code when loaded.
+
+    recipe.yaml             the resolved recipe
+    run.json                what the model's input and output mean: bands, normalisation, classes
+    checkpoints/step-N.npz  weights, optimiser and position after N steps
+    best.npz                the checkpoint with the best mIoU on the validation scenes
+    log.jsonl, tensorboard/ what happened
+    scores.json, *.png      the last validation, and the learning curves
+
+Arrays are kept as .npz, whose parts carry a CRC: a damaged file is told from a whole one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config import dump_recipe, load_recipe
+from segmenter.errors import CheckpointError
+from segmenter.files import write_whole
+from segmenter.labels import ClassMap
+from segmenter.network import NetworkGeometry
+from segmenter.normalisation import Normalisation
+from segmenter.schema import Recipe
+
+_FORMAT = 1
+_STEP = re.compile(r"step-(\d+)\.npz")
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run directory says of its model.
+
+    Attributes:
+        path: the directory.
+        recipe: resolved.
+        classes: of the model's output.
+        bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
+        band_count: how many these are.
+        dtype: of the training images.
+        normalisation: of the bands.
+        metres_per_pixel: of the training images; None where they are not georeferenced.
+        labels: whether it learned from full or eroded labels.
+        network: stride and receptive-field radius.
+    """
+
+    path: Path
+    recipe: Recipe
+    classes: ClassMap
+    bands: tuple[int, ...] | None
+    band_count: int
+    dtype: str
+    normalisation: Normalisation
+    metres_per_pixel: float | None
+    labels: Literal["full", "eroded"]
+    network: NetworkGeometry
+
+    @property
+    def dataset(self) -> str:
+        """Kind of the dataset it was trained on: potsdam, naic2020 or folder."""
+        return self.recipe.dataset.kind
+
+    def save(self) -> None:
+        """Write `recipe.yaml` and `run.json` into the directory, which is made."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        data = {
+            "format": _FORMAT,
+            "classes": self.classes.to_dict(),
+            "bands": self.bands,
+            "band_count": self.band_count,
+            "dtype": self.dtype,
+            "normalisation": self.normalisation.to_dict(),
+            "metres_per_pixel": self.metres_per_pixel,
+            "labels": self.labels,
+            "network": {"stride": self.network.stride, "radius": self.network.radius},
+        }
+        write_whole(self.path / "recipe.yaml", dump_recipe(self.recipe).encode())
+        write_whole(self.path / "run.json", json.dumps(data, indent=2).encode())
+
+    def weights_file(self) -> Path:
+        """The best checkpoint, else the newest.
+
+        Raises:
+            CheckpointError: the run has none yet.
+        """
+        best = self.path / "best.npz"
+        if best.is_file():
+            return best
+        return newest_checkpoint(self.path)
+
+    def predictor(self) -> Any:
+        """The compiled model as a function (image (B, H, W, C), valid (B, H, W)) → class ids (B, H, W) uint8.
+
+        Imports TensorFlow.
+
+        Raises:
+            CheckpointError: no checkpoint, a damaged one, or one of another model.
+        """
+        from segmenter.strategy import load_tensorflow
+
+        load_tensorflow()
+        from segmenter.inference import predict_function
+        from segmenter.model import build_model
+
+        model = build_model(self.recipe.model, self.band_count, len(self.classes))
+        assign_weights(model, load_arrays(self.weights_file()), "model")
+        return predict_function(model, self.normalisation)
+
+
+def load_run(path: Path) -> Run:
+    """The run in a directory; imports no TensorFlow.
+
+    Raises:
+        CheckpointError: it is no run directory, or one of a newer format.
+    """
+    file = path / "run.json"
+    if not file.is_file():
+        raise CheckpointError(f"{path}: expected a run directory as train.py leaves it, there is no run.json")
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if data["format"] != _FORMAT:
+            raise CheckpointError(
+                f"{file}: expected format {_FORMAT}, got {data['format']}; use a newer program"
+            )
+        return Run(
+            path=path,
+            recipe=load_recipe(path / "recipe.yaml"),
+            classes=ClassMap.from_dict(data["classes"]),
+            bands=None if data["bands"] is None else tuple(data["bands"]),
+            band_count=data["band_count"],
+            dtype=data["dtype"],
+            normalisation=Normalisation.from_dict(data["normalisation"]),
+            metres_per_pixel=data["metres_per_pixel"],
+            labels=data["labels"],
+            network=NetworkGeometry(**data["network"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file}: damaged: {type(error).__name__} {error}") from None
+
+
+# ------------------------------------------------------------------------------------ checkpoints
+
+
+def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], keep: int) -> Path:
+    """Write the checkpoint of a step, whole or not at all, then remove all but the newest `keep`."""
+    folder = run / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step-{step:08d}.npz"
+    save_arrays(path, arrays)
+    for old in _checkpoints(run)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to a file that appears whole or not at all."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    write_whole(path, buffer.getvalue())
+
+
+def load_arrays(path: Path) -> Arrays:
+    """The arrays of a checkpoint; nothing in it can run code.
+
+    Raises:
+        CheckpointError: missing or damaged (each part's CRC is checked).
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path}: damaged checkpoint ({error}); use the one before it") from None
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """The newest checkpoint of a run directory."""
+    found = _checkpoints(run)
+    if not found:
+        raise CheckpointError(f"{run}: expected a checkpoint in {run / 'checkpoints'}, there is none yet")
+    return found[-1]
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    return sorted(p for p in (run / "checkpoints").glob("step-*.npz") if _STEP.fullmatch(p.name))
+
+
+# ----------------------------------------------------------------------------- weights of a model
+
+
+def weight_arrays(model: Any, prefix: str) -> Arrays:
+    """The weights of a Keras model by the path of each variable; of several replicas, the first's."""
+    return {f"{prefix}/{variable.path}": np.asarray(variable.numpy()) for variable in model.variables}
+
+
+def assign_weights(model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> None:
+    """Set all weights of a model.
+
+    Raises:
+        CheckpointError: naming the first weight that is missing or of another shape.
+    """
+    for variable in model.variables:
+        value = arrays.get(f"{prefix}/{variable.path}")
+        if value is None or value.shape != tuple(variable.shape):
+            got = "none" if value is None else str(value.shape)
+            raise CheckpointError(
+                f"checkpoint: expected weight {variable.path} of shape {tuple(variable.shape)}, got {got}"
+            )
+        variable.assign(value)
+
+
+def transfer_weights(model: Any, arrays: Mapping[str, NDArray[Any]]) -> tuple[list[str], list[str]]:
+    """Set the weights whose name and shape fit, for fine-tuning; (names kept, names that start anew)."""
+    kept, fresh = [], []
+    for variable in model.variables:
+        if "seed_generator" in variable.path:
+            continue  # where dropout's randomness stands is no knowledge to carry over
+        value = arrays.get(f"model/{variable.path}")
+        if value is not None and value.shape == tuple(variable.shape):
+            variable.assign(value)
+            kept.append(variable.path)
+        else:
+            fresh.append(variable.path)
+    return kept, fresh

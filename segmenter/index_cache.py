@@ -1,0 +1,147 @@
+"""Where the tile index is kept: a Parquet file beside the data, whole or not at all, checked when read."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from segmenter.errors import SegmenterError
+from segmenter.files import write_whole
+from segmenter.scenes import Dataset, Scene
+
+_VERSION = 1
+Stamp = tuple[int, int, int, int]
+"""Size and modification time (ns) of an image and of its label."""
+
+
+@dataclass(frozen=True)
+class SceneTiles:
+    """The tiles of one scene: (n,) top rows and left columns, (n, K) pixels of each class."""
+
+    row_N: NDArray[np.int32]
+    col_N: NDArray[np.int32]
+    counts_NK: NDArray[np.int64]
+
+
+Entries = dict[tuple[str, str], tuple[Stamp, SceneTiles]]
+"""(image, label), relative to the root → what was found, and in which state of the files."""
+
+
+def cache_folder(dataset: Dataset) -> Path:
+    """`.tile-index` in the dataset's root, or a folder in the user's cache where that cannot be written."""
+    return _cache_folder(dataset.root.resolve())
+
+
+@functools.cache
+def _cache_folder(root: Path) -> Path:
+    beside = root / ".tile-index"
+    if _writable(beside):
+        return beside
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = f"{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
+    elsewhere = caches / "coverage-segmenter" / name
+    if not _writable(elsewhere):
+        raise SegmenterError(
+            f"{root}: cannot keep the tile index there nor in {elsewhere}; set XDG_CACHE_HOME to a folder "
+            "that can be written"
+        )
+    print(f"{root} cannot be written to: the tile index is kept in {elsewhere}", file=sys.stderr)
+    return elsewhere
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def relative_paths(dataset: Dataset, scene: Scene) -> tuple[str, str]:
+    """Image and label of a scene as the index names them."""
+    image, label = (os.path.relpath(path, dataset.root) for path in (scene.image, scene.label or scene.image))
+    return Path(image).as_posix(), Path(label).as_posix()
+
+
+def stamp_of(image: Path, label: Path) -> Stamp:
+    """The state of two files; a file that is not there has the size -1."""
+    return *_state(image), *_state(label)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        state = path.stat()
+    except OSError:
+        return -1, -1
+    return state.st_size, state.st_mtime_ns
+
+
+def key_of(what: Mapping[str, Any]) -> str:
+    """A short name for all that the content of a cached file depends on."""
+    text = json.dumps({"version": _VERSION, **what}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load_entries(path: Path, classes: int) -> Entries:
+    """What an index file holds; nothing, and a line on stderr, where it is damaged."""
+    if not path.exists():
+        return {}
+    try:
+        return _entries(pq.read_table(path, page_checksum_verification=True), classes)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        print(f"{path}: damaged, it is built anew ({str(error).splitlines()[0]})", file=sys.stderr)
+        return {}
+
+
+def _entries(table: pa.Table, classes: int) -> Entries:
+    scene_N = table["scene"].to_numpy()
+    row_N, col_N = (table[name].to_numpy() for name in ("row", "col"))
+    flat = table["counts"].combine_chunks().flatten().to_numpy()
+    counts_NK = flat.reshape(len(scene_N), classes)
+    scenes = json.loads(table.schema.metadata[b"scenes"])
+    cuts = np.searchsorted(scene_N, np.arange(len(scenes) + 1))
+    entries: Entries = {}
+    for i, (image, label, stamp) in enumerate(scenes):
+        part = slice(int(cuts[i]), int(cuts[i + 1]))
+        a, b, c, d = stamp
+        entries[image, label] = (a, b, c, d), SceneTiles(row_N[part], col_N[part], counts_NK[part])
+    return entries
+
+
+def save_entries(path: Path, entries: Entries, classes: int) -> None:
+    """Write an index file whole; where it cannot be written a line on stderr says so, and nothing is lost."""
+    tiles = [found for _, found in entries.values()]
+    lengths = [len(found.row_N) for found in tiles]
+    counts = _joined([found.counts_NK.reshape(-1) for found in tiles], np.int64)
+    columns = {
+        "scene": pa.array(np.repeat(np.arange(len(tiles), dtype=np.int32), lengths)),
+        "row": pa.array(_joined([found.row_N for found in tiles], np.int32)),
+        "col": pa.array(_joined([found.col_N for found in tiles], np.int32)),
+        "counts": pa.FixedSizeListArray.from_arrays(pa.array(counts), classes),
+    }
+    scenes = [[image, label, list(stamp)] for (image, label), (stamp, _) in entries.items()]
+    table = pa.table(columns).replace_schema_metadata({"scenes": json.dumps(scenes)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    try:
+        write_whole(path, sink.getvalue().to_pybytes())
+    except SegmenterError as error:
+        print(f"the tile index is not kept: {error}", file=sys.stderr)
+
+
+def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype)

@@ -1,0 +1,129 @@
+"""Which files are meant: inputs of `predict.py`, the names of their outputs, and the labels to score with."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from segmenter.errors import DatasetError
+
+EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
+"""Of the files that are taken from a folder; a file that is named itself may be called anything."""
+_BANDS_IN_NAME = re.compile(r"_(RGB|IRRG|RGBIR)$")
+_PLACEHOLDER = re.compile(r"\{[^}]*\}")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Files in the order given, each once, and those of the folders that are no images by their name."""
+
+    files: tuple[Path, ...]
+    left_out: tuple[Path, ...]
+    folders: tuple[Path, ...]
+
+
+def find_inputs(given: Sequence[str]) -> Inputs:
+    """The files that files, folders (without their subfolders) and glob patterns (`**` too) stand for.
+
+    Raises:
+        DatasetError: where one of them stands for nothing.
+    """
+    files: dict[Path, Path] = {}
+    left_out: list[Path] = []
+    folders: list[Path] = []
+    for text in given:
+        for path in _matches(text):
+            if path.is_dir():
+                folders.append(path)
+                images, others = _in_folder(path)
+                left_out += others
+            else:
+                images = [path]
+            for image in images:
+                files.setdefault(image.resolve(), image)
+    return Inputs(tuple(files.values()), tuple(left_out), tuple(folders))
+
+
+def _matches(text: str) -> list[Path]:
+    if Path(text).exists():  # a file may be called image[1].tif
+        return [Path(text)]
+    found = [Path(name) for name in sorted(glob.glob(text, recursive=True))]
+    if not found:
+        kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
+        raise DatasetError(f"{text}: {kind}")
+    return found
+
+
+def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
+    names = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    images = [p for p in names if p.suffix.lower() in EXTENSIONS]
+    if not images:
+        raise DatasetError(f"{folder}: expected image files ({', '.join(EXTENSIONS)}), there is none")
+    return images, [p for p in names if p.suffix.lower() not in EXTENSIONS]
+
+
+def output_names(paths: Iterable[Path]) -> dict[Path, str]:
+    """A name for each path, all different: its stem, and where two would be equal more of what differs.
+
+    `a/x.tif` and `b/x.tif` give `a_x` and `b_x`; `x.tif` and `x.png` give `x_tif` and `x_png`.
+    """
+    names = {path: path.stem for path in paths}
+    if not names:
+        return {}
+    folders = {path: path.resolve().parent.parts for path in names}
+    for depth in range(1, max(map(len, folders.values())) + 1):
+        clashing = _clashing(names)
+        if not clashing:
+            return names
+        for path in clashing:
+            names[path] = "_".join([*(part.strip("/") for part in folders[path][-depth:]), path.stem])
+    for path in _clashing(names):
+        names[path] = f"{path.stem}_{path.suffix.lstrip('.')}"
+    for number, path in enumerate(_clashing(names), start=1):
+        names[path] = f"{names[path]}-{number}"
+    return names
+
+
+def _clashing(names: dict[Path, str]) -> list[Path]:
+    # Some file systems do not tell capital letters from small ones.
+    counts = Counter(name.casefold() for name in names.values())
+    return [path for path, name in names.items() if counts[name.casefold()] > 1]
+
+
+def check_pattern(pattern: str, images: int) -> None:
+    """Refuse a label pattern that cannot tell the labels of several images apart.
+
+    Raises:
+        DatasetError: for an unknown placeholder, or none although there are several images.
+    """
+    placeholders = set(_PLACEHOLDER.findall(pattern))
+    if unknown := sorted(placeholders - {"{stem}", "{scene}"}):
+        raise DatasetError(f"--labels {pattern}: unknown {unknown[0]}; known are {{stem}} and {{scene}}")
+    if not placeholders and images > 1:
+        raise DatasetError(f"--labels {pattern}: expected {{stem}} or {{scene}} in it, for {images} images")
+
+
+def label_for(image: Path, pattern: str) -> Path:
+    """The one label file of an image.
+
+    Args:
+        pattern: a path, also a glob pattern, in which `{stem}` is the image's name without its extension,
+            and `{scene}` that without a trailing `_RGB`, `_IRRG` or `_RGBIR`.
+
+    Raises:
+        DatasetError: where not exactly one file matches.
+    """
+    scene = _BANDS_IN_NAME.sub("", image.stem)
+    plain = pattern.replace("{stem}", image.stem).replace("{scene}", scene)
+    if Path(plain).is_file():
+        return Path(plain)
+    wanted = pattern.replace("{stem}", glob.escape(image.stem)).replace("{scene}", glob.escape(scene))
+    found = [Path(name) for name in sorted(glob.glob(wanted, recursive=True)) if Path(name).is_file()]
+    if len(found) != 1:
+        names = ", ".join(map(str, found[:3])) or "none"
+        raise DatasetError(f"{image}: expected one label file {plain}, found {names}")
+    return found[0]

@@ -1,0 +1,154 @@
+"""What can be read off a model's layers: total stride, receptive-field radius, memory of a training step.
+
+No Keras is imported: layers are told apart by the names of their classes, so that prediction can use the
+values without it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+Interval = tuple[int, int]
+_POINTWISE = {
+    "InputLayer",
+    "BatchNormalization",
+    "ReLU",
+    "Activation",
+    "Dropout",
+    "Concatenate",
+    "Add",
+    "Multiply",
+    "Softmax",
+    "Rescaling",
+}
+
+
+@dataclass(frozen=True)
+class NetworkGeometry:
+    """Attributes:
+    stride: the model's total stride in pixels; windows of exact prediction lie on its grid.
+    radius: the farthest input pixel, along a row or column, that an output pixel depends on.
+    """
+
+    stride: int
+    radius: int
+
+
+class GlobalLayerError(ValueError):
+    """The model has a layer that looks at the whole image, or one whose reach is not known."""
+
+
+def geometry_of(model: Any) -> NetworkGeometry:
+    """Stride and receptive-field radius of a functional Keras model with one input and one output.
+
+    For each position of an output pixel on the stride's grid, the interval of input pixels that it depends
+    on is followed back through every layer (both axes alike); the radius is the largest reach found.
+
+    Raises:
+        GlobalLayerError: where a layer's reach is unlimited or unknown.
+    """
+    layers = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
+    stride = _total_stride(model, layers)
+    radius = 0
+    for pixel in range(stride):
+        reach: dict[int, Interval] = {id(model.outputs[0]): (pixel, pixel)}
+        for layer in reversed(layers):
+            if id(layer.output) not in reach:
+                continue
+            needed = _needed_input(layer, reach[id(layer.output)])
+            for tensor in _inputs(layer):
+                low, high = reach.get(id(tensor), needed)
+                reach[id(tensor)] = min(low, needed[0]), max(high, needed[1])
+        low, high = reach[id(model.inputs[0])]
+        radius = max(radius, pixel - low, high - pixel)
+    return NetworkGeometry(stride, radius)
+
+
+def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
+    """Bytes of GPU memory that one image adds to a training step, by counting tensors.
+
+    Forward, each layer's output is kept for the backward pass; backward, the gradients of the largest
+    layers live beside them: Σ over layers of output elements × bytes, plus twice the largest layer. In
+    mixed float16, outputs take 2 bytes, except in BatchNorm, which Keras computes in float32 and whose
+    input it casts (4 + 4), and in the float32 head. `python -m benchmarks.memory` holds the formula
+    against what a step takes.
+    """
+    scales, sizes = _scales(model), []
+    for layer in model.layers:
+        scale = scales[id(layer.output)]
+        elements = math.ceil(height / scale) * math.ceil(width / scale) * layer.output.shape[-1]
+        sizes.append(elements * _bytes_per_element(layer, mixed))
+    return sum(sizes) + 2 * max(sizes)
+
+
+def _bytes_per_element(layer: Any, mixed: bool) -> int:
+    kind = type(layer).__name__
+    if not mixed or kind == "InputLayer" or layer.compute_dtype == "float32":
+        return 4
+    return 8 if kind == "BatchNormalization" else 2
+
+
+def _inputs(layer: Any) -> list[Any]:
+    return list(layer.input) if isinstance(layer.input, list | tuple) else [layer.input]
+
+
+def _down_and_up(layer: Any) -> tuple[int, int]:
+    """(factor by which a layer shrinks, factor by which it enlarges)."""
+    kind = type(layer).__name__
+    if kind in ("Conv2D", "MaxPooling2D", "AveragePooling2D", "SeparableConv2D", "DepthwiseConv2D"):
+        return _same(layer.strides, layer), 1
+    if kind == "Conv2DTranspose":
+        return 1, _same(layer.strides, layer)
+    if kind == "UpSampling2D":
+        return 1, _same(layer.size, layer)
+    if kind in _POINTWISE:
+        return 1, 1
+    raise GlobalLayerError(f"layer {layer.name} ({kind}) looks at the whole image, or its reach is not known")
+
+
+def _same(pair: Any, layer: Any) -> int:
+    if isinstance(pair, int):
+        return pair
+    if pair[0] != pair[1]:
+        raise GlobalLayerError(f"layer {layer.name} treats rows and columns differently: {pair}")
+    return int(pair[0])
+
+
+def _scales(model: Any) -> dict[int, Fraction]:
+    """How many input pixels one pixel of each tensor stands for, along an axis."""
+    scales = {id(model.inputs[0]): Fraction(1)}
+    for layer in model.layers:
+        if type(layer).__name__ == "InputLayer":
+            continue
+        down, up = _down_and_up(layer)
+        scales[id(layer.output)] = max(scales[id(t)] for t in _inputs(layer)) * Fraction(down, up)
+    return scales
+
+
+def _total_stride(model: Any, layers: list[Any]) -> int:
+    scales = _scales(model)
+    return math.lcm(*(scales[id(layer.output)].numerator for layer in layers))
+
+
+def _needed_input(layer: Any, output: Interval) -> Interval:
+    """The input pixels that a layer's output pixels low … high depend on; `same` padding is TensorFlow's."""
+    low, high = output
+    kind = type(layer).__name__
+    down, up = _down_and_up(layer)
+    if kind in _POINTWISE:
+        return output
+    if kind == "UpSampling2D":
+        if layer.interpolation == "nearest":
+            return low // up, high // up
+        # Bilinear with half-pixel centres: source position (i + ½)/up − ½, its floor and the next.
+        return (2 * low + 1 - up) // (2 * up), (2 * high + 1 - up) // (2 * up) + 1
+    kernel = _same(layer.pool_size if "Pooling" in kind else layer.kernel_size, layer)
+    if kind == "Conv2DTranspose":
+        before = max(kernel - up, 0) // 2
+        return -((kernel - 1 - low - before) // up), (high + before) // up
+    span = (kernel - 1) * (1 if "Pooling" in kind else _same(layer.dilation_rate, layer))
+    before = max(span + 1 - down, 0) // 2 if layer.padding == "same" else 0
+    return low * down - before, high * down - before + span

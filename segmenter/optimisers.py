@@ -1,0 +1,62 @@
+"""Keras' optimisers, made right for several replicas.
+
+Keras 3 sums gradients over the replicas inside the optimiser, after it has clipped them and after the loss
+scale has looked at replica 0's alone. So the trainer sums first (`sum_over_replicas`), and these optimisers
+leave that out: clipping then sees the gradient of the global batch, and an overflow on any replica is an
+overflow on all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from segmenter.schedules import schedule_of
+from segmenter.schema import TrainingConfig
+
+
+class _AlreadySummed:
+    """Mix-in: what is applied has been summed over the replicas before."""
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        return grads_and_vars
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class SummedAdamW(_AlreadySummed, keras.optimizers.AdamW):
+    """AdamW (Loshchilov & Hutter, arXiv:1711.05101) on gradients that are already summed."""
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class SummedSGD(_AlreadySummed, keras.optimizers.SGD):
+    """SGD with momentum on gradients that are already summed."""
+
+
+def sum_over_replicas(gradients: list[Any]) -> list[Any]:
+    """The gradients of the global batch, on every replica, in one all-reduce; to be called in a replica."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return gradients
+    return list(context.all_reduce(tf.distribute.ReduceOp.SUM, gradients))
+
+
+def build_optimiser(config: TrainingConfig, model: keras.Model, steps: int) -> keras.optimizers.Optimizer:
+    """The recipe's optimiser, built for the model's weights; to be called in the strategy's scope."""
+    common = {
+        "learning_rate": schedule_of(config, steps),
+        "weight_decay": config.weight_decay or None,
+        "global_clipnorm": config.clip_norm or None,
+    }
+    if config.optimizer == "adamw":
+        optimiser = SummedAdamW(**common)
+    else:
+        optimiser = SummedSGD(momentum=0.9, nesterov=True, **common)
+    # Decay on a scale or shift pulls normalisation to zero and regularises nothing.
+    optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    if config.precision == "mixed_float16":
+        optimiser = keras.optimizers.LossScaleOptimizer(optimiser)
+    # Built before the step is traced: under a strategy, variables cannot be made inside it.
+    optimiser.build(model.trainable_variables)
+    return optimiser

@@ -1,0 +1,134 @@
+"""What a training needs before TensorFlow starts: the run directory, the tile index, band statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segmenter.checkpoint import load_run
+from segmenter.errors import CheckpointError, ConfigError, DatasetError
+from segmenter.index import TileIndex, build_index
+from segmenter.index_cache import cache_folder
+from segmenter.raster import raster_info
+from segmenter.sampler import plan
+from segmenter.scenes import Dataset
+from segmenter.schema import Recipe
+from segmenter.statistics import BandStatistics, band_statistics
+from segmenter.store import SceneStore
+
+_FREE_TO_CHANGE = ("distribution.", "dataset.root", "prediction.")
+"""Settings that may differ between a run and its resumption: they do not change what is computed."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The training tiles and how their pixels are distributed."""
+
+    index: TileIndex
+    statistics: BandStatistics
+    store: SceneStore
+    metres_per_pixel: float | None
+
+
+def check_run_directory(path: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Refuse to write over a run, and to resume one under another recipe.
+
+    Raises:
+        CheckpointError, ConfigError: saying what to do instead.
+    """
+    exists = (path / "run.json").exists()
+    if exists and not resume:
+        raise CheckpointError(f"{path}: holds a run already; go on with --resume, or name another with --run")
+    if not resume:
+        if path.exists() and not path.is_dir():
+            raise CheckpointError(f"{path}: expected a directory for the run, it is a file")
+        return
+    before = dict(_flat(load_run(path).recipe.model_dump(mode="json")))
+    now = dict(_flat(recipe.model_dump(mode="json")))
+    changed = [key for key in before | now if before.get(key) != now.get(key)]
+    changed = [key for key in changed if not key.startswith(_FREE_TO_CHANGE)]
+    if changed:
+        what = ", ".join(f"{key}: {before.get(key)!r} → {now.get(key)!r}" for key in changed[:5])
+        raise ConfigError(
+            f"{path}: cannot resume under another recipe ({what}); use --init-from to start a new run from it"
+        )
+
+
+def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _flat(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, data
+
+
+def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
+    """Index the training scenes, take their statistics, and say what there is.
+
+    Raises:
+        DatasetError, LabelError, RasterError: naming the file that is wrong.
+    """
+    for file, reason in dataset.unused:
+        print(f"left out: {file}: {reason}")
+    scenes = dataset.of("train")
+    if not scenes:
+        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+    index = build_index(dataset, "train", recipe.tiles)
+    statistics = band_statistics(dataset, "train")
+    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
+    print(_summary(recipe, dataset, index))
+    sizes = [info.metres_per_pixel for info in map(raster_info, (s.image for s in scenes[:100]))]
+    known = [size for size in sizes if size]
+    return Tiles(index, statistics, store, float(np.median(known)) if known else None)
+
+
+def class_weights(recipe: Recipe, index: TileIndex) -> tuple[float, ...] | None:
+    """The weights of the classes in cross-entropy, in the order of their ids.
+
+    `inverse_sqrt`: 1/√share, scaled so that the mean over all labelled pixels is 1; a class that no
+    training pixel has gets 1.
+
+    Raises:
+        ConfigError: the recipe gives another number of weights than there are classes.
+    """
+    chosen = recipe.loss.class_weights
+    if chosen == "none":
+        return None
+    shares = index.shares()
+    if chosen == "inverse_sqrt":
+        raw = np.where(shares > 0, 1 / np.sqrt(np.maximum(shares, 1e-12)), 0.0)
+        raw = raw / (raw * shares).sum()
+        return tuple(float(w) for w in np.where(shares > 0, raw, 1.0))
+    if len(chosen) != len(shares):
+        raise ConfigError(
+            f"loss.class_weights: expected {len(shares)} weights, one a class, got {len(chosen)}"
+        )
+    return tuple(float(w) for w in chosen)
+
+
+def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
+    """Scenes, tiles, each class with its share and the tiles that hold it, and what the plan promises."""
+    first = plan(index.counts_NK, recipe.training.global_batch, recipe.sampling, recipe.seed, 0)
+    held = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
+    lines = [
+        f"{dataset.name}: {', '.join(f'{len(dataset.of(s))} {s}' for s in ('train', 'validation', 'test'))} "
+        f"scenes; {len(index.scene_N)} tiles of {index.tile}, {index.left_out} left out (min_labelled)"
+    ]
+    width = max(len(name) for name in dataset.classes.names)
+    for i, name in enumerate(dataset.classes.names):
+        note = ""
+        if i in first.best_effort:
+            note = "  too rare to be in every step: best effort"
+        elif held[i] == 0:
+            note = "  in no training tile"
+        lines.append(
+            f"  {name:<{width}} {index.shares()[i]:8.3%} of the pixels, held by {held[i]} tiles{note}"
+        )
+    lines.append(
+        f"  {first.steps} steps an epoch, {first.coverage_repeats} coverage repeats, {first.fillers} fillers"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,313 @@
+"""Writes rasters whole or not at all: law 8, *nothing half-written is ever visible*.
+
+A raster is written to `.NAME.tmp-PID` beside its target, closed, **read back and compared by checksum**,
+synced to disk, and only then renamed. The check is not optional: GDAL reports no error when cached blocks
+fail to reach a full disk at close, and the file that results opens and reads as zeros. For the same reason
+no GDAL writer threads are used (with them a full disk raises nothing at all).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import rasterio
+from numpy.typing import NDArray
+from rasterio._err import CPLE_BaseError
+from rasterio.control import GroundControlPoint
+from rasterio.crs import CRS
+from rasterio.enums import ColorInterp
+from rasterio.errors import RasterioError
+from rasterio.transform import Affine
+from rasterio.windows import Window as GdalWindow
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Size, Window
+
+FAULTS = (RasterioError, CPLE_BaseError, OSError)
+"""What rasterio, GDAL and the system raise about a file."""
+BLOCK = 512
+"""Side in pixels of the blocks of a GeoTIFF; smaller rasters have one block of their own size."""
+_LEFTOVER_SECONDS = 3600.0
+
+
+def one_line(error: BaseException) -> str:
+    """The deepest reason of an error, on one line: rasterio's own often says only that a read failed."""
+    while isinstance(error.__cause__ or error.__context__, FAULTS):
+        error = error.__cause__ or error.__context__ or error
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+@contextlib.contextmanager
+def naming(path: Path, what: str, advice: str) -> Iterator[None]:
+    """Turn the faults of a block into one `RasterError` that names the file and what was being done."""
+    try:
+        yield
+    except FAULTS as error:
+        raise RasterError(f"{path}: {what}: {one_line(error)}; {advice}") from None
+
+
+def gdal_window(window: Window) -> GdalWindow:
+    """The same rectangle in rasterio's (column first) order."""
+    return GdalWindow(window.col, window.row, window.width, window.height)
+
+
+class RasterWriter:
+    """A raster that is written window by window and appears under its name only when it is complete.
+
+    Windows may come in any order; each pixel is written exactly once. Rows are kept until a row of blocks
+    is complete, so memory depends on the width and on how far the windows run ahead, never on the height,
+    and no compressed block is written twice. PNG and JPEG are the exception: GDAL writes them whole.
+
+    Args:
+        path: the target; an existing file is replaced, in one step, on success.
+        size: of the raster, in pixels.
+        bands: their number; one band takes (H, W) arrays, more take (H, W, bands).
+        crs: coordinate reference system; that of the `gcps` where these are given.
+        transform: pixel to CRS coordinates; None where the raster is not georeferenced.
+        gcps: ground control points, instead of a transform.
+        colour_table: (256, 3) uint8; `nodata` is drawn transparent.
+        tags: metadata of the file, as `CLASS_0: water`.
+
+    Raises:
+        RasterError: where the file cannot be written, or reads back otherwise than it was written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        size: Size,
+        *,
+        dtype: str = "uint8",
+        bands: int = 1,
+        crs: CRS | None = None,
+        transform: Affine | None = None,
+        gcps: Sequence[GroundControlPoint] = (),
+        nodata: float | None = None,
+        descriptions: Sequence[str | None] = (),
+        colour_table: NDArray[np.uint8] | None = None,
+        tags: Mapping[str, str] | None = None,
+        driver: str = "GTiff",
+    ) -> None:
+        if driver != "GTiff" and (crs or transform or gcps or tags or any(descriptions)):
+            raise ValueError(f"{driver} holds neither georeference nor tags; write a GTiff")
+        self.path, self.size = path, size
+        self._bands, self._dtype, self._driver = bands, np.dtype(dtype), driver
+        self._temp = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        self._step = min(BLOCK, -(-size.height // 16) * 16)
+        self._rows: dict[int, NDArray[Any]] = {}
+        self._missing: dict[int, int] = {}
+        self._checks: dict[int, int] = {}
+        self._options = {"width": size.width, "height": size.height, "count": bands, "dtype": dtype}
+        self._options |= {"crs": crs, "nodata": nodata, "driver": driver}
+        self._options |= {"gcps": list(gcps)} if gcps else {"transform": transform} if transform else {}
+        self._options |= _geotiff_options(size) if driver == "GTiff" else {}
+        self._labels = (tuple(descriptions), colour_table, dict(tags or {}), nodata)
+        self._dataset: Any = None
+
+    def __enter__(self) -> RasterWriter:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.complete()
+        else:
+            self.discard()
+
+    def open(self) -> None:
+        """Make the temporary file."""
+        try:
+            with self._writing("cannot be written"):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._dataset = rasterio.open(self._temp, "w", **self._options)
+                self._describe()
+        except BaseException:
+            self.discard()
+            raise
+
+    def write(self, window: Window, array: NDArray[Any]) -> None:
+        """Write one window of (H, W) or (H, W, bands) pixels."""
+        if not Window.of(self.size).contains(window) or array.shape[:2] != (window.height, window.width):
+            raise ValueError(f"{self.path}: {array.shape} pixels do not fit {window} of {self.size}")
+        pixels = array.reshape(window.height, window.width, self._bands)
+        for index in range(window.row // self._step, -(-window.row_stop // self._step)):
+            part = window.intersection(self._band(index))
+            into, source = part.relative_to(self._band(index)), part.relative_to(window)
+            rows = self._buffer(index)
+            rows[(slice(None), *into.slices())] = np.moveaxis(pixels[source.slices()], 2, 0)
+            self._missing[index] -= part.height * part.width
+            if self._missing[index] <= 0:
+                self._flush(index)
+
+    def complete(self) -> None:
+        """Close, check and rename; after an error nothing is left."""
+        try:
+            self._finish()
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove what is temporary: all of it, unless `complete` succeeded."""
+        with contextlib.suppress(*FAULTS):
+            self._close()
+        for leftover in (self._temp, self._temp.with_name(f"{self._temp.name}.aux.xml")):
+            with contextlib.suppress(OSError):
+                leftover.unlink(missing_ok=True)
+
+    def _band(self, index: int) -> Window:
+        top = index * self._step
+        return Window(top, 0, min(self._step, self.size.height - top), self.size.width)
+
+    def _buffer(self, index: int) -> NDArray[Any]:
+        if index in self._checks:
+            raise ValueError(f"{self.path}: rows {self._band(index)} were already written")
+        if index not in self._rows:
+            band = self._band(index)
+            self._rows[index] = np.zeros((self._bands, band.height, band.width), self._dtype)
+            self._missing[index] = band.height * band.width
+        return self._rows[index]
+
+    def _flush(self, index: int) -> None:
+        rows = self._rows.pop(index)
+        self._checks[index] = _checksum(rows)
+        with self._writing(f"{self._band(index)} could not be written"):
+            self._dataset.write(rows, window=gdal_window(self._band(index)))
+
+    def _finish(self) -> None:
+        bands = -(-self.size.height // self._step) if self.size.width else 0
+        if self._rows or len(self._checks) != bands:
+            raise ValueError(f"{self.path}: not every pixel was written")
+        with self._writing("could not be completed"):
+            self._close()
+            _sync(self._temp)
+        self._verify()
+        with self._writing("could not be completed"):
+            os.replace(self._temp, self.path)
+            _sync(self.path.parent)
+
+    def _verify(self) -> None:
+        """Read every row back; a lossy JPEG only has to be readable."""
+        with (
+            self._writing("did not reach the disk whole"),
+            rasterio.open(self._temp, sharing=False) as written,
+        ):
+            for index, check in self._checks.items():
+                rows = written.read(window=gdal_window(self._band(index)))
+                if self._driver != "JPEG" and _checksum(rows) != check:
+                    raise OSError(f"{self._band(index)} read back otherwise than they were written")
+
+    def _describe(self) -> None:
+        descriptions, colours, tags, nodata = self._labels
+        for band, text in enumerate(descriptions, start=1):
+            if text:
+                self._dataset.set_band_description(band, text)
+        if colours is not None:
+            clear = {int(nodata): (0, 0, 0, 0)} if nodata is not None else {}
+            table = {i: (int(r), int(g), int(b), 255) for i, (r, g, b) in enumerate(colours)}
+            self._dataset.write_colormap(1, table | clear)
+        elif self._bands > 1 and self._driver == "GTiff":
+            self._dataset.colorinterp = _interpretation(self._bands)
+        if tags:
+            self._dataset.update_tags(**tags)
+
+    def _writing(self, what: str) -> contextlib.AbstractContextManager[None]:
+        advice = "nothing was left under this name; is there space, and permission to write?"
+        return naming(self.path, what, advice)
+
+    def _close(self) -> None:
+        dataset, self._dataset = self._dataset, None
+        if dataset is not None:
+            dataset.close()
+
+
+def write_raster(
+    path: Path,
+    array: NDArray[Any],
+    *,
+    crs: CRS | None = None,
+    transform: Affine | None = None,
+    nodata: float | None = None,
+    descriptions: Sequence[str | None] = (),
+    colour_table: NDArray[np.uint8] | None = None,
+    tags: Mapping[str, str] | None = None,
+    driver: str = "GTiff",
+) -> None:
+    """Write an (H, W) or (H, W, bands) array as a raster, whole or not at all; see `RasterWriter`."""
+    size = Size(array.shape[0], array.shape[1])
+    bands = 1 if array.ndim == 2 else array.shape[2]
+    with RasterWriter(
+        path,
+        size,
+        dtype=array.dtype.name,
+        bands=bands,
+        crs=crs,
+        transform=transform,
+        nodata=nodata,
+        descriptions=descriptions,
+        colour_table=colour_table,
+        tags=tags,
+        driver=driver,
+    ) as writer:
+        for top in range(0, size.height, BLOCK):
+            rows = array[top : top + BLOCK]
+            writer.write(Window(top, 0, rows.shape[0], size.width), rows)
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove temporary files that killed writers left in a folder; gives their number.
+
+    A file goes only if its process is gone and it was not touched for an hour (on a shared disk the
+    process may live on another machine).
+    """
+    removed = 0
+    for path in folder.glob(".*.tmp-*"):
+        pid = path.name.rpartition("-")[2].partition(".")[0]
+        with contextlib.suppress(OSError):
+            old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
+            if pid.isdigit() and old and not Path(f"/proc/{pid}").exists():
+                path.unlink()
+                removed += 1
+    return removed
+
+
+def _geotiff_options(size: Size) -> dict[str, Any]:
+    # DEFLATE is read by every program; IF_SAFER because IF_NEEDED cannot foresee the compressed size.
+    block = Size(min(BLOCK, max(16, size.height)), min(BLOCK, max(16, size.width))).round_up(16)
+    return {
+        "tiled": True,
+        "blockxsize": block.width,
+        "blockysize": block.height,
+        "compress": "deflate",
+        "zlevel": 1,  # on a class map 214 Mpixel/s and 4.4 MB; the usual 6: 22 Mpixel/s and 3.8 MB
+        "bigtiff": "IF_SAFER",
+        "interleave": "pixel",
+    }
+
+
+def _interpretation(bands: int) -> list[ColorInterp]:
+    """Red, green, blue, and no guess about the rest: GDAL would call a fourth band alpha."""
+    colours = [ColorInterp.red, ColorInterp.green, ColorInterp.blue]
+    return [*(colours if bands >= 3 else [ColorInterp.gray]), *[ColorInterp.undefined] * bands][:bands]
+
+
+def _checksum(pixels: NDArray[Any]) -> int:
+    return zlib.crc32(np.ascontiguousarray(pixels).data)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

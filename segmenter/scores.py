@@ -1,0 +1,383 @@
+"""Scores of a segmentation, all from one confusion matrix, each with the protocol it was taken under.
+
+The law of this module: **numbers of different protocols are never put together.** Eroding the labels alone
+can be worth 5 points of mIoU, leaving out one class 8.
+
+With n[i, j] the pixels of true class i predicted as j, t_i = sum_j n[i, j] (predicted nodata included),
+p_j = sum_i n[i, j] and N = sum_i t_i:
+
+    IoU_i       n[i, i] / (t_i + p_i - n[i, i])        Jaccard 1912, doi 10.1111/j.1469-8137.1912.tb05611.x
+    F1_i        2 n[i, i] / (t_i + p_i)                Dice 1945, doi 10.2307/1932409
+    precision_i n[i, i] / p_i
+    recall_i    n[i, i] / t_i
+    mIoU, mF1   mean over the classes that occur in truth or prediction
+    OA          sum_i n[i, i] / N
+    FWIoU       sum_i t_i IoU_i / N                    Long et al. 2015, arXiv:1411.4038, section 5
+    kappa       (OA - e) / (1 - e), e = sum_i t_i p_i / N²   Cohen 1960, doi 10.1177/001316446002000104
+
+A class that is in neither truth nor prediction has no IoU and no F1: NaN, left out of the means. One that is
+only predicted, or only in the truth, has IoU 0 and counts. Precision is NaN for a class that is never
+predicted, recall for one that does not occur.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import ScoreError
+from segmenter.files import write_whole
+from segmenter.labels import IGNORE, ClassMap
+
+LabelKind = Literal["full", "eroded"]
+MEANS = ("miou", "mf1", "oa", "fwiou", "kappa")
+"""Keys of the scores over all classes, in the order of tables."""
+_CHUNK = 1 << 20
+"""Pixels counted at once: np.bincount works on 8-byte integers, so this costs 8 MiB at any raster size."""
+
+
+class ConfusionMatrix:
+    """Pixels by true class (rows) and predicted class (columns)."""
+
+    def __init__(self, classes: ClassMap) -> None:
+        self.classes = classes
+        self._counts = np.zeros((len(classes), len(classes) + 1), np.int64)
+
+    @property
+    def matrix(self) -> NDArray[np.int64]:
+        """(K, K) pixels; rows are the truth."""
+        return self._counts[:, :-1]
+
+    @property
+    def missed(self) -> NDArray[np.int64]:
+        """(K,) pixels of each true class that were predicted as nodata; they count as misses."""
+        return self._counts[:, -1]
+
+    @property
+    def pixels(self) -> int:
+        """Labelled pixels counted so far."""
+        return int(self._counts.sum())
+
+    def add(self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> None:
+        """Count two arrays of class ids of one shape.
+
+        Args:
+            truth: ids; pixels that are `IGNORE` are left out.
+            predicted: ids; `IGNORE` (nodata) where the truth is labelled counts as a miss.
+
+        Raises:
+            ValueError: for ids that are no class, or arrays that do not fit each other.
+        """
+        if truth.shape != predicted.shape or truth.dtype != np.uint8 or predicted.dtype != np.uint8:
+            raise ValueError(
+                f"expected two uint8 arrays of one shape, got {truth.shape} of {truth.dtype} "
+                f"and {predicted.shape} of {predicted.dtype}"
+            )
+        rows, columns = truth.reshape(-1), predicted.reshape(-1)
+        pairs = np.zeros(1 << 16, np.int64)
+        for start in range(0, rows.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            # All 256 values on both axes: an id that is no class shows up instead of being folded away.
+            key = rows[part].astype(np.uint16) << 8 | columns[part]
+            pairs += np.bincount(key, minlength=1 << 16)
+        self._counts += self._checked(pairs.reshape(256, 256))
+
+    def _checked(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(K, K + 1) counts out of (256, 256), refusing ids that are neither a class nor `IGNORE`."""
+        known = [*range(len(self.classes)), IGNORE]
+        if pairs[np.ix_(known, known)].sum() != pairs.sum():
+            true, guess = (np.flatnonzero(pairs.sum(axis=axis)).tolist() for axis in (1, 0))
+            raise ValueError(
+                f"ids are 0 … {len(self.classes) - 1} or {IGNORE}, got {true} in the truth, {guess} predicted"
+            )
+        return pairs[np.ix_(known[:-1], known)]
+
+    def merge(self, other: ConfusionMatrix) -> None:
+        """Add what `other` counted; its classes must be the same."""
+        if other.classes.names != self.classes.names:
+            raise ScoreError(
+                f"confusion matrices of different classes cannot be added: {self.classes.names} and "
+                f"{other.classes.names}"
+            )
+        self._counts += other._counts
+
+    def scores(self, protocol: Protocol) -> Scores:
+        """The scores of `protocol.classes`.
+
+        Pixels whose true class is not among them are left out of the truth; predictions of another class
+        than these are misses.
+        """
+        unknown = [name for name in protocol.classes if name not in self.classes.names]
+        if unknown:
+            raise ScoreError(
+                f"protocol {protocol}: the model or data have no class {', '.join(map(repr, unknown))}, "
+                f"only {', '.join(self.classes.names)}"
+            )
+        counted = [self.classes.names.index(name) for name in protocol.classes]
+        matrix = self._counts[np.ix_(counted, counted)]
+        return Scores(protocol, matrix, self._counts[counted].sum(axis=1) - matrix.sum(axis=1))
+
+
+# ------------------------------------------------------------------------------------- protocols
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Under which rules scores were taken.
+
+    Attributes:
+        classes: names of the classes counted, in the order of their ids.
+        labels: whether class borders are part of the truth (full) or ignored (eroded).
+        split: what was scored.
+        tta: test-time augmentation of the prediction.
+        scenes: names of the scenes scored.
+        name: of a published protocol that the others fit; empty for one's own.
+    """
+
+    classes: tuple[str, ...]
+    labels: LabelKind
+    split: str
+    tta: str = "none"
+    scenes: tuple[str, ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.classes or len(set(self.classes)) < len(self.classes):
+            raise ScoreError(f"a protocol counts at least one class, each once; got {list(self.classes)}")
+
+    @classmethod
+    def published(
+        cls, name: str, *, labels: LabelKind, split: str, tta: str = "none", scenes: Sequence[str] = ()
+    ) -> Protocol:
+        """One of `PROTOCOLS` for the labels at hand.
+
+        Raises:
+            ScoreError: for an unknown name, or labels of the other kind.
+        """
+        if name not in PROTOCOLS:
+            raise ScoreError(f"unknown protocol {name!r}; known: {', '.join(PROTOCOLS)}")
+        wanted = PROTOCOLS[name]
+        if labels != wanted.labels:
+            raise ScoreError(
+                f"protocol {name}: expected {wanted.labels} labels, got {labels} ones; score with "
+                f"{wanted.labels} labels, or without a protocol's name"
+            )
+        return cls(wanted.classes, labels, split, tta, tuple(scenes), name)
+
+    def differences(self, other: Protocol, *, scenes: bool = True) -> list[str]:
+        """What differs, one phrase each; empty where numbers of both may be put side by side."""
+        mine, theirs = asdict(self), asdict(other)
+        left_out = {"name"} if scenes else {"name", "scenes"}
+        return [
+            f"{key}: {_listed(mine[key])} and {_listed(theirs[key])}"
+            for key in mine
+            if key not in left_out and _comparable(mine[key]) != _comparable(theirs[key])
+        ]
+
+    def require_same(self, other: Protocol, *, scenes: bool = True) -> None:
+        """Raise a `ScoreError` that names what differs, if anything does."""
+        if different := self.differences(other, scenes=scenes):
+            raise ScoreError(f"scores of different protocols: {'; '.join(different)}; score both alike")
+
+    def __str__(self) -> str:
+        scenes = f"{len(self.scenes)} scene{'s' * (len(self.scenes) != 1)}"
+        name = f"{self.name}: " if self.name else ""
+        return (
+            f"{name}{len(self.classes)} classes, {self.labels} labels, {self.split} split ({scenes}), "
+            f"TTA {self.tta}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; `from_dict` is the inverse."""
+        return {**asdict(self), "classes": list(self.classes), "scenes": list(self.scenes)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Protocol:
+        """Inverse of `to_dict`."""
+        return cls(**{**data, "classes": tuple(data["classes"]), "scenes": tuple(data["scenes"])})
+
+
+def _comparable(value: Any) -> Any:
+    """The order of classes and scenes changes no number."""
+    return sorted(value) if isinstance(value, tuple) else value
+
+
+def _listed(value: Any) -> str:
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+
+
+@dataclass(frozen=True)
+class PublishedProtocol:
+    """The rules that a series of published numbers shares."""
+
+    classes: tuple[str, ...]
+    labels: LabelKind
+
+
+_POTSDAM = ("impervious surfaces", "building", "low vegetation", "tree", "car", "clutter")
+
+PROTOCOLS: dict[str, PublishedProtocol] = {
+    # mmsegmentation's noBoundary numbers: clutter is a class like the others.
+    "potsdam-6": PublishedProtocol(_POTSDAM, "eroded"),
+    # UNetFormer's numbers: clutter pixels leave the truth; where a 6-class model says clutter, it misses.
+    "potsdam-5": PublishedProtocol(_POTSDAM[:-1], "eroded"),
+}
+
+# ---------------------------------------------------------------------------------------- scores
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores under one protocol; the module's docstring has the formulas.
+
+    Attributes:
+        matrix: (K, K) pixels of the protocol's classes, rows are the truth.
+        missed: (K,) pixels of each class predicted as nodata or as a class that is not counted.
+        iou, f1, precision, recall: (K,) per class, NaN where undefined.
+        miou, mf1, oa, fwiou, kappa: over all classes, NaN where undefined (nothing labelled).
+    """
+
+    protocol: Protocol
+    matrix: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    iou: NDArray[np.float64] = field(init=False)
+    f1: NDArray[np.float64] = field(init=False)
+    precision: NDArray[np.float64] = field(init=False)
+    recall: NDArray[np.float64] = field(init=False)
+    miou: float = field(init=False)
+    mf1: float = field(init=False)
+    oa: float = field(init=False)
+    fwiou: float = field(init=False)
+    kappa: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        hits = np.diag(self.matrix)
+        truth, predicted, total = self.truth_pixels, self.predicted_pixels, self.pixels
+        iou, f1 = _ratio(hits, truth + predicted - hits), _ratio(2 * hits, truth + predicted)
+        oa = float(_ratio(hits.sum(), total))
+        # In float64: the product of two pixel counts can exceed 64 bits. One class only: 0/0, NaN.
+        chance = float(_ratio((truth.astype(np.float64) * predicted).sum(), float(total) ** 2))
+        values = {
+            "iou": iou,
+            "f1": f1,
+            "precision": _ratio(hits, predicted),
+            "recall": _ratio(hits, truth),
+            "miou": _mean(iou),
+            "mf1": _mean(f1),
+            "oa": oa,
+            "fwiou": float(_ratio((truth * np.nan_to_num(iou)).sum(), total)),
+            "kappa": float(_ratio(oa - chance, 1 - chance)),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def truth_pixels(self) -> NDArray[np.int64]:
+        """(K,) pixels of each class in the truth."""
+        return self.matrix.sum(axis=1) + self.missed
+
+    @property
+    def predicted_pixels(self) -> NDArray[np.int64]:
+        """(K,) pixels predicted as each class, where the truth counts."""
+        return self.matrix.sum(axis=0)
+
+    @property
+    def pixels(self) -> int:
+        """Labelled pixels that were counted."""
+        return int(self.truth_pixels.sum())
+
+    def merged(self, other: Scores) -> Scores:
+        """Scores over the scenes of both, from the sum of their matrices.
+
+        Raises:
+            ScoreError: where the protocols differ, or a scene would be counted twice.
+        """
+        self.protocol.require_same(other.protocol, scenes=False)
+        if twice := sorted(set(self.protocol.scenes) & set(other.protocol.scenes)):
+            raise ScoreError(f"scores of one scene cannot be added to themselves: {', '.join(twice)}")
+        order = [other.protocol.classes.index(name) for name in self.protocol.classes]
+        protocol = replace(self.protocol, scenes=self.protocol.scenes + other.protocol.scenes)
+        matrix = self.matrix + other.matrix[np.ix_(order, order)]
+        return Scores(protocol, matrix, self.missed + other.missed[order])
+
+    def improvement_on(self, other: Scores) -> dict[str, float]:
+        """By how much each of `MEANS` is higher than that of `other`.
+
+        Raises:
+            ScoreError: where the protocols differ.
+        """
+        self.protocol.require_same(other.protocol)
+        return {key: getattr(self, key) - getattr(other, key) for key in MEANS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON: fractions of 1, null where undefined; `from_dict` is the inverse."""
+        names = self.protocol.classes
+        per_class = {
+            key: dict(zip(names, map(_plain, getattr(self, key).tolist()), strict=True))
+            for key in ("iou", "f1", "precision", "recall")
+        }
+        return {
+            **{key: _plain(getattr(self, key)) for key in MEANS},
+            **per_class,
+            "pixels": self.pixels,
+            "protocol": self.protocol.to_dict(),
+            "confusion": self.matrix.tolist(),
+            "missed": self.missed.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Scores:
+        """Inverse of `to_dict`; everything is computed anew from the confusion matrix."""
+        matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
+        return cls(Protocol.from_dict(data["protocol"]), matrix, missed)
+
+    def write(self, path: Path) -> None:
+        """Write `to_dict` as JSON, whole or not at all."""
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        write_whole(path, (text + "\n").encode())
+
+    def table(self) -> str:
+        """For a terminal: a line per class in percent (– where undefined), the means, and the protocol."""
+        width = max(len(name) for name in (*self.protocol.classes, "class"))
+        lines = [f"{'class':<{width}}     IoU      F1   prec.  recall    share of truth"]
+        shares = _ratio(self.truth_pixels, self.pixels)
+        columns = (self.iou, self.f1, self.precision, self.recall)
+        for i, name in enumerate(self.protocol.classes):
+            cells = "".join(f"{_percent(column[i]):>8}" for column in columns)
+            lines.append(f"{name:<{width}}{cells}{_percent(shares[i]):>18}")
+        labels = ("mIoU", "mF1", "OA", "FWIoU", "kappa")
+        means = [f"{label} {_percent(getattr(self, key))}" for label, key in zip(labels, MEANS, strict=True)]
+        absent = [n for n, value in zip(self.protocol.classes, self.iou, strict=True) if math.isnan(value)]
+        lines += ["", "   ".join(means) + "   (in %)", f"protocol  {self.protocol}, {self.pixels:,} pixels"]
+        if absent:
+            lines.append(f"          in neither truth nor prediction, not in the means: {', '.join(absent)}")
+        if missed := int(self.missed.sum()):
+            lines.append(f"          {missed:,} pixels without a class that counts are misses")
+        return "\n".join(lines)
+
+
+def _ratio(part: Any, whole: Any) -> NDArray[np.float64]:
+    """part / whole, NaN where whole is 0."""
+    part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
+    return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole != 0)
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Mean of what is not NaN; NaN of nothing."""
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if there.size else math.nan
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{100 * value:.2f}"

@@ -1,0 +1,79 @@
+"""Starts, resumes or fine-tunes a training in its run directory, and says how it went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from segmenter.checkpoint import Run, load_run
+from segmenter.model import build_model, network_geometry
+from segmenter.network import training_bytes_per_image
+from segmenter.normalisation import Normalisation
+from segmenter.pipeline import BatchLoader
+from segmenter.preparation import Tiles, class_weights
+from segmenter.scenes import Dataset
+from segmenter.schema import Recipe
+from segmenter.strategy import Devices
+from segmenter.trainer import StoppedError, Trainer
+
+
+def start_training(
+    recipe: Recipe,
+    dataset: Dataset,
+    tiles: Tiles,
+    devices: Devices,
+    path: Path,
+    *,
+    resume: bool = False,
+    init_from: Path | None = None,
+) -> int:
+    """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it."""
+    run = load_run(path) if resume else _new_run(recipe, dataset, tiles, path)
+    source = load_run(init_from) if init_from is not None else None
+    run.save()
+    loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype)
+    trainer = Trainer(run, tiles.index, loader, devices, dataset, class_weights(recipe, tiles.index))
+    if resume:
+        trainer.resume()
+        print(f"resumed after step {trainer.position.done} of {trainer.steps}")
+    elif source is not None:
+        kept, fresh = trainer.start_from(source)
+        print(f"from {source.path}: {len(kept)} weights kept; anew: {', '.join(fresh) or 'none'}")
+    try:
+        trainer.train()
+    except StoppedError as stopped:
+        print(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
+        return stopped.exit_code
+    drawn = loader.drawn
+    if drawn.tiles:
+        print(
+            f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
+            f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
+        )
+    print(f"done: {path} holds the run; map rasters with: python predict.py {path} INPUT --output DIR")
+    return 0
+
+
+def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
+    statistics = tiles.statistics
+    bands, classes = len(statistics.mean_C), len(dataset.classes)
+    model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision)
+    network = network_geometry(model)
+    side = recipe.tiles.size
+    mixed = recipe.training.precision == "mixed_float16"
+    memory = training_bytes_per_image(model, side, side, mixed=mixed)
+    print(
+        f"model: {model.count_params():,} parameters, stride {network.stride} px, receptive-field radius "
+        f"{network.radius} px, {memory / 2**20:.0f} MiB a tile in training"
+    )
+    return Run(
+        path=path,
+        recipe=recipe,
+        classes=dataset.classes,
+        bands=dataset.bands,
+        band_count=bands,
+        dtype=statistics.dtype,
+        normalisation=Normalisation.of(statistics.mean_C, statistics.std_C),
+        metres_per_pixel=tiles.metres_per_pixel,
+        labels=dataset.labels,
+        network=network,
+    )

@@ -1,0 +1,172 @@
+"""Reads tiles of scenes fast: straight from the files where that is cheap, else from a decoded copy.
+
+A window of a JPEG, a PNG or a striped, compressed TIFF costs decoding most of the file. Such scenes are
+decoded once into plain arrays beside the index and mapped into memory; tiled TIFFs, and files that are
+hardly larger than a tile, are read as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from segmenter.errors import DatasetError
+from segmenter.geometry import Window
+from segmenter.labels import IGNORE
+from segmenter.raster import Raster, RasterInfo, open_raster, raster_info, read_label
+from segmenter.scenes import Dataset, Scene
+
+_OPEN_PER_THREAD = 32
+"""Rasters a thread keeps open: 32 × 2 threads stay far below the usual limit of 1024 files."""
+_CHEAP_PIXELS = 4
+"""A file of at most so many tiles' pixels is read whole for little more than a tile."""
+_BAND_ROWS = 512
+
+Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
+
+
+class SceneStore:
+    """Windows of the scenes of one split, from any thread."""
+
+    def __init__(self, dataset: Dataset, scenes: Sequence[Scene], tile: int, cache: Path) -> None:
+        """Decode what cannot be read in windows cheaply into `cache`; done once, shown with a bar.
+
+        Raises:
+            DatasetError: the copies would not fit on the disk.
+        """
+        self._dataset, self._scenes = dataset, tuple(scenes)
+        self._local = threading.local()
+        infos = [raster_info(scene.image) for scene in self._scenes]
+        self._sizes = [info.size for info in infos]
+        dear = [i for i, info in enumerate(infos) if not _cheap(info, tile)]
+        self._copies = {i: _Copy(dataset, self._scenes[i], cache) for i in dear}
+        _decode([copy for copy in self._copies.values() if not copy.exists], infos, cache)
+
+    def read(self, scene: int, window: Window) -> Tile:
+        """(image (H, W, C), valid (H, W), class ids (H, W)) of a window; beyond the scene it is not valid.
+
+        Pixels without data are 0 in the image and `IGNORE` in the label.
+        """
+        if scene in self._copies:
+            image, valid, label = self._copies[scene].read(window)
+        else:
+            raster = self._raster(scene)
+            image, valid = raster.read(window)
+            label = _label(self._dataset, self._scenes[scene], window, valid.shape, raster.info)
+        label[~valid] = IGNORE
+        return image, valid, label
+
+    def window_in_scene(self, scene: int, window: Window) -> Window:
+        """The window moved so that it lies in its scene, as far as the scene is large enough."""
+        size = self._sizes[scene]
+        row = max(0, min(window.row, size.height - window.height))
+        col = max(0, min(window.col, size.width - window.width))
+        return Window(row, col, window.height, window.width)
+
+    def _raster(self, scene: int) -> Raster:
+        """This thread's handle: GDAL's may not be shared between threads."""
+        if not hasattr(self._local, "open"):
+            self._local.open = OrderedDict()
+        handles: OrderedDict[int, Raster] = self._local.open
+        if scene not in handles:
+            if len(handles) >= _OPEN_PER_THREAD:
+                handles.popitem(last=False)[1].close()
+            handles[scene] = open_raster(self._scenes[scene].image, self._dataset.bands)
+        handles.move_to_end(scene)
+        return handles[scene]
+
+
+def _cheap(info: RasterInfo, tile: int) -> bool:
+    return info.size.pixels <= _CHEAP_PIXELS * tile * tile or info.tiled
+
+
+def _label(
+    dataset: Dataset, scene: Scene, window: Window, shape: tuple[int, ...], info: RasterInfo
+) -> NDArray[np.uint8]:
+    """Class ids of a window that may reach beyond the scene."""
+    label_HW = np.full(shape, IGNORE, np.uint8)
+    inside = window.intersection(Window.of(info.size))
+    if scene.label is not None and inside.size.pixels:
+        raw = read_label(scene.label, inside, expand_palette=dataset.expand_palette)
+        label_HW[inside.relative_to(window).slices()] = dataset.classes.decode(raw, str(scene.label))
+    return label_HW
+
+
+class _Copy:
+    """A scene decoded into three arrays: image, validity, class ids."""
+
+    def __init__(self, dataset: Dataset, scene: Scene, cache: Path) -> None:
+        self.dataset, self.scene = dataset, scene
+        files = [path for path in (scene.image, scene.label) if path is not None]
+        stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        key = repr((stamps, dataset.bands, dataset.classes.to_dict(), dataset.expand_palette))
+        self.folder = cache / "decoded" / hashlib.sha256(key.encode()).hexdigest()[:24]
+        self._arrays: list[NDArray[Any]] | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self.folder.is_dir()
+
+    def read(self, window: Window) -> Tile:
+        if self._arrays is None:
+            names = ("image", "valid", "label")
+            self._arrays = [np.load(self.folder / f"{name}.npy", mmap_mode="r") for name in names]
+        image_HWC, valid_HW, label_HW = self._arrays
+        inside = window.intersection(Window(0, 0, *label_HW.shape))
+        source, target = inside.slices(), inside.relative_to(window).slices()
+        image = np.zeros((window.height, window.width, image_HWC.shape[2]), image_HWC.dtype)
+        valid = np.zeros((window.height, window.width), np.bool_)
+        label = np.full(valid.shape, IGNORE, np.uint8)
+        image[target], valid[target], label[target] = image_HWC[source], valid_HW[source], label_HW[source]
+        return image, valid, label
+
+    def write(self) -> None:
+        """Decode in bands of rows, into a folder that gets its name when it is complete."""
+        aside = self.folder.with_name(self.folder.name + ".part")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        with open_raster(self.scene.image, self.dataset.bands) as raster:
+            size, bands = raster.info.size, len(raster.bands)
+            dtype = raster.read(Window(0, 0, 1, 1))[0].dtype
+            shapes = {
+                "image": ((size.height, size.width, bands), dtype),
+                "valid": ((size.height, size.width), np.dtype(np.bool_)),
+                "label": ((size.height, size.width), np.dtype(np.uint8)),
+            }
+            arrays = [
+                np.lib.format.open_memmap(aside / f"{name}.npy", "w+", dtype=kind, shape=shape)
+                for name, (shape, kind) in shapes.items()
+            ]
+            for row in range(0, size.height, _BAND_ROWS):
+                band = Window(row, 0, min(_BAND_ROWS, size.height - row), size.width)
+                image, valid = raster.read(band)
+                label = _label(self.dataset, self.scene, band, valid.shape, raster.info)
+                for array, values in zip(arrays, (image, valid, label), strict=True):
+                    array[band.slices()] = values
+            for array in arrays:
+                array.flush()
+        aside.rename(self.folder)
+
+
+def _decode(copies: list[_Copy], infos: list[RasterInfo], cache: Path) -> None:
+    if not copies:
+        return
+    cache.mkdir(parents=True, exist_ok=True)
+    largest = max(info.size.pixels * (info.count * np.dtype(info.dtype).itemsize + 2) for info in infos)
+    free = shutil.disk_usage(cache).free
+    if largest * len(copies) > free:
+        raise DatasetError(
+            f"{cache}: decoding {len(copies)} scenes takes up to {largest * len(copies) / 2**30:.1f} GiB, "
+            f"{free / 2**30:.1f} GiB are free; free some, or convert the scenes to tiled GeoTIFF"
+        )
+    for copy in tqdm(copies, desc="decoding scenes once", unit="scene"):
+        copy.write()

@@ -1,0 +1,62 @@
+"""What a training says of itself: a JSONL log, TensorBoard scalars, learning curves, the last scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from segmenter.figures import confusion_figure, learning_curves
+from segmenter.files import write_whole
+from segmenter.scores import ConfusionMatrix, Scores
+
+
+class TrainLog:
+    """The logs of a run directory."""
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._file = run, run / "log.jsonl"
+        self._board = tf.summary.create_file_writer(str(run / "tensorboard"))
+
+    def records(self) -> list[dict[str, Any]]:
+        """All records so far, oldest first."""
+        if not self._file.is_file():
+            return []
+        return [json.loads(line) for line in self._file.read_text(encoding="utf-8").splitlines()]
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after a step, since it will be done again."""
+        kept = [record for record in self.records() if record["step"] <= step]
+        write_whole(self._file, "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+    def trained(self, step: int, values: dict[str, float]) -> None:
+        """A line on the steps since the last one."""
+        self._append({"step": step, **values})
+        with self._board.as_default(step):
+            for name, value in values.items():
+                tf.summary.scalar(f"training/{name}", value)
+        self._board.flush()
+
+    def validated(self, step: int, epoch: int, scores: Scores, confusion: ConfusionMatrix) -> None:
+        """The scores of a validation: a line of the log, scores.json, the confusion matrix as a picture."""
+        data = scores.to_dict()
+        iou = data["iou"]
+        self._append({"step": step, "epoch": epoch, "miou": data["miou"], "iou": iou})
+        scores.write(self._run / "scores.json")
+        confusion_figure(confusion, self._run / "confusion.png", f"validation after step {step}")
+        with self._board.as_default(step):
+            for key in ("miou", "mf1", "oa"):
+                tf.summary.scalar(f"validation/{key}", data[key] or 0.0)
+            for name, value in iou.items():
+                tf.summary.scalar(f"validation_iou/{name}", value or 0.0)
+        self._board.flush()
+
+    def curves(self) -> None:
+        """Draw learning_curves.png from the whole log."""
+        learning_curves(self.records(), self._run / "learning_curves.png", self._run.name)
+
+    def _append(self, record: dict[str, Any]) -> None:
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")

@@ -1,0 +1,143 @@
+"""Fixtures that several test files share; data for tests is made, small and odd."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# Before any test imports TensorFlow or albumentations: what they read only once.
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # no question to a server at import
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN gives empty batches a wrong shape
+
+import hypothesis
+import numpy as np
+import pytest
+import rasterio
+from numpy.typing import NDArray
+from rasterio.errors import NotGeoreferencedWarning
+
+from segmenter.labels import ClassMap, LandCoverClass
+
+REPLICAS = 4
+_SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+_COLOURS = ((255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0))
+
+# The same examples in every run: a failing gate must be repeatable. No database: nothing is left behind.
+hypothesis.settings.register_profile("gate", deadline=None, derandomize=True, database=None, max_examples=60)
+hypothesis.settings.load_profile("gate")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Callable[[str], Path]:
+    """`shared_data("dubai")`: a folder of real imagery, or a skip that says what is missing."""
+
+    def find(name: str) -> Path:
+        folder = _SHARED_DATA / name
+        if not folder.exists():
+            pytest.skip(f"real imagery is not here: ../shared/data/{name}")
+        return folder
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> ModuleType:
+    """TensorFlow with four logical CPU devices; every test that needs TensorFlow gets it from here.
+
+    The devices can only be set before TensorFlow is first used, and hold for the whole process.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its imports warn of their own affairs
+        import tensorflow as tf
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        devices = [tf.config.LogicalDeviceConfiguration()] * REPLICAS
+        tf.config.set_logical_device_configuration(cpu, devices)
+    except RuntimeError:  # TensorFlow was used before: good enough if it has the devices nevertheless
+        there = len(tf.config.list_logical_devices("CPU"))
+        if there != REPLICAS:
+            pytest.fail(
+                f"TensorFlow was used, with {there} CPU devices, before a test asked for the fixture "
+                "`tensorflow`; every test that runs TensorFlow code takes that fixture"
+            )
+    return tf
+
+
+@pytest.fixture(scope="session")
+def four_replicas(tensorflow: ModuleType) -> list[str]:
+    """Names of four logical CPU devices, as `tf.distribute.MirroredStrategy` takes them."""
+    devices = tensorflow.config.list_logical_devices("CPU")
+    assert len(devices) == REPLICAS
+    return [f"CPU:{i}" for i in range(REPLICAS)]
+
+
+@pytest.fixture
+def make_geotiff(tmp_path: Path) -> Callable[..., Path]:
+    """`make_geotiff("a/b.tif", array, **profile)`: a GeoTIFF below the test's folder.
+
+    The array is (H, W) or (H, W, C). By default UTM 33N with 0.5 m pixels and no nodata; `crs=None` leaves
+    georeferencing out. Further keywords: `masks` (H, W) for an internal mask, `colours` (a colour table),
+    `descriptions`, `alpha` (True: the last band is tagged as alpha), and any of GDAL's creation options.
+    """
+
+    def make(name: str, array: NDArray[Any], *, crs: str | None = "EPSG:25833", **options: Any) -> Path:
+        profile = {"crs": crs, "transform": rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)} if crs else {}
+        return _write(tmp_path / name, array, "GTiff", {**profile, **options})
+
+    return make
+
+
+@pytest.fixture
+def make_png(tmp_path: Path) -> Callable[..., Path]:
+    """`make_png("a/b.png", array)`: a PNG below the test's folder; `colours` gives it a palette."""
+
+    def make(name: str, array: NDArray[Any], **options: Any) -> Path:
+        return _write(tmp_path / name, array, "PNG", options)
+
+    return make
+
+
+def _write(path: Path, array: NDArray[Any], driver: str, options: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bands = array[..., None] if array.ndim == 2 else array
+    height, width, count = bands.shape
+    extra = {key: options.pop(key, None) for key in ("masks", "colours", "descriptions", "alpha")}
+    if extra["alpha"]:
+        options["alpha"] = "YES"
+    shape = {"height": height, "width": width, "count": count, "dtype": bands.dtype}
+    with warnings.catch_warnings(), rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True, GDAL_PAM_ENABLED=False):
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        with rasterio.open(path, "w", driver=driver, **shape, **options) as file:
+            file.write(bands.transpose(2, 0, 1))
+            if extra["colours"] is not None:
+                file.write_colormap(1, extra["colours"])
+            if extra["masks"] is not None:
+                file.write_mask(extra["masks"])
+            for band, text in enumerate(extra["descriptions"] or (), 1):
+                file.set_band_description(band, text)
+    return path
+
+
+@pytest.fixture(scope="session")
+def make_classes() -> Callable[..., ClassMap]:
+    """`make_classes(4)`: a class map with classes `a`, `b`, … and codes 0, 1, … or Potsdam's colours."""
+
+    def make(count: int = 4, encoding: str = "codes", first_code: int = 0, **options: Any) -> ClassMap:
+        classes = (
+            LandCoverClass(chr(ord("a") + i), _COLOURS[i] if i < 6 else (i, i, i), first_code + i)
+            for i in range(count)
+        )
+        return ClassMap(tuple(classes), encoding, **options)
+
+    return make
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator of its own for each test, the same in each run."""
+    return np.random.default_rng(20201107)

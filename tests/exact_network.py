@@ -1,0 +1,81 @@
+"""A stand-in for a network whose result on a whole image is known exactly, and `predict.py` with it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import predict
+from segmenter.errors import run_script
+from segmenter.labels import ClassMap
+
+RADIUS, STRIDE = 2, 8
+
+
+def exact_network(radius: int, stride: int, batches: list[int] | None = None) -> Any:
+    """A stand-in for a network that can be computed exactly: integers, zero padding, a total stride.
+
+    Sums over (2 radius + 1)² pixels, then the largest of each stride × stride cell of the grid: like a
+    U-Net, a pixel depends on its surroundings and on where the grid lies. Its receptive-field radius is
+    `radius + stride - 1`.
+    """
+
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
+        assert image.shape[1] % stride == image.shape[2] % stride == 0
+        assert not image[~valid].any()
+        if batches is not None:
+            batches.append(len(image))
+        sums = image.astype(np.int64).sum(axis=3) + 3 * valid
+        for axis in (1, 2):
+            pad = [(0, 0)] * 3
+            pad[axis] = (radius + 1, radius)
+            total = np.cumsum(np.pad(sums, pad), axis=axis)
+            upper = np.take(total, np.arange(2 * radius + 1, total.shape[axis]), axis)
+            sums = upper - np.take(total, np.arange(total.shape[axis] - 2 * radius - 1), axis)
+        b, h, w = sums.shape
+        cells = sums.reshape(b, h // stride, stride, w // stride, stride).max(axis=(2, 4))
+        return ((sums + cells.repeat(stride, 1).repeat(stride, 2)) % 7).astype(np.uint8)
+
+    return predict
+
+
+def exact_map(
+    image: NDArray[Any], valid: NDArray[np.bool_], radius: int, stride: int, nodata: int = 255
+) -> NDArray[np.uint8]:
+    """Its map of a whole (H, W, C) image in one go: padded below and right to the stride."""
+    height, width = valid.shape
+    below, right = -height % stride, -width % stride
+    valid_BHW = np.pad(valid, ((0, below), (0, right)))[None]
+    image_BHWC = np.pad(np.where(valid[..., None], image, 0), ((0, below), (0, right), (0, 0)))[None]
+    ids = exact_network(radius, stride)(image_BHWC, valid_BHW)[0, :height, :width]
+    return np.where(valid, ids, nodata).astype(np.uint8)
+
+
+def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
+    """A run whose model can be computed exactly."""
+    parts = {
+        "classes": classes,
+        "bands": None,
+        "band_count": 3,
+        "dtype": "uint8",
+        "metres_per_pixel": 0.5,
+        "labels": "full",
+        "network": SimpleNamespace(stride=STRIDE, radius=RADIUS + STRIDE - 1),
+        "recipe": SimpleNamespace(
+            name="exact",
+            dataset=SimpleNamespace(kind="folder"),
+            prediction=SimpleNamespace(window=64, batch=4),
+        ),
+        "predictor": lambda: exact_network(RADIUS, STRIDE),
+    }
+    return SimpleNamespace(**{**parts, **changes})
+
+
+def run_predict(monkeypatch: pytest.MonkeyPatch, run: SimpleNamespace, *arguments: Any) -> int:
+    """`predict.py` with a stand-in for the run directory; gives the exit code."""
+    monkeypatch.setattr("segmenter.checkpoint.load_run", lambda _: run)
+    return run_script(lambda: predict.main(["run", *map(str, arguments)]))

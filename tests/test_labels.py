@@ -1,0 +1,167 @@
+"""The law of class maps: an unknown value is an error, never class 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from segmenter.errors import LabelError
+from segmenter.labels import IGNORE, UNKNOWN, ClassMap, LandCoverClass, class_pixels
+
+NAIC = ClassMap(tuple(LandCoverClass(f"class {i}", (i, i, i), 100 * i) for i in range(1, 9)), ignored=(0,))
+BLACK = (0, 0, 0)
+
+
+def _codes(*codes: int, **options: object) -> ClassMap:
+    classes = tuple(LandCoverClass(f"c{code}", (code % 256, 0, 0), code) for code in codes)
+    return ClassMap(classes, **options)
+
+
+@given(
+    arrays.arrays(
+        np.uint8, arrays.array_shapes(min_dims=2, max_dims=2, max_side=13), elements=st.integers(0, 7)
+    )
+)
+def test_decode_is_the_inverse_of_codes(ids: np.ndarray) -> None:
+    raw = NAIC.codes()[ids]
+    assert raw.dtype == np.uint16
+    assert np.array_equal(NAIC.decode(raw), ids)
+    assert np.array_equal(NAIC.decode(raw[..., None].astype(np.int32)), ids)
+
+
+@given(arrays.arrays(np.uint8, (11, 13), elements=st.integers(0, 5)))
+def test_decode_is_the_inverse_of_the_palette(ids: np.ndarray) -> None:
+    colours = [(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0)]
+    classes = ClassMap(
+        tuple(LandCoverClass(str(i), c, i) for i, c in enumerate(colours)), "colours", (BLACK,)
+    )
+    raw = classes.palette()[ids]
+    assert np.array_equal(classes.decode(raw), ids)
+    # A fourth band (alpha) changes nothing; black is ignored.
+    raw[3, 4] = 0
+    with_alpha = np.dstack([raw, np.full(ids.shape, 7, np.uint8)])
+    assert classes.decode(with_alpha)[3, 4] == IGNORE
+
+
+@given(st.sets(st.integers(0, 65534), min_size=1, max_size=254), st.randoms(use_true_random=False))
+def test_any_table_of_codes_decodes_as_a_look_up_by_hand(codes: set[int], random) -> None:
+    order = random.sample(sorted(codes), len(codes))
+    classes = _codes(*order)
+    raw = np.array([random.choice(order) for _ in range(20)], np.uint16).reshape(4, 5)
+    assert classes.decode(raw).tolist() == [[order.index(value) for value in row] for row in raw.tolist()]
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
+)
+def test_codes_of_every_integer_type_are_read(dtype: type) -> None:
+    raw = np.array([[1, 2, 0], [2, 1, 1]], dtype)
+    assert _codes(2, 1, ignored=(0,)).decode(raw).tolist() == [[1, 0, 255], [0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (
+            np.array([[100, 300, 300, 900, 999]], np.uint16),
+            r"x\.png: codes .* know: 900 \(1 px\), 999 \(1 px\)",
+        ),
+        (
+            np.array([[100, 7, 7, 7]], np.uint8),
+            r"x\.png: codes .* know: 7 \(3 px\); add them to dataset\.classes",
+        ),
+        (np.array([[100, -1, -1]], np.int16), r"know: -1 \(2 px\)"),
+        (np.array([[100, 65535]], np.uint16), r"know: 65535 \(1 px\)"),
+        (np.array([[100, 65636]], np.int32), r"know: 65636 \(1 px\)"),  # would wrap to code 100
+        (np.array([[2**40 + 100]], np.int64), r"know: 1099511627876 \(1 px\)"),
+    ],
+)
+def test_an_unknown_code_is_named_with_its_pixels(raw: np.ndarray, message: str) -> None:
+    with pytest.raises(LabelError, match=message):
+        NAIC.decode(raw, "x.png")
+
+
+def test_an_unknown_colour_is_named_with_its_pixels(make_classes: Callable[..., ClassMap]) -> None:
+    classes = make_classes(6, "colours")
+    raw = classes.palette()[np.zeros((11, 13), np.uint8)]
+    raw[0, :5] = (255, 0, 170)
+    with pytest.raises(LabelError, match=r"t\.tif: colours .* know: #ff00aa \(5 px\)"):
+        classes.decode(raw, "t.tif")
+    assert classes.unknown(raw) == {"#ff00aa": 5}
+    assert (classes.decode_known(raw) == UNKNOWN).sum() == 5
+
+
+def test_black_is_not_known_unless_it_is_ignored(make_classes: Callable[..., ClassMap]) -> None:
+    raw = np.zeros((1, 2, 3), np.uint8)
+    with pytest.raises(LabelError, match=r"#000000 \(2 px\)"):
+        make_classes(6, "colours").decode(raw)
+    assert (make_classes(6, "colours", ignored=(BLACK,)).decode(raw) == IGNORE).all()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "raw", "message"),
+    [
+        ("codes", np.zeros((2, 2), np.float32), "expected one band of integer codes, got 1 of float32"),
+        ("codes", np.zeros((2, 2, 3), np.uint8), "expected one band of integer codes, got 3 of uint8"),
+        ("colours", np.zeros((2, 2), np.uint8), "expected a label image of three 8-bit colour bands, got 1"),
+        ("colours", np.zeros((2, 2, 3), np.uint16), "three 8-bit colour bands, got 3 of uint16"),
+    ],
+)
+def test_the_wrong_kind_of_label_file_is_refused(
+    encoding: str, raw: np.ndarray, message: str, make_classes: Callable[..., ClassMap]
+) -> None:
+    with pytest.raises(LabelError, match=message):
+        make_classes(3, encoding).decode(raw)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ClassMap(()), "1 to 254 classes, got 0"),
+        (lambda: _codes(*range(255)), "1 to 254 classes, got 255"),
+        (lambda: _codes(1, 2, 1), "each name may occur once, got twice: c1"),
+        (lambda: _codes(1, 2, ignored=(2,)), "each value in label files may occur once, got twice: 2"),
+        (lambda: _codes(1, 65535), "codes lie in 0 … 65534, got"),
+        (lambda: _codes(1, -2), "codes lie in 0 … 65534, got"),
+        (lambda: _codes(1, 2, ignored=(BLACK,)), r"ignored is given as codes, got \(0, 0, 0\)"),
+        (lambda: _codes(1, 2, encoding="colours", ignored=(3,)), "ignored is given as colours, got 3"),
+        (lambda: _codes(1, 70000, encoding="colours"), "codes lie in 0 … 65534, got"),
+        (
+            lambda: _codes(1, 257, encoding="colours"),
+            "value in label files may occur once, got twice: #010000",
+        ),
+        (
+            lambda: ClassMap((LandCoverClass("a", (0, 0, 256), 1),), "colours"),
+            r"three values in 0 … 255, got \(0, 0, 256\)",
+        ),
+        (
+            lambda: ClassMap(
+                (LandCoverClass("a", (0, 0, 1), 1), LandCoverClass("b", (0, 0, 2), 1)), "colours"
+            ),
+            "each code may occur once, got twice: 1",
+        ),
+    ],
+)
+def test_impossible_class_maps_are_refused(build: Callable[[], ClassMap], message: str) -> None:
+    with pytest.raises(LabelError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("encoding", ["codes", "colours"])
+def test_from_dict_is_the_inverse_of_to_dict(encoding: str, make_classes: Callable[..., ClassMap]) -> None:
+    ignored = (99,) if encoding == "codes" else (BLACK, (1, 2, 3))
+    classes = make_classes(5, encoding, ignored=ignored)
+    assert ClassMap.from_dict(classes.to_dict()) == classes
+
+
+def test_class_pixels_leaves_out_what_is_ignored(rng: np.random.Generator) -> None:
+    ids = rng.integers(0, 4, (101, 203)).astype(np.uint8)
+    ids[:11, :13] = IGNORE
+    counts = class_pixels(ids, 4)
+    assert counts.tolist() == [int((ids == i).sum()) for i in range(4)]
+    assert counts.sum() == 101 * 203 - 11 * 13

@@ -1,0 +1,82 @@
+"""Law 4 with a real network: a run directory, `predict.py`, and a raster that is larger than its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import rasterio
+
+import predict
+from segmenter.checkpoint import Run, load_run, save_arrays, weight_arrays
+from segmenter.config import recipe_from
+from segmenter.labels import ClassMap
+from segmenter.normalisation import Normalisation
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def run_path(
+    tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory, make_classes: Callable[..., ClassMap]
+) -> Path:
+    """A run whose weights are random, BatchNorm statistics too: an untrained net maps all to one class."""
+    from segmenter.model import build_model, network_geometry
+
+    path, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(5)
+    folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}
+    folder["classes"] = [{"name": name, "code": i} for i, name in enumerate("abcd")]
+    recipe = recipe_from({"name": "random", "dataset": folder, "model": {"depth": 3, "width": 8}}, "test")
+    model = build_model(recipe.model, 3, 4)
+    for variable in model.variables:
+        if "moving_variance" in variable.path:
+            variable.assign(rng.uniform(0.5, 2, variable.shape))
+        elif "kernel" not in variable.path:
+            variable.assign(rng.normal(size=variable.shape))
+    Run(
+        path=path,
+        recipe=recipe,
+        classes=make_classes(4),
+        bands=None,
+        band_count=3,
+        dtype="uint16",
+        normalisation=Normalisation.of((500, 500, 500), (290, 290, 290)),
+        metres_per_pixel=0.5,
+        labels="full",
+        network=network_geometry(model),
+    ).save()
+    save_arrays(path / "best.npz", weight_arrays(model, "model"))
+    return path
+
+
+@pytest.mark.parametrize("size", [(353, 611), (40, 700), (51, 51), (1, 1)], ids=str)
+def test_tiles_disappear(
+    run_path: Path, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator, size: tuple[int, int]
+) -> None:
+    image = rng.integers(1, 1000, (*size, 3), np.uint16)
+    image[size[0] // 2 :, : size[1] // 5] = 0
+    source = make_geotiff("in/a.tif", image, nodata=0)
+    run = load_run(run_path)
+    assert run.network.stride == 8
+    below, right = -size[0] % 8, -size[1] % 8
+    valid = np.pad((image != 0).all(axis=2), ((0, below), (0, right)))[None]
+    whole = run.predictor()(np.pad(image, ((0, below), (0, right), (0, 0)))[None], valid)
+    expected = np.where(valid, whole, 255)[0, : size[0], : size[1]]
+    arguments = [
+        str(run_path),
+        str(source),
+        "--output",
+        str(tmp_path / "maps"),
+        "--tile",
+        "160",
+        "--batch",
+        "3",
+    ]
+    assert predict.main(arguments) == 0
+    with rasterio.open(tmp_path / "maps" / "a.tif") as result:
+        np.testing.assert_array_equal(result.read(1), expected)
+    if image.size > 10_000:
+        assert len(np.unique(expected[expected != 255])) > 1

@@ -1,0 +1,66 @@
+"""Train a U-Net: recipe → dataset → tile index → devices → trainer. See `python train.py --help`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from segmenter.errors import run_script
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Train a segmentation model on land-cover tiles.")
+    parser.add_argument("recipe", type=Path, help="a YAML recipe, see configs/")
+    parser.add_argument("--run", type=Path, help="run directory to write (default: runs/NAME of the recipe)")
+    parser.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
+    parser.add_argument("--init-from", type=Path, metavar="RUN", help="start from another run's weights")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="as in training.global_batch=32"
+    )
+    parser.add_argument("--print-config", action="store_true", help="show the resolved recipe and end")
+    parser.add_argument(
+        "--logical-devices", type=int, metavar="N", help="split the CPU into N replicas, to try out several"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Read aloud: each stage is one call that returns a named value."""
+    arguments = parse_arguments()
+
+    # ---------------------------------------------------------------------------------- recipe
+    from segmenter.config import describe_recipe, load_recipe
+
+    recipe = load_recipe(arguments.recipe, arguments.set)
+    if arguments.print_config:
+        print(describe_recipe(recipe), end="")
+        return 0
+
+    # -------------------------------------------------------------------- dataset, index, run
+    from datasets import load_dataset
+    from segmenter import preparation
+
+    run_path = arguments.run or Path("runs") / recipe.name
+    preparation.check_run_directory(run_path, recipe, resume=arguments.resume)
+    dataset = load_dataset(recipe)
+    tiles = preparation.prepare_tiles(recipe, dataset)
+
+    # --------------------------------------------------------------------------------- devices
+    from segmenter import strategy
+
+    strategy.load_tensorflow(arguments.logical_devices)
+    devices = strategy.make_devices(recipe.distribution, arguments.logical_devices)
+    print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
+
+    # -------------------------------------------------------------------------------- training
+    from segmenter.session import start_training
+
+    return start_training(
+        recipe, dataset, tiles, devices, run_path, resume=arguments.resume, init_from=arguments.init_from
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
