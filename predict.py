@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import signal
 import sys
@@ -61,9 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome = _map(args, run, style, jobs)
         failures += [error for _, error in outcome.failed]
         failures += [_not_scored(error) for _, error in outcome.unscored]
-        # ---------------------------------------------------------------------------- the scores
+        # ------------------------------------------------------------ the scores and the pictures
         if outcome.scored:
             _score(args, run, outcome)
+        if args.pictures:
+            from segmenter.pictures import draw_view
+
+            for job in outcome.written:
+                draw_view(job, style)
     for error in failures:
         print(f"error: {error}", file=sys.stderr)
     return EXIT_SOME_FAILED if failures else 0
@@ -94,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--format", choices=("auto", "geotiff", "png"), default="auto", help="of the maps; see below"
+    )
+    parser.add_argument(
+        "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
     )
     parser.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
     parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
@@ -190,8 +199,8 @@ def _part(args: argparse.Namespace) -> Any:
     if args.bbox is None:
         return None
     left, bottom, right, top = args.bbox
-    if not (left < right and bottom < top):
-        raise DatasetError(f"--bbox: expected LEFT < RIGHT and BOTTOM < TOP, got {args.bbox}")
+    if not (left < right and bottom < top and all(map(math.isfinite, args.bbox))):
+        raise DatasetError(f"--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got {args.bbox}")
     return Bounds(left, bottom, right, top)
 
 
@@ -292,7 +301,7 @@ def _score(args: argparse.Namespace, run: Run, outcome: Outcome) -> None:
     scores = outcome.confusion.scores(protocol)
     print(scores.table())
     scores.write(args.output / "scores.json")
-    confusion_figure(outcome.confusion, args.output / "confusion.png", f"{run.recipe.name}: {protocol}")
+    confusion_figure(scores, args.output / "confusion.png", f"{run.recipe.name}: {protocol}")
 
 
 def _not_scored(error: SegmenterError) -> SegmenterError:

@@ -139,10 +139,7 @@ def assign_splits(
             be separated, and for no scene left to train on.
     """
     splits: dict[str, Split] = {}
-    called: dict[str, list[str]] = {}
-    for name, aliases in known.items():
-        for alias in dict.fromkeys(aliases):
-            called.setdefault(alias, []).append(name)
+    called = _by_alias(known)
     asked: tuple[tuple[Split, tuple[str, ...]], ...] = (
         ("validation", named.validation),
         ("test", named.test),
@@ -166,14 +163,30 @@ def assign_splits(
     return {name: splits[name] for name in known if name in splits}
 
 
-def _matching(entry: str, called: Mapping[str, list[str]], split: Split) -> list[str]:
-    """Names of the scenes that are called `entry`, or else match it as a glob pattern."""
-    found = called.get(entry) or [
-        name for alias, names in called.items() if fnmatchcase(alias, entry) for name in names
-    ]
+def matching(entry: str, known: Mapping[str, Sequence[str]], setting: str) -> list[str]:
+    """Names of the scenes that a setting of `dataset.split` means by `entry`.
+
+    Raises:
+        DatasetError: it matches nothing.
+    """
+    return _matching(entry, _by_alias(known), setting)
+
+
+def _by_alias(known: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    called: dict[str, list[str]] = {}
+    for name, aliases in known.items():
+        for alias in dict.fromkeys(aliases):
+            called.setdefault(alias, []).append(name)
+    return called
+
+
+def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list[str]:
+    """Scenes that are called `entry`, or else those that match it as a glob pattern."""
+    by_pattern = (name for alias, names in called.items() if fnmatchcase(alias, entry) for name in names)
+    found = called.get(entry) or list(dict.fromkeys(by_pattern))
     if not found:
         raise DatasetError(
-            f"dataset.split.{split}: {entry} matches no scene and no group; there are {few(sorted(called))}"
+            f"dataset.split.{setting}: {entry} matches no scene and no group; there are {few(sorted(called))}"
         )
     return found
 

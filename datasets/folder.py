@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import colorsys
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out
+from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
 from segmenter.errors import ConfigError, DatasetError
 from segmenter.labels import ClassMap, Colour, LandCoverClass
 from segmenter.scenes import Dataset, Scene, Split
@@ -31,10 +31,13 @@ def load_folder(config: FolderConfig) -> Dataset:
     classes = class_map(config)
     pairs = _pairs(config, root)
     groups = {name: _group(config.split, name, image) for name, (image, _) in pairs.items()}
-    splits = _splits(config.split, pairs, groups)
+    known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
+    left = {name for entry in config.split.leave_out for name in matching(entry, known, "leave_out")}
+    splits = _splits(config.split, {name: known[name] for name in known if name not in left}, groups)
     scenes = tuple(
         Scene(name, root / image, root / label, groups[name], splits[name])
         for name, (image, label) in pairs.items()
+        if name not in left
     )
     return Dataset(
         name=root.resolve().name,
@@ -44,6 +47,7 @@ def load_folder(config: FolderConfig) -> Dataset:
         bands=config.bands,
         labels=config.label_kind,
         expand_palette=config.encoding == "colours",
+        unused=tuple((root / pairs[name][0], "named in split.leave_out") for name in sorted(left)),
     )
 
 
@@ -139,9 +143,8 @@ def _group(split: FolderSplit, name: str, image: str) -> str:
 
 
 def _splits(
-    split: FolderSplit, pairs: Mapping[str, tuple[str, str]], groups: Mapping[str, str]
+    split: FolderSplit, known: Mapping[str, Sequence[str]], groups: Mapping[str, str]
 ) -> dict[str, Split]:
-    known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     if not split.validation_share:
         return assign_splits(known, groups, Named(split.validation, split.test))
     if split.validation:
@@ -151,7 +154,7 @@ def _splits(
     test = assign_splits(known, groups, Named(test=split.test))
     free = sorted({groups[name] for name, part in test.items() if part == "train"})
     chosen = set(held_out(free, split.validation_share))
-    validation = tuple(name for name in pairs if groups[name] in chosen)
+    validation = tuple(name for name in known if groups[name] in chosen)
     return assign_splits(known, groups, Named(validation, split.test))
 
 

@@ -176,7 +176,8 @@ def load_arrays(path: Path) -> Arrays:
         CheckpointError: missing or damaged (each part's CRC is checked).
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: NumPy leaves a file open that turns out to be damaged.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None

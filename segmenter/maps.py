@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +25,7 @@ Format = Literal["auto", "geotiff", "png"]
 _MAX_PNG_PIXELS = 1 << 26
 """A PNG is held in memory while it is written."""
 _HEADER_THREADS = 4
+_COMPLETED_AT_ONCE = 4
 _EDGE = 1e-6
 """Share of a pixel by which a bounding box may miss a pixel's edge by rounding."""
 
@@ -202,17 +205,17 @@ class _Output:
     """The map of one job while it is written and scored."""
 
     def __init__(self, job: MapJob, style: MapStyle) -> None:
-        self._job, self._style = job, style
+        self.job, self._style = job, style
         self._writer = style.writer(job)
         self.confusion = ConfusionMatrix(style.classes) if job.label is not None else None
         self.label_error: SegmenterError | None = None
         self._writer.open()
 
     def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
-        self._writer.write(window.relative_to(self._job.part), self._style.values(self._job, ids))
-        if self.confusion is not None and self.label_error is None and self._job.label is not None:
+        self._writer.write(window.relative_to(self.job.part), self._style.values(self.job, ids))
+        if self.confusion is not None and self.label_error is None and self.job.label is not None:
             try:
-                self.confusion.add(self._truth(self._job.label, window), ids)
+                self.confusion.add(self._truth(self.job.label, window), ids)
             except SegmenterError as error:  # the map is still good
                 self.label_error = error
 
@@ -236,51 +239,79 @@ def write_maps(
     Args:
         progress: something with `update(pixels)` (a tqdm bar), or None.
     """
-    outcome = Outcome(confusion=ConfusionMatrix(style.classes))
-    outputs: dict[int, _Output] = {}
-    try:
+    with contextlib.closing(_Maps(style)) as maps:
         for event in classify_all(jobs, tiling, predict):
-            try:
-                _take(event, outputs, outcome, style)
-            except SegmenterError as error:
-                _give_up(event.job, error, outputs, outcome)
+            maps.take(event)
             if isinstance(event, Mapped) and progress is not None:
                 progress.update(event.window.size.pixels)
-    finally:
-        for output in outputs.values():
+        maps.settle()
+        return maps.outcome
+
+
+class _Maps:
+    """The maps under way.
+
+    Completing a map waits for the disk (5 ms and more for a file of any size), so that some are completed
+    at a time while the model goes on.
+    """
+
+    def __init__(self, style: MapStyle) -> None:
+        self.outcome = Outcome(confusion=ConfusionMatrix(style.classes))
+        self._style = style
+        self._open: dict[int, _Output] = {}
+        self._pool = ThreadPoolExecutor(_COMPLETED_AT_ONCE)
+        self._completing: deque[tuple[_Output, Future[None]]] = deque()
+
+    def take(self, event: Mapped | Finished | Failed) -> None:
+        """Write what came; a job that fails is given up and noted."""
+        job: MapJob = event.job
+        if job.abandoned:
+            return
+        try:
+            if isinstance(event, Failed):
+                raise event.error
+            if id(job) not in self._open:
+                self._open[id(job)] = _Output(job, self._style)
+            if isinstance(event, Mapped):
+                self._open[id(job)].add(event.window, event.ids)
+                return
+        except SegmenterError as error:
+            self._give_up(job, error)
+            return
+        output = self._open.pop(id(job))
+        self._completing.append((output, self._pool.submit(output.complete)))
+        self.settle(2 * _COMPLETED_AT_ONCE)
+
+    def settle(self, left: int = 0) -> None:
+        """Wait until at most `left` maps are being completed, and note what came of the others."""
+        while len(self._completing) > left:
+            output, future = self._completing.popleft()
+            try:
+                future.result()
+            except SegmenterError as error:
+                self._give_up(output.job, error)
+            else:
+                self._note(output)
+
+    def close(self) -> None:
+        """Remove everything that is not complete."""
+        self._pool.shutdown(cancel_futures=True)
+        for output in (*self._open.values(), *(output for output, _ in self._completing)):
             output.discard()
-    return outcome
 
+    def _note(self, output: _Output) -> None:
+        self.outcome.written.append(output.job)
+        if output.label_error is not None:
+            self.outcome.unscored.append((output.job, output.label_error))
+        elif output.confusion is not None and self.outcome.confusion is not None:
+            self.outcome.confusion.merge(output.confusion)
 
-def _take(
-    event: Mapped | Finished | Failed, outputs: dict[int, _Output], outcome: Outcome, style: MapStyle
-) -> None:
-    job: MapJob = event.job
-    if job.abandoned:
-        return
-    if isinstance(event, Failed):
-        raise event.error
-    if id(job) not in outputs:
-        outputs[id(job)] = _Output(job, style)
-    output = outputs[id(job)]
-    if isinstance(event, Mapped):
-        output.add(event.window, event.ids)
-        return
-    output.complete()
-    del outputs[id(job)]
-    outcome.written.append(job)
-    if output.label_error is not None:
-        outcome.unscored.append((job, output.label_error))
-    elif output.confusion is not None and outcome.confusion is not None:
-        outcome.confusion.merge(output.confusion)
-
-
-def _give_up(job: MapJob, error: SegmenterError, outputs: dict[int, _Output], outcome: Outcome) -> None:
-    job.abandoned = True
-    outcome.failed.append((job, error))
-    output = outputs.pop(id(job), None)
-    if output is not None:
-        output.discard()
+    def _give_up(self, job: MapJob, error: SegmenterError) -> None:
+        job.abandoned = True
+        self.outcome.failed.append((job, error))
+        output = self._open.pop(id(job), None)
+        if output is not None:
+            output.discard()
 
 
 def plan_maps(

@@ -168,6 +168,18 @@ class Raster:
             np.copyto(image[where], data, where=good[..., None])
         return image, valid
 
+    def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """As `read`, of a window inside the raster, by nearest neighbour on a coarser grid of `shape`.
+
+        For pictures: costs memory for `shape` only, and little time where the file has overviews.
+        """
+        with naming(self.info.path, f"cannot read {window}", "the file is damaged or incomplete"):
+            data = self._dataset.read(
+                self.bands, window=gdal_window(window), out_shape=_out(self.bands, shape)
+            )
+            image = np.moveaxis(data, 0, 2)
+            return image, self._valid(image, window)
+
     @property
     def may_have_nodata(self) -> bool:
         """Whether a pixel inside the raster can be invalid at all; told from the header alone."""
@@ -189,14 +201,20 @@ class Raster:
 
     def _valid(self, data: NDArray[Any], inside: Window) -> NDArray[np.bool_]:
         good: NDArray[np.bool_] = np.ones(data.shape[:2], np.bool_)
+        where, shape = gdal_window(inside), Size(*data.shape[:2])
         masks, alpha = self._mask_bands
         if masks:
-            good &= (self._dataset.read_masks(masks, window=gdal_window(inside)) > 0).all(axis=0)
+            found = self._dataset.read_masks(masks, window=where, out_shape=_out(masks, shape))
+            good &= (found > 0).all(axis=0)
         if alpha:
-            good &= (self._dataset.read(alpha, window=gdal_window(inside)) > 0).all(axis=0)
+            good &= (self._dataset.read(alpha, window=where, out_shape=_out(alpha, shape)) > 0).all(axis=0)
         if data.dtype.kind == "f":
             good &= np.isfinite(data).all(axis=2)
         return good
+
+
+def _out(bands: tuple[int, ...], shape: Size) -> tuple[int, int, int]:
+    return len(bands), shape.height, shape.width
 
 
 def open_raster(path: Path, bands: tuple[int, ...] | None = None, *, max_pixels: int | None = None) -> Raster:
@@ -229,13 +247,16 @@ def raster_info(path: Path) -> RasterInfo:
         return _info(path, dataset)
 
 
-def read_label(path: Path, window: Window | None = None, *, expand_palette: bool = False) -> NDArray[Any]:
+def read_label(
+    path: Path, window: Window | None = None, *, expand_palette: bool = False, shape: Size | None = None
+) -> NDArray[Any]:
     """Raw values of a label raster: (H, W) codes of one band, or (H, W, 3) colours of three or more.
 
     Args:
         window: must lie within the raster; None reads it whole.
         expand_palette: give the colours of a palette image, (H, W, 3), instead of its indices (grey
             images without a palette become three equal bands).
+        shape: read on a coarser grid, by nearest neighbour; for pictures.
 
     Raises:
         RasterError: naming file and window.
@@ -246,14 +267,15 @@ def read_label(path: Path, window: Window | None = None, *, expand_palette: bool
         if not Window.of(size).contains(window):
             raise RasterError(f"{path}: expected a label of at least {window}, got one of {size} pixels")
         with naming(path, f"cannot read {window}", "the file is damaged or incomplete"):
-            colours = dataset.count >= 3
-            data = dataset.read([1, 2, 3] if colours else 1, window=gdal_window(window))
-            palette = _palette(dataset) if expand_palette and not colours else None
-    if colours:
-        return np.ascontiguousarray(np.moveaxis(data, 0, 2))
+            bands = (1, 2, 3) if dataset.count >= 3 else (1,)
+            out = _out(bands, shape or window.size)
+            data = np.moveaxis(dataset.read(bands, window=gdal_window(window), out_shape=out), 0, 2)
+            palette = _palette(dataset) if expand_palette and len(bands) == 1 else None
+    if len(bands) == 3:
+        return np.ascontiguousarray(data)
     if palette is not None:
-        return palette[data]
-    return np.repeat(data[..., None], 3, axis=2) if expand_palette else np.asarray(data)
+        return palette[data[..., 0]]
+    return np.repeat(data, 3, axis=2) if expand_palette else np.ascontiguousarray(data[..., 0])
 
 
 def _open(path: Path) -> Any:

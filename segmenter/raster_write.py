@@ -158,7 +158,7 @@ class RasterWriter:
 
     def discard(self) -> None:
         """Remove what is temporary: all of it, unless `complete` succeeded."""
-        with contextlib.suppress(*FAULTS):
+        with contextlib.suppress(*FAULTS), rasterio.Env():
             self._close()
         for leftover in (self._temp, self._temp.with_name(f"{self._temp.name}.aux.xml")):
             with contextlib.suppress(OSError):
@@ -220,9 +220,12 @@ class RasterWriter:
         if tags:
             self._dataset.update_tags(**tags)
 
-    def _writing(self, what: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
         advice = "nothing was left under this name; is there space, and permission to write?"
-        return naming(self.path, what, advice)
+        # Outside an Env, GDAL prints its own lines on stderr, beside our error.
+        with naming(self.path, what, advice), rasterio.Env():
+            yield
 
     def _close(self) -> None:
         dataset, self._dataset = self._dataset, None

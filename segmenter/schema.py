@@ -115,6 +115,9 @@ class FolderSplit(Section):
         (), "", "groups, names or glob patterns that validate during training"
     )
     test: tuple[str, ...] = setting((), "", "groups, names or glob patterns that training never sees")
+    leave_out: tuple[str, ...] = setting(
+        (), "", "groups, names or glob patterns of scenes that are not used; they are counted and printed"
+    )
     validation_share: float = setting(
         0.0, "share of the groups", "held out by a hash of the group; instead of naming them", ge=0, lt=1
     )

@@ -29,9 +29,10 @@ def start_training(
     """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it."""
     run = load_run(path) if resume else _new_run(recipe, dataset, tiles, path)
     source = load_run(init_from) if init_from is not None else None
+    weights = class_weights(recipe, tiles.index)
     run.save()
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype)
-    trainer = Trainer(run, tiles.index, loader, devices, dataset, class_weights(recipe, tiles.index))
+    trainer = Trainer(run, tiles.index, loader, devices, dataset, weights)
     if resume:
         trainer.resume()
         print(f"resumed after step {trainer.position.done} of {trainer.steps}")

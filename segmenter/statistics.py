@@ -62,7 +62,7 @@ class _Moments:
 
     @classmethod
     def of(cls, values_NC: NDArray[Any]) -> _Moments:
-        """Of (N, C) pixels, in float64: integers of up to 16 bits by their histogram, others in two passes."""
+        """Of (N, C) pixels, in float64: 8- and 16-bit integers by their histogram, others in two passes."""
         if not len(values_NC):
             none = np.zeros(values_NC.shape[1])
             return cls(0, none, none, none + np.inf, none - np.inf)

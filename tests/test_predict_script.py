@@ -278,7 +278,8 @@ def test_what_does_not_fit_a_file_is_its_failure(
     ("options", "line"),
     [
         (["--window", "-1", "0", "9", "9"], "--window: expected ROW COL ≥ 0"),
-        (["--bbox", "5", "0", "1", "1"], "--bbox: expected LEFT < RIGHT"),
+        (["--bbox", "5", "0", "1", "1"], "--bbox: expected numbers, LEFT < RIGHT"),
+        (["--bbox", "0", "0", "inf", "1"], "--bbox: expected numbers"),
         (["--nodata", "6"], "--nodata: expected 7 … 255"),
         (["nowhere.tif"], "nowhere.tif: no such file or folder"),
     ],

@@ -1,0 +1,104 @@
+"""`python -m datasets`: check a dataset, make one, or stitch a scene that was cut into parts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from segmenter.errors import EXIT_SOME_FAILED, run_script
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; gives the exit code."""
+    args = _parser().parse_args(arguments)
+    return int(args.run(args))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m datasets", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    check = commands.add_parser(
+        "check", help="audit the dataset of a recipe; exit code 0 only if it is clean"
+    )
+    check.add_argument("config", type=Path, metavar="CONFIG", help="recipe (YAML)")
+    check.add_argument(
+        *("--set", "-s"),
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a setting, as dataset.root=/data",
+    )
+    check.add_argument("--all", action="store_true", help="print every finding and file, not only the first")
+    check.set_defaults(run=_check)
+
+    make = commands.add_parser(
+        "make", help="make imagery in the layout of a published dataset, to try things on"
+    )
+    make.add_argument("kind", choices=("potsdam", "naic2020"))
+    make.add_argument("folder", type=Path, metavar="DIR", help="folder to write to")
+    make.add_argument("--scenes", type=_positive, required=True, metavar="N", help="number of scenes")
+    make.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same files")
+    make.add_argument(
+        "--size", type=_positive, metavar="PX", help="side of a scene (potsdam: 6000, naic2020: 256)"
+    )
+    make.add_argument("--round", type=int, choices=(1, 2), help="naic2020: 8 classes (1) or 15 (2)")
+    make.add_argument("--padded-names", action="store_true", help="potsdam: 02_10 instead of 2_10")
+    make.set_defaults(run=_make, parser=make)
+
+    stitch = commands.add_parser("stitch", help="join the parts of a cut scene into one GeoTIFF")
+    stitch.add_argument(
+        "pattern", metavar="PATTERN", help="the parts, in quotes; row by row in order of names"
+    )
+    stitch.add_argument("--columns", type=_positive, required=True, metavar="N", help="parts in a row")
+    stitch.add_argument("--output", type=Path, required=True, metavar="FILE.tif", help="the GeoTIFF to write")
+    stitch.set_defaults(run=_stitch)
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {number}")
+    return number
+
+
+def _check(args: argparse.Namespace) -> int:
+    from datasets import load_dataset
+    from datasets.check import check_dataset
+    from segmenter.config import load_recipe
+
+    report = check_dataset(load_dataset(load_recipe(args.config, args.set)))
+    print(report.text(everything=args.all))
+    return 0 if report.clean else EXIT_SOME_FAILED
+
+
+def _make(args: argparse.Namespace) -> int:
+    from datasets.make import make_naic2020, make_potsdam
+
+    sized = {} if args.size is None else {"size": args.size}
+    if args.kind == "potsdam":
+        if args.round is not None:
+            args.parser.error("--round is for naic2020")
+        options = {**sized, "padded_names": args.padded_names}
+        files = make_potsdam(args.folder, scenes=args.scenes, seed=args.seed, **options)
+    else:
+        if args.padded_names:
+            args.parser.error("--padded-names is for potsdam")
+        files = make_naic2020(args.folder, scenes=args.scenes, seed=args.seed, round=args.round or 1, **sized)
+    print(f"{len(files)} scenes in {args.folder}")
+    return 0
+
+
+def _stitch(args: argparse.Namespace) -> int:
+    from datasets.stitch import find_parts, stitch
+
+    parts = find_parts(args.pattern)
+    size = stitch(parts, args.columns, args.output)
+    print(f"{args.output}: {size} pixels from {len(parts)} parts")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_script(main))

@@ -1,0 +1,152 @@
+"""Joins the parts of a scene that was cut into a grid, as Dubai's 3×3 parts, into one GeoTIFF."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import DatasetError
+from segmenter.geometry import Size, Window
+from segmenter.pairs import row_bands
+from segmenter.parallel import in_threads
+from segmenter.raster import RasterInfo, RasterWriter, open_raster, raster_info, read_label
+
+
+def find_parts(pattern: str) -> list[Path]:
+    """Files that match a glob pattern, numbers in names ordered as numbers: part_2 comes before part_10.
+
+    Raises:
+        DatasetError: there are none.
+    """
+    paths = [Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]
+    if not paths:
+        raise DatasetError(f"{pattern}: expected a pattern that matches the parts, it matches no file")
+    return sorted(paths, key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    pieces = re.split(r"(\d+)", path.as_posix())
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces]
+
+
+def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool = True) -> Size:
+    """Write the parts, in row-major order, as one GeoTIFF; palettes become colours. Gives its size.
+
+    Parts of one row must be equally high, parts of one column equally wide: where a scene was cut into
+    thirds, sizes differ by a pixel between rows and columns, never within one.
+
+    Raises:
+        DatasetError: the parts do not fill a grid, do not fit together, or differ in bands or type.
+        RasterError: a part cannot be read, or the output cannot be written.
+    """
+    if output.suffix.lower() not in (".tif", ".tiff"):
+        raise DatasetError(f"{output}: expected a name that ends in .tif, since a GeoTIFF is written")
+    if output.resolve() in {part.resolve() for part in parts}:
+        raise DatasetError(f"{output}: is one of the parts; write to another name")
+    if columns < 1 or len(parts) % columns:
+        raise DatasetError(f"expected a multiple of {columns} parts (--columns), got {len(parts)}")
+    infos = [raster_info(part) for part in parts]
+    windows = _windows(infos, columns)
+    _same_kind(infos)
+    placed = _placed(infos, windows)
+    size, first = Size(windows[-1].row_stop, windows[-1].col_stop), infos[0]
+    georeference = first.georeference(Window.of(first.size)) if placed else {}
+    nodata = first.nodata[0] if not first.has_palette else None
+    jobs = [
+        (info, window, band)
+        for info, window in zip(infos, windows, strict=True)
+        for band in row_bands(info.size)
+    ]
+    with RasterWriter(
+        output, size, dtype=first.dtype, bands=_band_count(first), nodata=nodata, **georeference
+    ) as out:
+        rows = in_threads(
+            lambda job: _pixels(job[0], job[2]),
+            jobs,
+            description="stitching",
+            unit="piece",
+            workers=2,
+            progress=progress,
+        )
+        for (_, window, band), pixels in zip(jobs, rows, strict=True):
+            out.write(band.shifted(window.row, window.col), pixels)
+    return size
+
+
+def _band_count(info: RasterInfo) -> int:
+    return 3 if info.has_palette else info.count
+
+
+def _windows(infos: Sequence[RasterInfo], columns: int) -> list[Window]:
+    """Where each part lies in the whole."""
+    heights = [info.size.height for info in infos[::columns]]
+    widths = [info.size.width for info in infos[:columns]]
+    tops, lefts = ([0, *accumulate(lengths)] for lengths in (heights, widths))
+    windows = []
+    for i, info in enumerate(infos):
+        row, col = divmod(i, columns)
+        expected = Size(heights[row], widths[col])
+        if info.size != expected:
+            raise DatasetError(
+                f"{info.path}: expected {expected} pixels in row {row + 1}, column {col + 1} of the grid, as "
+                f"the first part of its row is high and the first of its column wide, got {info.size}; "
+                "is --columns right?"
+            )
+        windows.append(Window(tops[row], lefts[col], info.size.height, info.size.width))
+    return windows
+
+
+def _same_kind(infos: Sequence[RasterInfo]) -> None:
+    def kind(info: RasterInfo) -> tuple[int, str, str]:
+        nodata = None if info.has_palette else info.nodata[0]  # of a palette it is an index, gone as a colour
+        return _band_count(info), info.dtype, f"nodata {nodata}"
+
+    for info in infos:
+        if kind(info) != kind(infos[0]):
+            expected, got = (", ".join(map(str, kind(i))) for i in (infos[0], info))
+            raise DatasetError(
+                f"{info.path}: expected bands, type and nodata of {infos[0].path.name} ({expected}), "
+                f"got {got}"
+            )
+
+
+def _placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
+    """Whether the parts are georeferenced; then they must lie where the grid puts them."""
+    first = infos[0]
+    for info, window in zip(infos, windows, strict=True):
+        if info.georeferenced != first.georeferenced or info.crs != first.crs:
+            raise DatasetError(
+                f"{info.path}: expected the CRS of {first.path.name} ({first.crs}), got {info.crs}"
+            )
+        if first.transform is not None and info.transform is not None:
+            col, row = ~first.transform @ (info.transform @ (0, 0))
+            if max(abs(row - window.row), abs(col - window.col)) > 0.5:
+                raise DatasetError(
+                    f"{info.path}: expected to start at row {window.row}, column {window.col} of the whole, "
+                    f"its georeferencing says row {row:.1f}, column {col:.1f}; is --columns right?"
+                )
+    return first.georeferenced
+
+
+def _pixels(info: RasterInfo, window: Window) -> NDArray[Any]:
+    """(H, W) of one band, or (H, W, bands); pixels without data hold the nodata value."""
+    if info.has_palette:
+        return read_label(info.path, window, expand_palette=True)
+    with open_raster(info.path, tuple(range(1, info.count + 1))) as raster:
+        image, valid = raster.read(window)
+    if not valid.all():
+        fill = np.nan if image.dtype.kind == "f" and info.nodata[0] is None else info.nodata[0]
+        if fill is None:
+            raise DatasetError(
+                f"{info.path}: has pixels without data (a mask) but no nodata value to write them with; "
+                "set one with gdal_translate -a_nodata"
+            )
+        image[~valid] = fill
+    return image if info.count > 1 else image[..., 0]

@@ -1,0 +1,142 @@
+"""Batches: a pure function of seed, epoch and step, that hold what the plan promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from segmenter.config import recipe_from
+from segmenter.index import TileIndex, build_index
+from segmenter.index_cache import cache_folder
+from segmenter.labels import IGNORE, ClassMap
+from segmenter.pipeline import Batch, BatchLoader, epoch_dataset
+from segmenter.sampler import Plan, plan
+from segmenter.scenes import Dataset, Scene
+from segmenter.schema import Recipe
+from segmenter.store import SceneStore
+
+SIDE = 32
+
+
+@pytest.fixture
+def dataset(
+    tmp_path: Path,
+    make_geotiff: Callable[..., Path],
+    make_png: Callable[..., Path],
+    make_classes: Callable[..., ClassMap],
+    rng: np.random.Generator,
+) -> Dataset:
+    """Scenes of odd sizes in three forms: striped TIFF, tiled TIFF, smaller than a tile; a rare class."""
+    scenes = []
+    for number, (height, width) in enumerate([(101, 203), (131, 67), (23, 150), (96, 96)]):
+        label = rng.integers(0, 2, (height // 8 + 1, width // 8 + 1)).repeat(8, 0).repeat(8, 1)
+        label = label[:height, :width].astype(np.uint8)
+        row, col = rng.integers(0, height - 8), rng.integers(0, width - 8)
+        label[row : row + 6, col : col + 7] = 2  # 42 pixels: scarcely more than a tile must show
+        image = rng.integers(1, 255, (height, width, 3)).astype(np.uint8)
+        image[..., 0] = label
+        tiled = {"tiled": True, "blockxsize": 64, "blockysize": 64} if number == 1 else {}
+        scenes.append(
+            Scene(
+                f"s{number}",
+                make_geotiff(f"i{number}.tif", image, **tiled),
+                make_png(f"l{number}.png", label),
+                f"s{number}",
+                "train",
+            )
+        )
+    return Dataset("made", tmp_path, tuple(scenes), make_classes(3))
+
+
+def recipe(**sections: object) -> Recipe:
+    data = {
+        "name": "t",
+        "seed": 3,
+        "dataset": {"kind": "potsdam", "root": "unused"},
+        "tiles": {"size": SIDE},
+        "augmentation": {"scale": 0.3, "rotation": 30, "brightness": 0, "contrast": 0},
+        "training": {"global_batch": 6},
+    }
+    return recipe_from({**data, **sections}, "test")
+
+
+def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
+    index = build_index(dataset, "train", settings.tiles, progress=False)
+    store = SceneStore(dataset, index.scenes, settings.tiles.size, cache_folder(dataset))
+    return BatchLoader(settings, index, store, 3, "uint8"), index
+
+
+def plan_of(index: TileIndex, settings: Recipe, epoch: int = 0) -> Plan:
+    return plan(index.counts_NK, settings.training.global_batch, settings.sampling, settings.seed, epoch)
+
+
+def same(a: Batch, b: Batch) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_coverage_as_the_model_receives_it(dataset: Dataset) -> None:
+    """Law 1 on the labels after position and augmentation, over full epochs, with all that can lose it."""
+    settings = recipe()
+    loader, index = loader_of(dataset, settings)
+    for epoch in range(6):
+        rows = plan_of(index, settings, epoch)
+        assert rows.promised == (0, 1, 2)
+        for step in range(rows.steps):
+            image, valid, label = loader.load(rows, epoch, step)
+            pixels = np.stack([[np.count_nonzero(one == c) for c in range(3)] for one in label])
+            assert (pixels.max(axis=0) >= settings.sampling.min_pixels).all()
+            assert (label[~valid] == IGNORE).all()
+            assert image.shape == (6, SIDE, SIDE, 3)
+    assert loader.drawn.redrawn > 0  # else this test would show nothing
+    assert 0 < loader.drawn.replaced < loader.drawn.tiles * 0.2
+
+
+def test_a_batch_follows_from_seed_epoch_and_step(dataset: Dataset) -> None:
+    settings = recipe()
+    loader, index = loader_of(dataset, settings)
+    again, _ = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    serial = [loader.load(rows, 0, step) for step in range(rows.steps)]
+    with ThreadPoolExecutor(4) as pool:  # any order, any thread
+        backwards = list(pool.map(lambda s: again.load(rows, 0, s), reversed(range(rows.steps))))
+    assert all(same(a, b) for a, b in zip(serial, reversed(backwards), strict=True))
+    assert not same(serial[0], loader.load(rows, 1, 0))
+    other, _ = loader_of(dataset, recipe(seed=4))
+    assert not same(serial[0], other.load(rows, 0, 0))
+
+
+def test_tiles_are_the_pixels_of_their_files(dataset: Dataset) -> None:
+    """The image's first band holds the label: whatever way a scene is read, they stay together."""
+    settings = recipe(augmentation={"brightness": 0, "contrast": 0})
+    loader, index = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    for step in range(rows.steps):
+        image, valid, label = loader.load(rows, 0, step)
+        np.testing.assert_array_equal(image[..., 0][valid], label[valid])
+        assert (image[~valid] == 0).all()
+
+
+def test_decoded_copies_equal_the_files(dataset: Dataset) -> None:
+    from segmenter.geometry import Window
+
+    direct = SceneStore(dataset, dataset.scenes, 4096, cache_folder(dataset))  # so large that all is cheap
+    copied = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset))
+    assert len(list((cache_folder(dataset) / "decoded").iterdir())) == 3  # all but the tiled one
+    for scene in range(len(dataset.scenes)):
+        for window in (Window(0, 0, 40, 40), Window(-7, 60, 33, 21), Window(90, 90, 64, 64)):
+            assert same(direct.read(scene, window), copied.read(scene, window))
+
+
+def test_the_dataset_gives_the_loaders_batches_in_order(tensorflow: ModuleType, dataset: Dataset) -> None:
+    settings = recipe()
+    loader, index = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    batches = list(epoch_dataset(loader, rows, 0, first_step=2).as_numpy_iterator())
+    assert len(batches) == rows.steps - 2
+    for step, batch in enumerate(batches, start=2):
+        assert same(batch, loader.load(rows, 0, step))

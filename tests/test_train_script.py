@@ -1,0 +1,235 @@
+"""train.py as a user runs it: real processes on made data, one device and four, stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def train(recipe: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "train.py", str(recipe), *arguments]
+    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    if check:
+        assert result.returncode == 0, result.stderr
+    return result
+
+
+def made(folder: Path, dtype: str = "uint8", bands: int = 3, scenes: int = 5) -> Path:
+    """Scenes with three classes that their brightness tells apart, one of them scarce; a recipe for them."""
+    rng = np.random.default_rng(11)
+    for part in ("images", "labels"):
+        (folder / part).mkdir(parents=True)
+    for number in range(scenes):
+        label = np.zeros((97, 83), np.uint8)
+        label[:, 40:] = 1
+        label[10:20, 10:20] = 2
+        image = np.repeat((label * 60 + 40)[..., None], bands, axis=2) + rng.normal(0, 8, (97, 83, bands))
+        image = image if dtype == "float32" else np.clip(image * (20 if dtype == "uint16" else 1), 0, 60000)
+        for part, array in (("images", np.moveaxis(image.astype(dtype), 2, 0)), ("labels", label[None])):
+            with rasterio.open(
+                folder / part / f"s{number}.tif",
+                "w",
+                driver="GTiff",
+                height=97,
+                width=83,
+                count=array.shape[0],
+                dtype=array.dtype,
+                transform=rasterio.Affine(1, 0, 0, 0, -1, 97),
+                crs="EPSG:25833",
+            ) as file:
+                file.write(array)
+    recipe: dict[str, Any] = {
+        "name": "made",
+        "dataset": {
+            "kind": "folder",
+            "root": str(folder),
+            "images": "images/{name}.tif",
+            "labels": "labels/{name}.tif",
+            "classes": [{"name": n, "code": c} for c, n in enumerate(("left", "right", "scarce"))],
+            "split": {"validation": ["s4"]},
+        },
+        "tiles": {"size": 32},
+        "augmentation": {"scale": 0.1, "rotation": 10},
+        "model": {"depth": 1, "width": 4, "dropout": 0.2},
+        "training": {"global_batch": 8, "epochs": 3, "learning_rate": 0.01, "warmup": 2, "clip_norm": 1.0},
+        "loss": {"dice": 1.0},
+        "prediction": {"window": 64},
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def weights(run: Path) -> dict[str, np.ndarray]:
+    newest = sorted((run / "checkpoints").glob("step-*.npz"))[-1]
+    with np.load(newest) as file:
+        return {name: file[name] for name in file.files}
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A recipe and the run it gave on one device."""
+    folder = tmp_path_factory.mktemp("train")
+    recipe = made(folder / "data")
+    train(recipe, "--run", str(folder / "run"))
+    return recipe, folder / "run"
+
+
+def test_a_run_directory_is_whole_and_learned(finished: tuple[Path, Path]) -> None:
+    _, run = finished
+    names = {p.name for p in run.iterdir()}
+    assert {
+        "recipe.yaml", "run.json", "best.npz", "log.jsonl", "scores.json", "confusion.png",
+        "learning_curves.png", "tensorboard", "checkpoints",
+    } <= names  # fmt: skip
+    lines = records(run)
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert losses[-1] < losses[0]
+    assert all(line.get("short_steps", 0) == 0 for line in lines)
+    assert json.loads((run / "scores.json").read_text())["protocol"]["split"] == "validation"
+
+
+def test_four_replicas_train_as_one(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    recipe, _ = finished
+    text = yaml.safe_load(recipe.read_text())
+    text["model"]["dropout"] = 0.0  # its masks differ by design
+    plain = tmp_path / "recipe.yaml"
+    plain.write_text(yaml.safe_dump(text))
+    for name, extra in (("one", []), ("four", ["--logical-devices", "4"])):
+        output = train(plain, "--run", str(tmp_path / name), "--set", "training.epochs=1", *extra).stdout
+        assert output.count("CPU:") == (4 if extra else 1)
+    one, four = weights(tmp_path / "one"), weights(tmp_path / "four")
+    assert one.keys() == four.keys()
+    names = [name for name in one if name.startswith("model/")]
+    largest = max(np.abs(one[name]).max() for name in names)
+    # float32, a dozen steps: rounding differs, the computation does not (in float64: test_equivalence).
+    assert max(np.abs(one[name] - four[name]).max() for name in names) / largest < 1e-3
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_resume(finished: tuple[Path, Path], tmp_path: Path, stop: signal.Signals) -> None:
+    """Law 3: stopped at any moment and resumed, a run ends bit for bit as one that was left alone."""
+    recipe, whole = finished
+    run = tmp_path / "run"
+    command = [sys.executable, "train.py", str(recipe), "--run", str(run)]
+    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list((run / "checkpoints").glob("step-*.npz")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(stop)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[stop], output
+    if stop != signal.SIGKILL:
+        assert "go on with the same command and --resume" in output
+    assert "Traceback" not in output
+    resumed = train(recipe, "--run", str(run), "--resume")
+    assert "resumed after step" in resumed.stdout
+    expected, got = weights(whole), weights(run)
+    assert expected.keys() == got.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    steps = [line["step"] for line in records(run) if "miou" in line]
+    assert steps == [line["step"] for line in records(whole) if "miou" in line]
+
+
+@pytest.mark.parametrize(("dtype", "bands"), [("uint16", 5), ("float32", 2)])
+def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
+    finished: tuple[Path, Path], tmp_path: Path, dtype: str, bands: int
+) -> None:
+    recipe = made(tmp_path / "data", dtype, bands)
+    output = train(recipe, "--run", str(tmp_path / "run"), "--init-from", str(finished[1])).stdout
+    assert "weights kept; anew: down0_conv0/kernel" in output
+    data = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (data["dtype"], data["band_count"]) == (dtype, bands)
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["miou"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "training.global_batch=7", "--logical-devices", "4"], "expected a multiple of 4"),
+        (["--set", "tiles.sise=1"], "tiles.sise: unknown key; known here: size"),
+        (["--set", "loss.class_weights=[1,2]"], "expected 3 weights, one a class, got 2"),
+        (["--set", "dataset.root=/nowhere"], "/nowhere"),
+        (["--set", "sampling.coverage=strict", "--set", "training.global_batch=3"], "strict"),
+        (["--init-from", "/nowhere"], "expected a run directory"),
+        (["--resume"], "expected a run directory"),
+        (["--set", "distribution.strategy=mirrored"], "expected at least two devices"),
+    ],
+)  # fmt: skip
+def test_a_users_mistake_is_one_clear_line(
+    finished: tuple[Path, Path], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    run = tmp_path / "run"
+    result = train(finished[0], "--run", str(run), *arguments, check=False)
+    assert result.returncode == 2
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert "Traceback" not in result.stderr
+    assert not run.exists()
+
+
+def test_a_run_is_not_written_over(finished: tuple[Path, Path]) -> None:
+    recipe, run = finished
+    before = (run / "log.jsonl").read_bytes()
+    result = train(recipe, "--run", str(run), check=False)
+    assert result.returncode == 2
+    assert "holds a run already" in result.stderr
+    result = train(recipe, "--run", str(run), "--resume", "--set", "seed=5", check=False)
+    assert result.returncode == 2
+    assert "cannot resume under another recipe (seed: 0 → 5)" in result.stderr
+    assert (run / "log.jsonl").read_bytes() == before
+
+
+def test_a_loss_that_is_not_finite_stops_with_a_clear_line(tmp_path: Path) -> None:
+    recipe = made(tmp_path / "data")
+    result = train(
+        recipe, "--run", str(tmp_path / "run"), "--set", "training.learning_rate=1e30",
+        "--set", "training.clip_norm=0", "--set", "model.normalisation=none", check=False,
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert "the loss is" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("script", ["train.py", "predict.py"])
+def test_help_imports_no_tensorflow(script: str, tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys; sys.argv = [sys.argv[1], '--help']\n"
+        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "sys.exit(any(name in sys.modules for name in ('tensorflow', 'keras', 'rasterio', 'matplotlib')))"
+    )
+    result = subprocess.run([sys.executable, "-c", code, script], cwd=ROOT, capture_output=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert b"usage" in result.stdout
+
+
+def test_print_config_shows_what_load_reads(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    shown = train(finished[0], "--print-config", "--set", "training.global_batch=16").stdout
+    assert "global_batch: 16  # tiles: of one optimiser step" in shown
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(shown)
+    assert train(copy, "--print-config").stdout == shown
