@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,17 +71,18 @@ class CheckReport:
 
     def text(self, *, everything: bool = False) -> str:
         """The report for people; `everything`: every finding and file name, not only the first."""
-        return "\n".join([*self._head(), *self._found(everything), *self._table(), self._verdict()])
+        return "\n".join([*self._head(everything), *self._found(everything), *self._table(), self._verdict()])
 
-    def _head(self) -> Iterator[str]:
+    def _head(self, everything: bool) -> Iterator[str]:
         scenes = ", ".join(f"{len(self.dataset.of(split))} {split}" for split in SPLITS)
         yield f"{self.dataset.name}: {len(self.dataset.scenes)} scenes ({scenes}) in {self.dataset.root}"
         yield from self.dataset.notes
         for reason, count in Counter(reason for _, reason in self.dataset.unused).items():
-            files = (path.name for path, why in self.dataset.unused if why == reason)
-            yield f"left out, {reason}: {count} files: {few(files)}"
+            files = [path.name for path, why in self.dataset.unused if why == reason]
+            yield f"left out, {reason}: {count} files: {_list(files, everything)}"
         if self.unlabelled:
-            yield f"without a labelled pixel: {len(self.unlabelled)} scenes: {few(self.unlabelled)}"
+            names = _list(self.unlabelled, everything)
+            yield f"without a labelled pixel: {len(self.unlabelled)} scenes: {names}"
 
     def _found(self, everything: bool) -> Iterator[str]:
         for kind in dict.fromkeys(finding.kind for finding in self.findings):
@@ -108,6 +109,10 @@ class CheckReport:
 _VALUE = "unknown value"
 
 
+def _list(names: Sequence[str], everything: bool) -> str:
+    return ", ".join(names) if everything else few(names)
+
+
 def _values(findings: list[Finding], everything: bool) -> list[str]:
     """A line for each unknown value, the most frequent first, with its pixels and files."""
     pixels: Counter[str] = Counter()
@@ -116,8 +121,7 @@ def _values(findings: list[Finding], everything: bool) -> list[str]:
         pixels[finding.text] += finding.pixels
         files.setdefault(finding.text, []).append(_label_name(finding))
     return [
-        f"{value}: {count:,} pixels in {len(files[value])} files: "
-        + few(files[value], len(files[value]) if everything else 5)
+        f"{value}: {count:,} pixels in {len(files[value])} files: {_list(files[value], everything)}"
         for value, count in pixels.most_common()
     ]
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import cv2
 import numpy as np
+from affine import Affine
 from numpy.typing import NDArray
-from rasterio.crs import CRS
-from rasterio.transform import Affine
 from tqdm import tqdm
 
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
@@ -28,6 +27,7 @@ from segmenter.raster_write import write_raster
 
 POTSDAM_GSD = 0.05
 """Metres per pixel, as published."""
+POTSDAM_CRS = "EPSG:25833"
 BORDER = 3
 """Pixels to either side of a class border that the noBoundary labels leave black."""
 NAIC2020_GSD = (0.1, 4.0)
@@ -37,8 +37,11 @@ NAIC2020_SCENES = 100_000
 
 _EASTING, _NORTHING = 364_000.0, 5_810_000.0
 """Metres in EPSG:25833, near Potsdam: the upper left corner of the place where row 1, column 1 would lie."""
-_IMAGES = {"2_Ortho_RGB": ("RGB", (0, 1, 2)), "3_Ortho_IRRG": ("IRRG", (3, 0, 1))}
-_IMAGES |= {"4_Ortho_RGBIR": ("RGBIR", (0, 1, 2, 3))}
+_IMAGES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "2_Ortho_RGB": ("RGB", (0, 1, 2)),
+    "3_Ortho_IRRG": ("IRRG", (3, 0, 1)),
+    "4_Ortho_RGBIR": ("RGBIR", (0, 1, 2, 3)),
+}
 _BANDS = ("red", "green", "blue", "near infrared")
 _LABELS, _ERODED = "5_Labels_all", "5_Labels_all_noBoundary"
 
@@ -142,7 +145,7 @@ def _write_potsdam_scene(files: dict[str, Path], name: str, seed: int, size: Siz
     rendering = render_town(size, POTSDAM_GSD, _generator(seed, "potsdam", *map(int, name.split("_"))))
     ids = _class_ids(rendering.cover_HW, POTSDAM, _POTSDAM_OF)
     colours = POTSDAM.palette()[ids]
-    grid: dict[str, Any] = {"crs": CRS.from_epsg(25833), "transform": potsdam_transform(name, size)}
+    grid: dict[str, Any] = {"crs": POTSDAM_CRS, "transform": potsdam_transform(name, size)}
     for folder, (_, bands) in _IMAGES.items():
         described = [_BANDS[band] for band in bands]
         write_raster(files[folder], rendering.image_HWC[..., list(bands)], descriptions=described, **grid)
@@ -160,7 +163,7 @@ def potsdam_transform(name: str, size: Size) -> Affine:
 
 
 def class_borders(ids_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """(H, W) whether another class lies within `BORDER` pixels, by Euclidean distance: a disc as published."""
+    """(H, W) whether another class lies within `BORDER` pixels, in a straight line: a disc, as published."""
     reach = np.arange(-BORDER, BORDER + 1)
     disc = (reach[:, None] ** 2 + reach[None] ** 2 <= BORDER**2).astype(np.uint8)
     edges: NDArray[np.bool_] = cv2.dilate(ids_HW, disc) != cv2.erode(ids_HW, disc)

@@ -74,6 +74,8 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     """
     for file, reason in dataset.unused:
         print(f"left out: {file}: {reason}")
+    for note in dataset.notes:
+        print(note)
     scenes = dataset.of("train")
     if not scenes:
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")

@@ -27,7 +27,7 @@ _BAND_PIXELS = 1 << 20
 """Pixels read at once: a three-band image takes some 75 bytes a pixel in float64, 75 MiB a thread."""
 _MOST_SCENES = 4096
 MOST_PIXELS = 64 << 20
-"""Pixels that statistics are taken from, at most; enough for four digits of any band's deviation."""
+"""Pixels that statistics are taken from, about, at most; enough for four digits of any band's deviation."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def band_statistics(
 ) -> BandStatistics:
     """Statistics of the bands over the scenes of a split, pixels without data left out.
 
-    Exact where the scenes have at most `most_pixels` pixels. Otherwise windows of 512×512 pixels are taken
-    at even distances from all scenes in turn (of more than 4096 scenes, from so many at even distances),
-    the same ones each time. Kept beside the index until a file changes.
+    Exact where the scenes have at most `most_pixels` pixels. Otherwise about as many are read, in windows
+    of some 512×512 pixels at even distances over all scenes (where there are more than 4096, over so many
+    of them, at even distances too): the same ones each time. Kept beside the index until a file changes.
 
     Raises:
         DatasetError: scenes differ in type or number of bands, or have no pixel with data.

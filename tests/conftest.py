@@ -13,6 +13,9 @@ from typing import Any
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # no question to a server at import
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN gives empty batches a wrong shape
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # OpenMP's threads spin while they wait: on shared cores, minutes
 
 import hypothesis
 import numpy as np

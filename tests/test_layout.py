@@ -24,7 +24,7 @@ NEEDS_TENSORFLOW = TENSORFLOW | {"session"}
 # What loaders may use of the library; `datasets/__main__.py` wires and may use all of it.
 GROUND_FLOOR = {
     *("errors", "files", "geometry", "tiling", "labels", "scenes", "schema", "config"),
-    *("raster", "raster_write", "index"),
+    *("raster", "raster_write", "pairs", "parallel", "index"),
 }
 # Of two modules here, the earlier never reaches the later, by whatever way.
 CHAIN = ("errors", "geometry", "tiling", "raster", "index", "coverage", "sampler", "pipeline", "trainer")

@@ -32,9 +32,9 @@ class Camera:
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Camera:
         """Light and settings of one flight."""
-        gain = rng.lognormal(0, 0.07) * rng.lognormal(0, 0.04, 4)
+        gain = rng.lognormal(0, 0.08) * rng.lognormal(0, 0.05, 4)
         haze = rng.uniform(0.0, 0.04) * np.array([0.8, 1.0, 1.25, 0.4])
-        gamma, blur, noise = rng.uniform(0.8, 1.0), rng.uniform(0.45, 0.75), rng.uniform(2.5, 4.0)
+        gamma, blur, noise = rng.uniform(0.8, 1.0), rng.uniform(0.45, 0.75), rng.uniform(2.5, 4.5)
         return cls(gain.astype(np.float32), haze.astype(np.float32), float(gamma), float(blur), float(noise))
 
     def expose(self, reflectance_HWC: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -16,6 +16,8 @@ Points = NDArray[np.float64]
 """(N, 2) corners in metres: x to the right, y down, from the scene's upper left corner."""
 
 _SUBPIXEL_BITS = 4
+_SMALLEST_PX = 0.7
+"""What is smaller in both directions is not painted: a sensor would not show it."""
 SKYLIGHT = np.array([0.36, 0.40, 0.48, 0.30], np.float32)
 """What is left of the light in shadow: bluer, and poor in near infrared."""
 
@@ -70,6 +72,11 @@ class Canvas:
         self._shadow_HW = np.zeros((size.height, size.width), np.uint8)
 
     @property
+    def fine(self) -> bool:
+        """Whether things of half a metre can be seen, so that drawing them is worth the time."""
+        return self.gsd < 1.0
+
+    @property
     def extent(self) -> tuple[float, float]:
         """Metres in x and in y."""
         return self.size.width * self.gsd, self.size.height * self.gsd
@@ -77,6 +84,8 @@ class Canvas:
     def stencil(self, outline: Points) -> tuple[Window, NDArray[np.bool_]] | None:
         """The pixels inside an outline: their window within the scene, and a mask of it; None if outside."""
         pixels = outline / self.gsd
+        if np.ptp(pixels, axis=0).max() < _SMALLEST_PX:
+            return None
         (left, top), (right, bottom) = np.floor(pixels.min(0)), np.ceil(pixels.max(0)) + 1
         box = Window(int(top), int(left), int(bottom - top), int(right - left))
         window = box.intersection(Window.of(self.size))

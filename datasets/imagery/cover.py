@@ -44,18 +44,20 @@ FAMILIES: dict[str, tuple[float, float, float, float]] = {
 """Reflectance in red, green, blue and near infrared. The classes share these families, as they do in
 towns: slate roofs and asphalt, brick paving and tiles, dry lawns and gravel; so colour alone says little."""
 
+_REFLECTANCES = np.array(list(FAMILIES.values()))
+
 MIXES: dict[str, dict[str, float]] = {
     "street": {"grey": 0.70, "dark": 0.18, "light": 0.12},
-    "paving": {"grey": 0.45, "light": 0.15, "red": 0.25, "tan": 0.15},
-    "roof": {"red": 0.44, "grey": 0.24, "dark": 0.10, "light": 0.06, "tan": 0.08, "green": 0.08},
-    "grass": {"green": 0.72, "tan": 0.22, "red": 0.06},
+    "paving": {"grey": 0.40, "light": 0.12, "red": 0.30, "tan": 0.18},
+    "roof": {"red": 0.36, "grey": 0.28, "dark": 0.11, "light": 0.07, "tan": 0.09, "green": 0.09},
+    "grass": {"green": 0.66, "tan": 0.24, "red": 0.10},
     "crown": {"green": 0.80, "tan": 0.10, "red": 0.10},
     "car": {"grey": 0.26, "dark": 0.20, "light": 0.24, "red": 0.14, "blue": 0.12, "green": 0.04},
-    "clutter": {"grey": 0.22, "red": 0.22, "tan": 0.24, "light": 0.08, "green": 0.08, "blue": 0.16},
+    "clutter": {"grey": 0.24, "red": 0.20, "tan": 0.24, "light": 0.08, "green": 0.08, "blue": 0.16},
     "soil": {"red": 0.35, "tan": 0.50, "grey": 0.15},
     "crops": {"green": 0.60, "tan": 0.28, "red": 0.12},
     "forest": {"green": 0.90, "tan": 0.05, "red": 0.05},
-    "water": {"blue": 0.55, "dark": 0.30, "green": 0.15},
+    "water": {"blue": 0.75, "dark": 0.25},
 }
 """How often each thing has a colour of each family."""
 
@@ -65,7 +67,7 @@ class Season:
     """One scene's own habits of colour: how far each mix leans to one family or another.
 
     Attributes:
-        mixes: for each thing, weights in the order of `FAMILIES`.
+        mixes: for each thing, cumulated shares in the order of `FAMILIES`.
     """
 
     mixes: Mapping[str, NDArray[np.float64]]
@@ -74,11 +76,11 @@ class Season:
     def draw(cls, rng: np.random.Generator) -> Season:
         """A season and a quarter of town: all mixes perturbed."""
         shares = {k: np.array([mix.get(f, 0.0) for f in FAMILIES]) for k, mix in MIXES.items()}
-        leaning = {k: s * rng.lognormal(0.0, 0.3, s.size) for k, s in shares.items()}
-        return cls({k: s / s.sum() for k, s in leaning.items()})
+        leaning = {k: s * rng.lognormal(0.0, 0.35, s.size) for k, s in shares.items()}
+        return cls({k: np.cumsum(s / s.sum()) for k, s in leaning.items()})
 
     def colour(self, what: str, rng: np.random.Generator) -> NDArray[np.float32]:
         """(4,) reflectance of one object: a family's, lighter or darker, and slightly tinted."""
-        family = list(FAMILIES.values())[int(rng.choice(len(FAMILIES), p=self.mixes[what]))]
+        family = _REFLECTANCES[min(int(np.searchsorted(self.mixes[what], rng.random())), len(FAMILIES) - 1)]
         tint = rng.lognormal(0.0, 0.15) * rng.lognormal(0.0, 0.05, 4)
-        return np.clip(np.array(family) * tint, 0.03, 0.95).astype(np.float32)
+        return np.clip(family * tint, 0.03, 0.95).astype(np.float32)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from datasets.imagery.camera import Camera
 from datasets.imagery.canvas import Canvas, Sun
+from datasets.imagery.country import draw_country
 from datasets.imagery.cover import Season
 from datasets.imagery.town import draw_town
 from segmenter.geometry import Size
@@ -37,6 +38,17 @@ def render_town(size: Size, gsd: float, rng: np.random.Generator) -> Rendering:
         rng: decides everything; the same state gives the same bytes.
     """
     return _render(draw_town, size, gsd, rng)
+
+
+def render_country(size: Size, gsd: float, rng: np.random.Generator) -> Rendering:
+    """Town and country: from a single tree to a square kilometre, by the ground sampling distance.
+
+    Args:
+        size: in pixels.
+        gsd: metres per pixel.
+        rng: decides everything; the same state gives the same bytes.
+    """
+    return _render(draw_country, size, gsd, rng)
 
 
 def _render(

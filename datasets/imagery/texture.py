@@ -48,7 +48,9 @@ def stored_field(kind: str) -> Field:
     """
     rng = np.random.default_rng(20201)
     if kind == "grain":
-        return _normal(ndimage.gaussian_filter(rng.standard_normal((_SIDE, _SIDE)), _FEATURE / 3, mode="wrap"))
+        return _normal(
+            ndimage.gaussian_filter(rng.standard_normal((_SIDE, _SIDE)), _FEATURE / 3, mode="wrap")
+        )
     distance, nearest = _seeds_nearest(rng)
     if kind == "domes":
         return (np.clip(1.2 - distance / _FEATURE, 0, None) ** 0.7).astype(np.float32)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,7 +46,7 @@ class Site:
 
 def contrast(rng: np.random.Generator) -> float:
     """Deviation of a surface's pattern: drawn alike for all classes, so that it gives none of them away."""
-    return float(rng.uniform(0.14, 0.22))
+    return float(rng.uniform(0.13, 0.22))
 
 
 # ------------------------------------------------------------------------------------------ houses
@@ -90,6 +89,8 @@ def _pitched_roof(
         pattern = Pattern("rows", period, deviation, site.angle + turn, 0.04)
         surface = Surface(colour, pattern).shaded(_facing_sun(canvas, site.angle + falls, pitch))
         canvas.paint(outline, surface, Cover.BUILDING, rng)
+    if not canvas.fine:
+        return
     canvas.tint(site.part(0, 0, 2 * ridge, 0.16).outline(), np.minimum(colour * 1.5, 0.9))
     _roof_windows(canvas, site, rng)
     if rng.random() < 0.3 and a > 3:
@@ -120,7 +121,7 @@ def _flat_roof(canvas: Canvas, house: House, colour: NDArray[np.float32], rng: n
     inner = site.part(0, 0, site.length - 0.7, site.width - 0.7)
     pattern = Pattern("seams", rng.uniform(0.5, 0.8), contrast(rng), site.angle + rng.choice([0, np.pi / 2]))
     canvas.paint(inner.outline(), Surface(colour, pattern), Cover.BUILDING, rng)
-    for _ in range(int(site.length * site.width / 30)):
+    for _ in range(int(site.length * site.width / 30) if canvas.fine else 0):
         along, across = rng.uniform(-0.38, 0.38, 2) * (site.length, site.width)
         box = site.part(float(along), float(across), *map(float, rng.uniform(0.6, 1.8, 2)))
         shade = site.place(along + canvas.sun.x * 0.3, across + canvas.sun.y * 0.3)
@@ -140,18 +141,26 @@ class Tree:
     radius: float
 
 
+_TURN = np.linspace(0, 2 * np.pi, 32, endpoint=False)
+_CIRCLE = np.stack([np.cos(_TURN), np.sin(_TURN)], 1)
+_LOBES = np.outer(_TURN, [2, 3, 5, 7])
+
+
 def crown_outline(tree: Tree, rng: np.random.Generator) -> Points:
     """A lobed circle."""
-    angles = np.linspace(0, 2 * np.pi, 32, endpoint=False)
     phases, weights = rng.uniform(0, 2 * np.pi, 4), rng.uniform(0.02, 0.07, 4)
-    lobes = 1 + (weights * np.sin(np.outer(angles, [2, 3, 5, 7]) + phases)).sum(1)
-    circle = np.stack([np.cos(angles), np.sin(angles)], 1) * (tree.radius * lobes)[:, None]
-    outline: Points = circle + (tree.x, tree.y)
+    lobes = 1 + (weights * np.sin(_LOBES + phases)).sum(1)
+    circle = _CIRCLE * (tree.radius * lobes)[:, None]
+    outline: Points = circle + np.array([tree.x, tree.y])
     return outline
 
 
 def paint_tree(
-    canvas: Canvas, tree: Tree, colour: NDArray[np.float32], rng: np.random.Generator, cover: Cover = Cover.TREE
+    canvas: Canvas,
+    tree: Tree,
+    colour: NDArray[np.float32],
+    rng: np.random.Generator,
+    cover: Cover = Cover.TREE,
 ) -> None:
     """A crown of lit clumps: light on the sunny side, dark on the other and between the clumps."""
     stencil = canvas.stencil(crown_outline(tree, rng))
@@ -197,7 +206,7 @@ def paint_car(canvas: Canvas, site: Site, season: Season, rng: np.random.Generat
     canvas.tint(roof.outline(), np.minimum(colour * 1.15, 0.95))
 
 
-CLUTTER = ("heap", "heap", "container", "tarpaulin", "pool")
+CLUTTER = ("heap", "heap", "tarpaulin", "container", "pool")
 
 
 def paint_clutter(canvas: Canvas, site: Site, what: str, season: Season, rng: np.random.Generator) -> None:
@@ -205,12 +214,14 @@ def paint_clutter(canvas: Canvas, site: Site, what: str, season: Season, rng: np
     colour = season.colour("clutter", rng)
     if what == "heap":
         heap = crown_outline(Tree(site.x, site.y, (site.length + site.width) / 4), rng)
-        pattern = Pattern("cells", rng.uniform(0.35, 0.6), 1.6 * contrast(rng))
+        pattern = Pattern("cells", rng.uniform(0.4, 0.6), 1.9 * contrast(rng), 0.0, 0.03)
         canvas.paint(heap, Surface(colour, pattern), Cover.CLUTTER, rng)
     elif what == "pool":
         canvas.paint(site.outline(), Surface(_WHITE * 0.9, Pattern("plain", 1, 0)), Cover.CLUTTER, rng)
         water = Surface(np.array([0.25, 0.5, 0.6, 0.1], np.float32), Pattern("grain", 0.5, 0.08))
-        canvas.paint(site.part(0, 0, site.length - 0.6, site.width - 0.6).outline(), water, Cover.CLUTTER, rng)
+        canvas.paint(
+            site.part(0, 0, site.length - 0.6, site.width - 0.6).outline(), water, Cover.CLUTTER, rng
+        )
     elif what == "container":
         for lane in np.arange(-site.width / 2 + 1.2, site.width / 2, 2.6):
             pattern = Pattern("seams", 0.4, 0.25, site.angle + np.pi / 2, 0.02)
@@ -218,7 +229,7 @@ def paint_clutter(canvas: Canvas, site: Site, what: str, season: Season, rng: np
             colour = season.colour("clutter", rng)
             canvas.paint(box.outline(), Surface(colour, pattern), Cover.CLUTTER, rng)
     else:
-        pattern = Pattern("checks", rng.uniform(0.5, 0.8), 1.3 * contrast(rng), site.angle)
+        pattern = Pattern("checks", rng.uniform(0.5, 0.8), 1.8 * contrast(rng), site.angle, 0.03)
         canvas.paint(site.outline(), Surface(colour, pattern), Cover.CLUTTER, rng)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +26,27 @@ from datasets.imagery.things import (
     paint_tree,
 )
 
-_PAINT = np.array([0.78, 0.78, 0.75, 0.74], np.float32)
+PAINT = np.array([0.78, 0.78, 0.75, 0.74], np.float32)
 _KERB = np.array([0.60, 0.59, 0.57, 0.58], np.float32)
 
 
 @dataclass
 class Town:
-    """The town's ground is painted as it is laid out; what stands on it is kept until shadows have fallen."""
+    """The town's ground is painted as it is laid out; what stands on it is kept until shadows have fallen.
+
+    Attributes:
+        clutter_share: of the gardens that hold a heap, a pool or the like.
+        sites_share: of the lots that are being built on.
+    """
 
     canvas: Canvas
     season: Season
     rng: np.random.Generator
+    clutter_share: float = 0.8
+    sites_share: float = 0.08
     houses: list[House] = field(default_factory=list)
     trees: list[Tree] = field(default_factory=list)
+    woods: list[Tree] = field(default_factory=list)
     cars: list[Site] = field(default_factory=list)
     clutter: list[tuple[Site, str]] = field(default_factory=list)
     streets: list[Surface] = field(default_factory=list)
@@ -79,13 +88,16 @@ class Town:
     def _high(self) -> None:
         for house in self.houses:
             self.canvas.cast(house.site.outline(), house.height)
-        for tree in self.trees:
+        for tree in self.trees + self.woods:
             self.canvas.cast(crown_outline(tree, self.rng), 1.3 * tree.radius)
         self.canvas.apply_shadows()
         for house in self.houses:
             paint_house(self.canvas, house, self.season, self.rng)
         for tree in self.trees:
             paint_tree(self.canvas, tree, self.season.colour("crown", self.rng), self.rng)
+        for tree in self.woods:
+            colour = self.season.colour("forest", self.rng)
+            paint_tree(self.canvas, tree, colour, self.rng, Cover.FOREST)
 
 
 def _asphalt(rng: np.random.Generator) -> Pattern:
@@ -105,19 +117,19 @@ def draw_town(canvas: Canvas, season: Season, rng: np.random.Generator) -> None:
     reach = float(np.hypot(width, height)) / 2 + 30
     middle = Site(width / 2, height / 2, 2 * reach, 2 * reach, float(rng.uniform(-0.5, 0.5)))
     town = Town(canvas, season, rng)
-    columns, rows = _cuts(reach, 34.0, 52.0, rng), _cuts(reach, 25.0, 31.0, rng)
+    columns, rows = intervals(reach, 34.0, 52.0, rng), intervals(reach, 25.0, 31.0, rng)
     offset = rng.uniform(-6, 6, 2)
     for left, right in columns:
         for top, bottom in rows:
             along, across = (left + right) / 2 + offset[0], (top + bottom) / 2 + offset[1]
             cell = middle.part(float(along), float(across), right - left, bottom - top)
-            if _visible(canvas, cell):
+            if visible(canvas, cell):
                 draw_block(town, cell)
     town.raise_up()
 
 
-def _cuts(reach: float, least: float, most: float, rng: np.random.Generator) -> list[tuple[float, float]]:
-    """Intervals that cover −reach … reach, with one border at 0."""
+def intervals(reach: float, least: float, most: float, rng: np.random.Generator) -> list[tuple[float, float]]:
+    """Intervals of `least` to `most` metres that cover −reach … reach, with one border at 0."""
     right = [0.0]
     while right[-1] < reach:
         right.append(right[-1] + float(rng.uniform(least, most)))
@@ -125,10 +137,11 @@ def _cuts(reach: float, least: float, most: float, rng: np.random.Generator) -> 
     while left[-1] > -reach:
         left.append(left[-1] - float(rng.uniform(least, most)))
     borders = left[:0:-1] + right
-    return list(zip(borders[:-1], borders[1:], strict=True))
+    return list(pairwise(borders))
 
 
-def _visible(canvas: Canvas, cell: Site) -> bool:
+def visible(canvas: Canvas, cell: Site) -> bool:
+    """Whether any of a block, or of the shadows it casts, can lie on the canvas."""
     (width, height), radius = canvas.extent, np.hypot(cell.length, cell.width) / 2 + 6
     return bool(-radius < cell.x < width + radius and -radius < cell.y < height + radius)
 
@@ -150,13 +163,15 @@ def draw_block(town: Town, cell: Site) -> None:
 
 def _markings(town: Town, cell: Site) -> None:
     """Half of the dashed centre lines, which the neighbouring block completes."""
+    if not town.canvas.fine:
+        return
     a, b = cell.length / 2, cell.width / 2
     for along in np.arange(-a + 4, a - 4, 3.0):
         for side in (-1, 1):
-            town.canvas.tint(cell.part(float(along), side * (b - 0.06), 1.6, 0.14).outline(), _PAINT)
+            town.canvas.tint(cell.part(float(along), side * (b - 0.06), 1.6, 0.14).outline(), PAINT)
     for across in np.arange(-b + 4, b - 4, 3.0):
         for side in (-1, 1):
-            town.canvas.tint(cell.part(side * (a - 0.06), float(across), 0.14, 1.6).outline(), _PAINT)
+            town.canvas.tint(cell.part(side * (a - 0.06), float(across), 0.14, 1.6).outline(), PAINT)
 
 
 def _street_furniture(town: Town, cell: Site, carriageway: float) -> None:
@@ -187,16 +202,16 @@ def _lots(inner: Site, rng: np.random.Generator) -> Iterator[Site]:
 def draw_lot(town: Town, lot: Site) -> None:
     """What one owner has made of a lot; across it, negative is the street's side."""
     kind = town.rng.random()
-    if kind < 0.74:
-        _house_lot(town, lot)
-    elif kind < 0.84:
-        _park(town, lot)
-    elif kind < 0.88:
-        _car_park(town, lot)
-    elif kind < 0.95:
+    if kind < town.sites_share:
         _building_site(town, lot)
-    else:
+    elif kind < 0.18:
+        _park(town, lot)
+    elif kind < 0.22:
+        _car_park(town, lot)
+    elif kind < 0.26:
         _hall(town, lot)
+    else:
+        _house_lot(town, lot)
 
 
 def _house_lot(town: Town, lot: Site) -> None:
@@ -227,11 +242,11 @@ def _garden(town: Town, lot: Site, start: float) -> None:
         radius = float(np.clip(rng.lognormal(0.65, 0.3), 1.2, 3.0))
         spot = lot.place(float(along), lot.width / 2 - min(0.8 * radius, depth / 2))
         town.trees.append(Tree(*spot, radius))
-    if rng.random() < 0.7:
+    if rng.random() < town.clutter_share:
         what = str(rng.choice(CLUTTER))
-        size = rng.uniform(2.6, 4.6), rng.uniform(2.4, 3.6)
-        spot = lot.part(float(places[3]), start + depth / 2, *size, rng.uniform(-0.3, 0.3))
-        town.clutter.append((spot, what))
+        size = rng.uniform(3.0, 5.0), rng.uniform(2.6, 3.8)
+        site = lot.part(float(places[3]), start + depth / 2, *size, rng.uniform(-0.3, 0.3))
+        town.clutter.append((site, what))
 
 
 def _park(town: Town, lot: Site) -> None:
@@ -246,10 +261,14 @@ def _car_park(town: Town, lot: Site) -> None:
     """Bays in one row, with the lines between them."""
     rng = town.rng
     town.ground(lot, "street", Cover.PARKING, _asphalt(rng))
+    if not town.canvas.fine:
+        return
     for along in np.arange(-lot.length / 2 + 0.3, lot.length / 2, 2.6):
-        town.canvas.tint(lot.part(float(along), lot.width / 2 - 2.7, 0.12, 5.0).outline(), _PAINT)
+        town.canvas.tint(lot.part(float(along), lot.width / 2 - 2.7, 0.12, 5.0).outline(), PAINT)
         if along + 2.6 < lot.length / 2 and rng.random() < 0.35:
-            car = lot.part(float(along) + 1.3, lot.width / 2 - 2.8, 4.3, 1.85, rng.choice([-1, 1]) * np.pi / 2)
+            car = lot.part(
+                float(along) + 1.3, lot.width / 2 - 2.8, 4.3, 1.85, rng.choice([-1, 1]) * np.pi / 2
+            )
             town.cars.append(car)
 
 
@@ -259,9 +278,10 @@ def _building_site(town: Town, lot: Site) -> None:
     town.grass(lot)
     for along in (-0.24, 0.24):
         for across in (-0.24, 0.24):
-            size = rng.uniform(0.7, 1.0, 2) * (0.42 * lot.length, 0.42 * lot.width)
-            site = lot.part(along * lot.length, across * lot.width, *map(float, size), rng.normal(0, 0.1))
-            town.clutter.append((site, str(rng.choice(CLUTTER[:4]))))
+            length, width = rng.uniform(0.7, 1.0, 2) * (0.42 * lot.length, 0.42 * lot.width)
+            turn = rng.normal(0, 0.1)
+            site = lot.part(along * lot.length, across * lot.width, float(length), float(width), turn)
+            town.clutter.append((site, str(rng.choice(CLUTTER[:3]))))
 
 
 def _hall(town: Town, lot: Site) -> None:

@@ -1,0 +1,87 @@
+"""How much memory does one image add to a training step: the formula against what the process takes.
+
+Measured as the growth of the process's peak memory between two batch sizes, each in a process of its own,
+on the CPU. A GPU's allocator and cuDNN's workspaces add to it: see CONTRIBUTING.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+
+from segmenter.strategy import load_tensorflow
+
+SIDE, BATCHES = 256, (4, 16)
+
+
+def main() -> None:
+    """Without arguments: run both sizes in processes of their own and print the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--batch", type=int, help="measure one batch size in this process")
+    arguments = parser.parse_args()
+    if arguments.batch:
+        print(_peak(arguments.depth, arguments.width, arguments.batch))
+        return
+    model = ["--depth", str(arguments.depth), "--width", str(arguments.width)]
+    peaks = [
+        int(subprocess.check_output([sys.executable, "-m", "benchmarks.memory", *model, "--batch", str(b)]))
+        for b in BATCHES
+    ]
+    measured = (peaks[1] - peaks[0]) / (BATCHES[1] - BATCHES[0])
+    formula = _formula(arguments.depth, arguments.width)
+    print(
+        json.dumps(
+            {
+                "benchmark": "memory",
+                "measured_MiB_per_image": round(measured / 2**20),
+                "formula_MiB_per_image": round(formula / 2**20),
+                "ratio": round(formula / measured, 2),
+            }
+        )
+    )
+
+
+def _formula(depth: int, width: int) -> int:
+    load_tensorflow()
+    from segmenter.model import build_model
+    from segmenter.network import training_bytes_per_image
+    from segmenter.schema import ModelConfig
+
+    return training_bytes_per_image(build_model(ModelConfig(depth=depth, width=width), 3, 6), SIDE, SIDE)
+
+
+def _peak(depth: int, width: int, batch: int) -> int:
+    """Peak memory in bytes of a process that makes three training steps."""
+    load_tensorflow()
+    import tensorflow as tf
+
+    from segmenter.losses import segmentation_loss
+    from segmenter.model import build_model
+    from segmenter.normalisation import Normalisation
+    from segmenter.optimisers import build_optimiser
+    from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
+    from segmenter.steps import StepParts, make_step
+
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        model = build_model(ModelConfig(depth=depth, width=width), 3, 6)
+        optimiser = build_optimiser(TrainingConfig(), model, 100)
+    loss = segmentation_loss(LossConfig(dice=1), None, batch)
+    step = make_step(StepParts(strategy, model, optimiser, loss, Normalisation.of([0] * 3, [1] * 3), 32))
+    content = (
+        tf.zeros((batch, SIDE, SIDE, 3), tf.uint8),
+        tf.ones((batch, SIDE, SIDE), tf.bool),
+        tf.zeros((batch, SIDE, SIDE), tf.uint8),
+    )
+    for _ in range(3):
+        step(content)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main()
