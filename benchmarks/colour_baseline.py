@@ -198,9 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("config", type=Path, help="recipe; only its dataset and seed are used")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
     parser.add_argument("--split", choices=SPLITS, default="test", help="what is scored (default: test)")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help=f"training pixels (default: {SAMPLES})")
     args = parser.parse_args(arguments)
     recipe = load_recipe(args.config, args.set)
-    print(json.dumps(measure(load_dataset(recipe), args.split, recipe.seed)))
+    print(json.dumps(measure(load_dataset(recipe), args.split, recipe.seed, max(1, args.samples))))
     return 0
 
 

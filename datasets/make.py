@@ -28,6 +28,7 @@ from segmenter.raster_write import write_raster
 POTSDAM_GSD = 0.05
 """Metres per pixel, as published."""
 POTSDAM_CRS = "EPSG:25833"
+"""UTM zone 33 north, as published."""
 BORDER = 3
 """Pixels to either side of a class border that the noBoundary labels leave black."""
 NAIC2020_GSD = (0.1, 4.0)
@@ -122,8 +123,8 @@ def make_potsdam(
 def potsdam_names(scenes: int) -> list[str]:
     """The names of so many scenes: about five to train for each to test, at least one of each from two on.
 
-    Each split is taken from its start, so that a larger number only adds scenes (up to 28, where the 24
-    to train are used up).
+    Each split is taken from its start, so that a larger number only adds scenes. From 30 on the 24 to
+    train are used up, and all further ones test.
     """
     if scenes < 2:
         return list(POTSDAM_TRAIN[:scenes])

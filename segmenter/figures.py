@@ -41,6 +41,7 @@ def side_by_side(
     title: str = "",
     *,
     valid_HW: NDArray[np.bool_] | None = None,
+    thinned: int = 1,
     side: int = 2000,
 ) -> None:
     """Image, label (where there is one) and prediction next to each other, with a legend, as a PNG.
@@ -52,6 +53,7 @@ def side_by_side(
         prediction_HW: class ids; `IGNORE` (nodata) is hatched.
         path: of the PNG; it appears whole or not at all.
         valid_HW: where the image has data; by default, where the prediction is not nodata.
+        thinned: by how much the arrays were thinned out already, for the caption.
         side: the longer side of the picture in pixels, about; larger rasters are thinned out, not blended,
             so that no class is invented.
     """
@@ -66,7 +68,9 @@ def side_by_side(
     panels = {"image": stretched(image_HWC[thin], valid[thin])}
     panels |= {name: _coloured(array[thin], classes) for name, array in given.items()}
     hatched = any((array[thin] == IGNORE).any() for array in given.values()) or not valid[thin].all()
-    _save(_panels_with_legend(panels, classes, hatched, _shrunk(title, image_HWC.shape, step), side), path)
+    whole = tuple(length * thinned for length in image_HWC.shape[:2])
+    caption = _shrunk(title, whole, step * thinned)
+    _save(_panels_with_legend(panels, classes, hatched, caption, side), path)
 
 
 def class_map_picture(

@@ -13,7 +13,7 @@ from segmenter.labels import IGNORE, ClassMap
 from segmenter.maps import MapJob, MapStyle
 from segmenter.raster import read_label
 
-_SIDE = 1000
+_SIDE = 1024
 """Pixels of the longer side of a panel: what a screen shows of a scene beside another."""
 
 
@@ -34,7 +34,9 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
         raw = read_label(job.label, job.part, expand_palette=_coloured(style.classes), shape=shape)
         label = style.classes.decode(raw, str(job.label))
     path = job.output.with_name(f"{job.output.stem}.view.png")
-    side_by_side(image, label, ids, style.classes, path, job.name, valid_HW=valid, side=2 * _SIDE)
+    side_by_side(
+        image, label, ids, style.classes, path, job.name, valid_HW=valid, thinned=factor, side=3 * _SIDE
+    )
 
 
 def _coloured(classes: ClassMap) -> bool:
