@@ -157,4 +157,9 @@ def epoch_dataset(loader: BatchLoader, plan: Plan, epoch: int, first_step: int =
 
     steps = tf.data.Dataset.range(first_step, plan.steps)
     calls = max(2, os.cpu_count() or 2)
-    return steps.map(from_step, num_parallel_calls=calls, deterministic=True).prefetch(2)
+    options = tf.data.Options()
+    # Nothing is left to tune, and its thread sleeps for longer and longer: ending an epoch would wait for it,
+    # with idle devices, for as long again as the epoch took.
+    options.autotune.enabled = False
+    batches = steps.map(from_step, num_parallel_calls=calls, deterministic=True).prefetch(2)
+    return batches.with_options(options)
