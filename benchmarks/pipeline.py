@@ -29,8 +29,9 @@ from segmenter.strategy import load_tensorflow
 def main() -> None:
     """Make tiles, read them plainly, feed them, print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tiles", type=int, default=1024, help="256×256 files to make")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--tiles", type=int, default=256, help="256×256 files to make")
+    parser.add_argument("--epochs", type=int, default=8, help="times that they are fed")
+    parser.add_argument("--batch", type=int, default=64, help="tiles of a step")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         make_naic2020(Path(folder), scenes=arguments.tiles, seed=0)
@@ -46,13 +47,14 @@ def main() -> None:
         )
         dataset = load_dataset(recipe)
         index = build_index(dataset, "train", recipe.tiles, progress=False)
-        store = SceneStore(dataset, index.scenes, 256, cache_folder(dataset))
+        store = SceneStore(dataset, index.scenes, 256, cache_folder(dataset), progress=False)
         loader = BatchLoader(recipe, index, store, 3, "uint8")
         rows = plan(index.counts_NK, arguments.batch, recipe.sampling, 0, 0)
         plain = _plain(dataset)
         load_tensorflow()
         started = time.perf_counter()
-        fed = sum(int(image.shape[0]) for image, _, _ in epoch_dataset(loader, rows, 0))
+        batches = (batch for epoch in range(arguments.epochs) for batch in epoch_dataset(loader, rows, epoch))
+        fed = sum(int(image.shape[0]) for image, _, _ in batches)
         rate = fed / (time.perf_counter() - started)
     figures = {"tiles_per_second": round(rate), "plain_reads_per_second": round(plain)}
     print(json.dumps({"benchmark": "pipeline", **figures, "ratio": round(rate / plain, 2)}))

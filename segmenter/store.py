@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.labels import IGNORE
+from segmenter.parallel import in_threads
 from segmenter.raster import Raster, RasterInfo, open_raster, raster_info, read_label
 from segmenter.scenes import Dataset, Scene
 
@@ -37,7 +37,9 @@ Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 class SceneStore:
     """Windows of the scenes of one split, from any thread."""
 
-    def __init__(self, dataset: Dataset, scenes: Sequence[Scene], tile: int, cache: Path) -> None:
+    def __init__(
+        self, dataset: Dataset, scenes: Sequence[Scene], tile: int, cache: Path, *, progress: bool = True
+    ) -> None:
         """Decode what cannot be read in windows cheaply into `cache`; done once, shown with a bar.
 
         Raises:
@@ -45,11 +47,12 @@ class SceneStore:
         """
         self._dataset, self._scenes = dataset, tuple(scenes)
         self._local = threading.local()
-        infos = [raster_info(scene.image) for scene in self._scenes]
+        images = [scene.image for scene in self._scenes]
+        infos = list(in_threads(raster_info, images, description="headers", unit="scene", progress=progress))
         self._sizes = [info.size for info in infos]
         dear = [i for i, info in enumerate(infos) if not _cheap(info, tile)]
         self._copies = {i: _Copy(dataset, self._scenes[i], cache) for i in dear}
-        _decode([copy for copy in self._copies.values() if not copy.exists], infos, cache)
+        _decode([copy for copy in self._copies.values() if not copy.exists], infos, cache, progress)
 
     def read(self, scene: int, window: Window) -> Tile:
         """(image (H, W, C), valid (H, W), class ids (H, W)) of a window; beyond the scene it is not valid.
@@ -157,7 +160,7 @@ class _Copy:
         aside.rename(self.folder)
 
 
-def _decode(copies: list[_Copy], infos: list[RasterInfo], cache: Path) -> None:
+def _decode(copies: list[_Copy], infos: list[RasterInfo], cache: Path, progress: bool) -> None:
     if not copies:
         return
     cache.mkdir(parents=True, exist_ok=True)
@@ -168,5 +171,8 @@ def _decode(copies: list[_Copy], infos: list[RasterInfo], cache: Path) -> None:
             f"{cache}: decoding {len(copies)} scenes takes up to {largest * len(copies) / 2**30:.1f} GiB, "
             f"{free / 2**30:.1f} GiB are free; free some, or convert the scenes to tiled GeoTIFF"
         )
-    for copy in tqdm(copies, desc="decoding scenes once", unit="scene"):
-        copy.write()
+    done = in_threads(
+        _Copy.write, copies, description="decoding scenes once", unit="scene", progress=progress
+    )
+    for _ in done:
+        pass

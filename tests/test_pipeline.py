@@ -67,7 +67,7 @@ def recipe(**sections: object) -> Recipe:
 
 def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
     index = build_index(dataset, "train", settings.tiles, progress=False)
-    store = SceneStore(dataset, index.scenes, settings.tiles.size, cache_folder(dataset))
+    store = SceneStore(dataset, index.scenes, settings.tiles.size, cache_folder(dataset), progress=False)
     return BatchLoader(settings, index, store, 3, "uint8"), index
 
 
@@ -125,7 +125,7 @@ def test_decoded_copies_equal_the_files(dataset: Dataset) -> None:
     from segmenter.geometry import Window
 
     direct = SceneStore(dataset, dataset.scenes, 4096, cache_folder(dataset))  # so large that all is cheap
-    copied = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset))
+    copied = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
     assert len(list((cache_folder(dataset) / "decoded").iterdir())) == 3  # all but the tiled one
     for scene in range(len(dataset.scenes)):
         for window in (Window(0, 0, 40, 40), Window(-7, 60, 33, 21), Window(90, 90, 64, 64)):

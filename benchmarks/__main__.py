@@ -1,0 +1,27 @@
+"""Run every benchmark, each in a process of its own; one JSON line each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def main() -> int:
+    """The exit code is 1 if any of them failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "potsdam"
+        make = ["datasets", "make", "potsdam", str(data), "--scenes", "6", "--seed", "1", "--size", "1024"]
+        subprocess.run([sys.executable, "-m", *make], check=True, stdout=subprocess.DEVNULL)
+        calls = [
+            ["benchmarks.colour_baseline", "configs/demo.yaml", "--set", f"dataset.root={data}"],
+            ["benchmarks.memory"],
+            ["benchmarks.pipeline"],
+        ]
+        codes = [subprocess.run([sys.executable, "-m", *call], check=False).returncode for call in calls]
+    return int(any(codes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
