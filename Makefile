@@ -17,7 +17,7 @@ setup: $(VENV)/.stamp-$(EXTRA)
 $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml
 	@if [ -n "$(HAVE)" ] && [ "$(HAVE)" != "$(EXTRA)" ]; then rm -rf $(VENV); fi
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.11 or say make PYTHON=/path/to/python3.11"; exit 2; }
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@echo "Installing the $(EXTRA) environment into $(VENV) (some minutes the first time) ..."
 	@$(PIP) -e '.[$(EXTRA)]'
 	@echo $(EXTRA) > $(VENV)/.extra

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from segmenter.errors import run_script
 
@@ -14,14 +16,19 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a segmentation model on land-cover tiles.")
     parser.add_argument("recipe", type=Path, help="a YAML recipe, see configs/")
     parser.add_argument("--run", type=Path, help="run directory to write (default: runs/NAME of the recipe)")
-    parser.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
-    parser.add_argument("--init-from", type=Path, metavar="RUN", help="start from another run's weights")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
+    start.add_argument("--init-from", type=Path, metavar="RUN", help="start from another run's weights")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="as in training.global_batch=32"
     )
     parser.add_argument("--print-config", action="store_true", help="show the resolved recipe and end")
     parser.add_argument(
-        "--logical-devices", type=int, metavar="N", help="split the CPU into N replicas, to try out several"
+        "--logical-devices",
+        type=int,
+        choices=range(1, 65),
+        metavar="N",
+        help="split the CPU into N replicas, to try out several",
     )
     return parser.parse_args()
 
@@ -62,5 +69,10 @@ def main() -> int:
     )
 
 
+def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # until the trainer listens: keep what is indexed
     sys.exit(run_script(main))

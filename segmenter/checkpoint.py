@@ -72,7 +72,7 @@ class Run:
 
     def save(self) -> None:
         """Write `recipe.yaml` and `run.json` into the directory, which is made."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        _make(self.path)
         data = {
             "format": _FORMAT,
             "classes": self.classes.to_dict(),
@@ -154,12 +154,19 @@ def load_run(path: Path) -> Run:
 def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], keep: int) -> Path:
     """Write the checkpoint of a step, whole or not at all, then remove all but the newest `keep`."""
     folder = run / "checkpoints"
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     path = folder / f"step-{step:08d}.npz"
     save_arrays(path, arrays)
     for old in _checkpoints(run)[:-keep]:
         old.unlink(missing_ok=True)
     return path
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot make the folder: {error.strerror}") from None
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -185,6 +192,11 @@ def load_arrays(path: Path) -> Arrays:
         raise CheckpointError(f"{path}: damaged checkpoint ({error}); use the one before it") from None
 
 
+def has_checkpoint(run: Path) -> bool:
+    """Whether a run directory has something to go on from."""
+    return bool(_checkpoints(run))
+
+
 def newest_checkpoint(run: Path) -> Path:
     """The newest checkpoint of a run directory."""
     found = _checkpoints(run)
@@ -200,9 +212,14 @@ def _checkpoints(run: Path) -> list[Path]:
 # ----------------------------------------------------------------------------- weights of a model
 
 
+def _name(variable: Any) -> str:
+    """A variable's path; Keras counts dropout's seed generators through the process, which is no name."""
+    return re.sub(r"seed_generator(_\d+)?/", "seed_generator/", variable.path)
+
+
 def weight_arrays(model: Any, prefix: str) -> Arrays:
     """The weights of a Keras model by the path of each variable; of several replicas, the first's."""
-    return {f"{prefix}/{variable.path}": np.asarray(variable.numpy()) for variable in model.variables}
+    return {f"{prefix}/{_name(variable)}": np.asarray(variable.numpy()) for variable in model.variables}
 
 
 def assign_weights(model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> None:
@@ -212,7 +229,7 @@ def assign_weights(model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) 
         CheckpointError: naming the first weight that is missing or of another shape.
     """
     for variable in model.variables:
-        value = arrays.get(f"{prefix}/{variable.path}")
+        value = arrays.get(f"{prefix}/{_name(variable)}")
         if value is None or value.shape != tuple(variable.shape):
             got = "none" if value is None else str(value.shape)
             raise CheckpointError(
@@ -221,13 +238,20 @@ def assign_weights(model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) 
         variable.assign(value)
 
 
-def transfer_weights(model: Any, arrays: Mapping[str, NDArray[Any]]) -> tuple[list[str], list[str]]:
-    """Set the weights whose name and shape fit, for fine-tuning; (names kept, names that start anew)."""
+def transfer_weights(
+    model: Any, arrays: Mapping[str, NDArray[Any]], *, same_classes: bool = True
+) -> tuple[list[str], list[str]]:
+    """Set the weights whose name and shape fit, for fine-tuning; (names kept, names that start anew).
+
+    With other classes the head starts anew, even where it has as many outputs.
+    """
     kept, fresh = [], []
     for variable in model.variables:
         if "seed_generator" in variable.path:
             continue  # where dropout's randomness stands is no knowledge to carry over
         value = arrays.get(f"model/{variable.path}")
+        if variable.path.startswith("logits/") and not same_classes:
+            value = None
         if value is not None and value.shape == tuple(variable.shape):
             variable.assign(value)
             kept.append(variable.path)

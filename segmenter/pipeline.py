@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.augment import Augmenter
+from segmenter.errors import DatasetError, SegmenterError
 from segmenter.index import TileIndex
 from segmenter.labels import class_pixels
 from segmenter.sampler import Plan
@@ -60,6 +61,7 @@ class BatchLoader:
         self.tile_shape = (recipe.tiles.size, recipe.tiles.size, bands)
         self.dtype = dtype
         self._lock = threading.Lock()
+        self.fault: SegmenterError | None = None
         self.drawn = DrawCounts()
 
     def load(self, plan: Plan, epoch: int, step: int) -> Batch:
@@ -80,6 +82,9 @@ class BatchLoader:
         while missing := [c for c in plan.promised if not held_BK[:, c].any()]:
             # Taken as it lies, a tile holds all that the index says; so each class ends this for good.
             slot = self._slot_for(row_B, missing[0])
+            if counts.replaced >= len(plan.promised):
+                name = self._index.scenes[int(self._index.scene_N[row_B[slot]])].name
+                raise DatasetError(f"{name}: has changed since it was indexed; start again with --resume")
             tiles[slot] = self._draw(int(row_B[slot]), where, slot, 0, as_it_lies=True)
             held_BK[slot] = self._held(tiles[slot])
             counts.replaced += 1
@@ -142,7 +147,11 @@ def epoch_dataset(loader: BatchLoader, plan: Plan, epoch: int, first_step: int =
     import tensorflow as tf
 
     def load(step: Any) -> Batch:
-        return loader.load(plan, epoch, int(step))
+        try:
+            return loader.load(plan, epoch, int(step))
+        except SegmenterError as error:
+            loader.fault = error  # TensorFlow gives the caller only its text, wrapped
+            raise
 
     batch, (height, width, bands) = plan.rows_SB.shape[1], loader.tile_shape
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.checkpoint import load_run
+from segmenter.checkpoint import has_checkpoint, load_run
 from segmenter.errors import CheckpointError, ConfigError, DatasetError
 from segmenter.index import TileIndex, build_index
 from segmenter.index_cache import cache_folder
@@ -40,12 +41,13 @@ def check_run_directory(path: Path, recipe: Recipe, *, resume: bool) -> None:
     Raises:
         CheckpointError, ConfigError: saying what to do instead.
     """
-    exists = (path / "run.json").exists()
-    if exists and not resume:
-        raise CheckpointError(f"{path}: holds a run already; go on with --resume, or name another with --run")
+    _check_writable(path)
     if not resume:
-        if path.exists() and not path.is_dir():
-            raise CheckpointError(f"{path}: expected a directory for the run, it is a file")
+        # Without a checkpoint there is nothing to lose: a run that failed at its start is begun again.
+        if has_checkpoint(path):
+            raise CheckpointError(
+                f"{path}: holds a run already; go on with --resume, or name another with --run"
+            )
         return
     before = dict(_flat(load_run(path).recipe.model_dump(mode="json")))
     now = dict(_flat(recipe.model_dump(mode="json")))
@@ -56,6 +58,14 @@ def check_run_directory(path: Path, recipe: Recipe, *, resume: bool) -> None:
         raise ConfigError(
             f"{path}: cannot resume under another recipe ({what}); use --init-from to start a new run from it"
         )
+
+
+def _check_writable(path: Path) -> None:
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise CheckpointError(f"{path}: expected a directory for the run, {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise CheckpointError(f"{path}: cannot write the run there; name another folder with --run")
 
 
 def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -80,6 +90,10 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     if not scenes:
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
     index = build_index(dataset, "train", recipe.tiles)
+    if dataset.of("validation"):  # the same check of every file as for training, before hours are spent
+        build_index(dataset, "validation", recipe.tiles)
+    else:
+        print("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset, "train")
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
     print(_summary(recipe, dataset, index))

@@ -69,14 +69,20 @@ def plan(
     holders = holds_NK.sum(axis=0)
     present = np.flatnonzero(counts_NK.sum(axis=0) > 0)
     steps = -(-tiles // global_batch)
-    promised = [int(c) for c in present if holders[c] * (1 + config.max_repeats_per_tile) >= steps]
+    promised = [int(c) for c in present]
+    most = 1 + config.max_repeats_per_tile
+    while True:
+        promised = [c for c in promised if holders[c] * most >= steps]
+        if len(promised) > global_batch:
+            raise DatasetError(
+                f"a step of {global_batch} tiles may not hold {len(promised)} classes; expected "
+                f"training.global_batch of at least {len(promised)}, or sampling.coverage: off"
+            )
+        rows_SB, repeats = _covering_rows(holds_NK, promised, global_batch, rng)
+        if all(holders[c] * most >= len(rows_SB) for c in promised):
+            break
+        steps = len(rows_SB)  # repeats have added steps, which would ask for more repeats than allowed
     best_effort = tuple(int(c) for c in present if c not in promised)
-    if len(promised) > global_batch:
-        raise DatasetError(
-            f"a step of {global_batch} tiles may not hold {len(promised)} classes; expected "
-            f"training.global_batch of at least {len(promised)}, or sampling.coverage: off"
-        )
-    rows_SB, repeats = _covering_rows(holds_NK, promised, global_batch, rng)
     fillers = rows_SB.size - tiles - repeats
     if config.coverage == "strict" and (repeats or best_effort):
         raise DatasetError(_strict_refusal(holders, steps, best_effort, tiles))

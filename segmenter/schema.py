@@ -321,8 +321,8 @@ class PredictionConfig(Section):
 class Recipe(Section):
     """A whole recipe."""
 
-    name: str = setting(..., "", "names the run directory")
-    seed: int = setting(0, "seed", "all randomness is derived from it", ge=0)
+    name: str = setting(..., "", "names the run directory", pattern=r"^\w[\w.-]*$")
+    seed: int = setting(0, "seed", "all randomness is derived from it", ge=0, lt=2**32)
     dataset: DatasetConfig
     tiles: TilesConfig = TilesConfig()
     sampling: SamplingConfig = SamplingConfig()

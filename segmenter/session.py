@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from segmenter.checkpoint import Run, load_run
+from segmenter.checkpoint import Run, load_arrays, load_run, transfer_weights
 from segmenter.model import build_model, network_geometry
 from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
@@ -27,18 +28,22 @@ def start_training(
     init_from: Path | None = None,
 ) -> int:
     """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it."""
-    run = load_run(path) if resume else _new_run(recipe, dataset, tiles, path)
+    # Everything that can be refused is, before anything is written.
+    run = replace(load_run(path), recipe=recipe) if resume else _new_run(recipe, dataset, tiles, path)
     source = load_run(init_from) if init_from is not None else None
+    learned = load_arrays(source.weights_file()) if source is not None else {}
     weights = class_weights(recipe, tiles.index)
-    run.save()
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype)
+    run.save()
     trainer = Trainer(run, tiles.index, loader, devices, dataset, weights)
     if resume:
         trainer.resume()
         print(f"resumed after step {trainer.position.done} of {trainer.steps}")
     elif source is not None:
-        kept, fresh = trainer.start_from(source)
-        print(f"from {source.path}: {len(kept)} weights kept; anew: {', '.join(fresh) or 'none'}")
+        same = source.classes.names == run.classes.names
+        kept, fresh = transfer_weights(trainer.model, learned, same_classes=same)
+        layers = ", ".join(dict.fromkeys(name.split("/")[0] for name in kept))
+        print(f"from {source.path}: kept {layers or 'nothing'}; anew: {', '.join(fresh) or 'none'}")
     try:
         trainer.train()
     except StoppedError as stopped:

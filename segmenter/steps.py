@@ -72,6 +72,4 @@ def assign_optimiser(optimiser: keras.optimizers.Optimizer, arrays: dict[str, An
 
 
 def _state(optimiser: keras.optimizers.Optimizer) -> list[Any]:
-    # A loss-scale optimiser lists its own two numbers; what it wraps has its own state.
-    inner = getattr(optimiser, "inner_optimizer", None)
-    return list(optimiser.variables) + (list(inner.variables) if inner is not None else [])
+    return list(optimiser.variables)  # a loss-scale optimiser's include those of the one it wraps

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -52,7 +53,14 @@ class SceneStore:
         self._sizes = [info.size for info in infos]
         dear = [i for i, info in enumerate(infos) if not _cheap(info, tile)]
         self._copies = {i: _Copy(dataset, self._scenes[i], cache) for i in dear}
-        _decode([copy for copy in self._copies.values() if not copy.exists], infos, cache, progress)
+        new = [i for i in dear if not self._copies[i].exists]
+        _check_space(cache, [infos[i] for i in new])
+        copies = [self._copies[i] for i in new]
+        done = in_threads(
+            _Copy.write, copies, description="decoding scenes once", unit="scene", progress=progress
+        )
+        for _ in done:
+            pass
 
     def read(self, scene: int, window: Window) -> Tile:
         """(image (H, W, C), valid (H, W), class ids (H, W)) of a window; beyond the scene it is not valid.
@@ -134,9 +142,24 @@ class _Copy:
 
     def write(self) -> None:
         """Decode in bands of rows, into a folder that gets its name when it is complete."""
-        aside = self.folder.with_name(self.folder.name + ".part")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}."))
+        except OSError as error:
+            raise DatasetError(f"{self.folder.parent}: cannot write there: {error.strerror}") from None
+        try:
+            self._write_arrays(aside)
+            if not self.exists:  # another training may have been faster
+                aside.rename(self.folder)
+        except OSError as error:
+            if not self.exists:
+                raise DatasetError(
+                    f"{self.folder}: cannot write it: {error.strerror}; is the disk full?"
+                ) from None
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def _write_arrays(self, folder: Path) -> None:
         with open_raster(self.scene.image, self.dataset.bands) as raster:
             size, bands = raster.info.size, len(raster.bands)
             dtype = raster.read(Window(0, 0, 1, 1))[0].dtype
@@ -146,7 +169,7 @@ class _Copy:
                 "label": ((size.height, size.width), np.dtype(np.uint8)),
             }
             arrays = [
-                np.lib.format.open_memmap(aside / f"{name}.npy", "w+", dtype=kind, shape=shape)
+                np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype=kind, shape=shape)
                 for name, (shape, kind) in shapes.items()
             ]
             for row in range(0, size.height, _BAND_ROWS):
@@ -157,22 +180,17 @@ class _Copy:
                     array[band.slices()] = values
             for array in arrays:
                 array.flush()
-        aside.rename(self.folder)
 
 
-def _decode(copies: list[_Copy], infos: list[RasterInfo], cache: Path, progress: bool) -> None:
-    if not copies:
+def _check_space(cache: Path, infos: Sequence[RasterInfo]) -> None:
+    """Refuse to decode what would not fit on the disk: a byte for validity and one for the class a pixel."""
+    needed = sum(info.size.pixels * (info.count * np.dtype(info.dtype).itemsize + 2) for info in infos)
+    if not needed:
         return
     cache.mkdir(parents=True, exist_ok=True)
-    largest = max(info.size.pixels * (info.count * np.dtype(info.dtype).itemsize + 2) for info in infos)
     free = shutil.disk_usage(cache).free
-    if largest * len(copies) > free:
+    if needed > free:
         raise DatasetError(
-            f"{cache}: decoding {len(copies)} scenes takes up to {largest * len(copies) / 2**30:.1f} GiB, "
-            f"{free / 2**30:.1f} GiB are free; free some, or convert the scenes to tiled GeoTIFF"
+            f"{cache}: decoding {len(infos)} scenes takes {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB "
+            "are free; free some, or convert the scenes to tiled GeoTIFF"
         )
-    done = in_threads(
-        _Copy.write, copies, description="decoding scenes once", unit="scene", progress=progress
-    )
-    for _ in done:
-        pass

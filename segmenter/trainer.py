@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,12 @@ _LOG_EVERY = 20
 """Steps between two lines of the log: often enough for a curve, rare enough to cost nothing."""
 _TOLERATED_OVERFLOWS = 20
 """Steps in a row without a finite loss, in mixed precision, until the loss scale has to have settled."""
+
+
+_DIVERGED = (
+    "step {step}: {what}; the checkpoints before it are whole. Lower training.learning_rate, set "
+    "training.clip_norm, or look for odd pixels with datasets check"
+)
 
 
 class StoppedError(Exception):
@@ -117,11 +124,7 @@ class Trainer:
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"{path}: does not fit this recipe's optimiser ({error})") from None
         self.position = Position(int(done), int(epoch), int(step), float(best))
-        self._log.rewind(self.position.done)
-
-    def start_from(self, source: Run) -> tuple[list[str], list[str]]:
-        """Fine-tune: take the weights of another run that fit; (kept, anew) by name."""
-        return checkpoint.transfer_weights(self.model, checkpoint.load_arrays(source.weights_file()))
+        self._log.rewind(self.position.done, validated=self.position.step == 0)
 
     def save(self) -> Path:
         """Write the checkpoint of the present step."""
@@ -132,6 +135,8 @@ class Trainer:
         at = self.position
         position = np.array([at.done, at.epoch, at.step, at.best_miou], np.float64)
         weights = checkpoint.weight_arrays(self.model, "model")
+        if not all(np.isfinite(array).all() for array in weights.values()):
+            raise TrainingError(_DIVERGED.format(step=at.done, what="a weight is not finite"))
         return {**weights, **optimiser_arrays(self._optimiser), "position": position}
 
     # ----------------------------------------------------------------------------------- loop
@@ -147,6 +152,7 @@ class Trainer:
         with _stop_signal() as stop, tqdm(total=self.steps, initial=self.position.done, unit="step") as bar:
             while self.position.epoch < epochs:
                 self._epoch(bar, stop)
+                self.save()  # before the validation: killed in it, a resumed run validates again
                 self.position.epoch, self.position.step = self.position.epoch + 1, 0
                 last = self.position.epoch == epochs
                 if self.dataset.of("validation") and (
@@ -154,6 +160,8 @@ class Trainer:
                 ):
                     self._validate(bar)
                 self.save()
+                if stop and not last:
+                    raise StoppedError(stop[0])
         self._log.curves()
 
     def _plan(self, epoch: int) -> Plan:
@@ -169,10 +177,10 @@ class Trainer:
         iterator = iter(distributed)
         for _ in range(at.step, rows.steps):
             waited = time.perf_counter()
-            batch = next(iterator)
+            batch = self._next(iterator)
             meter.waited += time.perf_counter() - waited
             # Read only when the next step is under way: the host must not make the devices wait.
-            meter.push(self._step(batch))
+            meter.push(self._computed(batch))
             at.step += 1
             at.done += 1
             if stop:
@@ -181,16 +189,37 @@ class Trainer:
                 raise StoppedError(stop[0])
         meter.close()
 
+    def _computed(self, batch: Any) -> Any:
+        try:
+            return self._step(batch)
+        except tf.errors.ResourceExhaustedError as error:
+            message = str(error).splitlines()[0]
+            raise TrainingError(
+                f"out of memory at {self.run.recipe.training.global_batch} tiles of "
+                f"{self.run.recipe.tiles.size} pixels a step on {self.devices.replicas} devices: lower "
+                f"training.global_batch, tiles.size or model.width ({message})"
+            ) from None
+
+    def _next(self, iterator: Any) -> Any:
+        """The next batch; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
+        try:
+            return next(iterator)
+        except tf.errors.OpError:
+            if self.loader.fault is not None:
+                raise self.loader.fault from None
+            raise
+
     def _validate(self, bar: Any) -> None:
         bar.set_description("validating")
         confusion = validate(self.run, self._predict, self.dataset)
         protocol = validation_protocol(self.dataset)
         scores = confusion.scores(protocol)
         self._log.validated(self.position.done, self.position.epoch, scores, confusion)
-        tqdm.write(f"epoch {self.position.epoch}: mIoU {scores.miou:.3f} on {len(protocol.scenes)} scenes")
+        tqdm.write(f"after epoch {self.position.epoch}:\n{scores.table()}")
         # The best is saved with the record it sets, so that resuming from it knows it.
         if scores.miou > self.position.best_miou:
             self.position.best_miou = scores.miou
+            scores.write(self.run.path / "best_scores.json")
             checkpoint.save_arrays(self.run.path / "best.npz", self._arrays())
 
 
@@ -246,10 +275,7 @@ class _Meter:
         self._not_finite = 0 if math.isfinite(loss) else self._not_finite + 1
         mixed = self._trainer.run.recipe.training.precision != "float32"
         if self._not_finite > (_TOLERATED_OVERFLOWS if mixed else 0):
-            raise TrainingError(
-                f"step {step}: the loss is {loss}; the checkpoints before it are whole. Lower "
-                "training.learning_rate, set training.clip_norm, or look for odd pixels with datasets check"
-            )
+            raise TrainingError(_DIVERGED.format(step=step, what=f"the loss is {loss}"))
 
     def _short(self, step: int, held_K: Any) -> None:
         names = self._trainer.run.classes.names
@@ -305,6 +331,7 @@ def _stop_signal() -> Iterator[list[int]]:
 
     def catch(number: int, _frame: Any) -> None:
         caught.append(number)
+        tqdm.write("stopping after this step or validation; once more ends at once", file=sys.stderr)
         for each, handler in before.items():
             signal.signal(each, handler)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from segmenter.errors import TrainingError
 from segmenter.figures import confusion_figure, learning_curves
 from segmenter.files import write_whole
 from segmenter.scores import ConfusionMatrix, Scores
@@ -24,11 +26,15 @@ class TrainLog:
         """All records so far, oldest first."""
         if not self._file.is_file():
             return []
-        return [json.loads(line) for line in self._file.read_text(encoding="utf-8").splitlines()]
+        return list(_whole_records(self._file.read_text(encoding="utf-8", errors="replace")))
 
-    def rewind(self, step: int) -> None:
-        """Forget what was logged after a step, since it will be done again."""
-        kept = [record for record in self.records() if record["step"] <= step]
+    def rewind(self, step: int, *, validated: bool) -> None:
+        """Forget what will be done again: all after a step, and its validation if that was not done."""
+        kept = [
+            record
+            for record in self.records()
+            if record["step"] < step or (record["step"] == step and (validated or "miou" not in record))
+        ]
         write_whole(self._file, "".join(json.dumps(record) + "\n" for record in kept).encode())
 
     def trained(self, step: int, values: dict[str, float]) -> None:
@@ -43,7 +49,8 @@ class TrainLog:
         """The scores of a validation: a line of the log, scores.json, the confusion matrix as a picture."""
         data = scores.to_dict()
         iou = data["iou"]
-        self._append({"step": step, "epoch": epoch, "miou": data["miou"], "iou": iou})
+        protocol = str(scores.protocol)
+        self._append({"step": step, "epoch": epoch, "miou": data["miou"], "iou": iou, "protocol": protocol})
         scores.write(self._run / "scores.json")
         confusion_figure(confusion, self._run / "confusion.png", f"validation after step {step}")
         with self._board.as_default(step):
@@ -58,5 +65,19 @@ class TrainLog:
         learning_curves(self.records(), self._run / "learning_curves.png", self._run.name)
 
     def _append(self, record: dict[str, Any]) -> None:
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise TrainingError(
+                f"{self._file}: cannot write it: {error.strerror}; is the disk full?"
+            ) from None
+
+
+def _whole_records(text: str) -> Iterator[dict[str, Any]]:
+    """The records of a log; a line that was being written when the process was killed is no record."""
+    for line in text.splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue

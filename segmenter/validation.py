@@ -9,7 +9,7 @@ from typing import Any
 
 from segmenter.checkpoint import Run
 from segmenter.errors import DatasetError
-from segmenter.geometry import Size
+from segmenter.maps import window_for
 from segmenter.predictor import Failed, Finished, Mapped, PredictBatch, Tiling, classify_all
 from segmenter.raster import Raster, open_raster, read_label
 from segmenter.scenes import Dataset, Scene
@@ -39,8 +39,8 @@ class _SceneJob:
 
 def tiling_of(run: Run) -> Tiling:
     """The windows that the run's recipe and network ask for."""
-    side = run.recipe.prediction.window
-    return Tiling(Size(side, side), run.network.radius, run.network.stride, run.recipe.prediction.batch)
+    window = window_for(run.recipe.prediction.window, run.network.radius, run.network.stride)
+    return Tiling(window, run.network.radius, run.network.stride, run.recipe.prediction.batch)
 
 
 def validate(run: Run, predict: PredictBatch, dataset: Dataset) -> ConfusionMatrix:

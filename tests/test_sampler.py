@@ -69,6 +69,17 @@ def test_too_rare_is_best_effort_and_said() -> None:
     assert (result.promised, result.best_effort) == ((0,), (1,))
 
 
+def test_repeats_keep_their_limit_where_they_add_steps() -> None:
+    """Four classes that exclude each other in rows of four: each row is all repeats but one."""
+    counts = np.zeros((1180, 4), np.int64)
+    counts[:1000, 0], counts[1000:1060, 1], counts[1060:1120, 2], counts[1120:, 3] = 99, 99, 99, 99
+    result = plan(counts, 4, RELAXED, 0, 0)
+    uses = np.bincount(result.rows_SB.reshape(-1), minlength=1180)
+    assert uses.min() >= 1
+    assert uses.max() <= 1 + RELAXED.max_repeats_per_tile + 1  # a filler may hit a repeated tile
+    assert result.best_effort
+
+
 def test_strict_refuses_naming_class_tiles_steps_and_the_batch_that_would_do() -> None:
     counts = np.zeros((100, 2), np.int64)
     counts[:, 0], counts[:4, 1] = 500, 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -159,7 +160,8 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
 ) -> None:
     recipe = made(tmp_path / "data", dtype, bands)
     output = train(recipe, "--run", str(tmp_path / "run"), "--init-from", str(finished[1])).stdout
-    assert "weights kept; anew: down0_conv0/kernel" in output
+    assert "anew: down0_conv0/kernel\n" in output
+    assert "kept down0_norm0, down0_conv1, " in output
     data = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (data["dtype"], data["band_count"]) == (dtype, bands)
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["miou"] > 0.5
@@ -174,6 +176,8 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
         (["--set", "dataset.root=/nowhere"], "/nowhere"),
         (["--set", "sampling.coverage=strict", "--set", "training.global_batch=3"], "strict"),
         (["--init-from", "/nowhere"], "expected a run directory"),
+        (["--set", "augmentation.hue=10", "--set", "dataset.bands=[1]"], "8-bit"),
+        (["--set", "name=../x"], "name: "),
         (["--resume"], "expected a run directory"),
         (["--set", "distribution.strategy=mirrored"], "expected at least two devices"),
     ],
@@ -201,6 +205,64 @@ def test_a_run_is_not_written_over(finished: tuple[Path, Path]) -> None:
     assert result.returncode == 2
     assert "cannot resume under another recipe (seed: 0 → 5)" in result.stderr
     assert (run / "log.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("devices", [[], ["--logical-devices", "4"]])
+def test_mixed_precision_trains_and_resumes(tmp_path: Path, devices: list[str]) -> None:
+    recipe = made(tmp_path / "data")
+    run = tmp_path / "run"
+    settings = ["--run", str(run), "--set", "training.precision=mixed_float16", *devices]
+    train(recipe, *settings, "--set", "training.validate_every=3")
+    assert json.loads((run / "scores.json").read_text())["miou"] > 0.5
+    assert json.loads((run / "best_scores.json").read_text())["miou"] > 0.5
+    newest = sorted((run / "checkpoints").glob("step-*.npz"))
+    newest[-1].unlink()  # as if it had been killed before the last epoch was saved
+    assert (
+        "resumed after step"
+        in train(recipe, *settings, "--set", "training.validate_every=3", "--resume").stdout
+    )
+    assert [p.name for p in sorted((run / "checkpoints").glob("step-*.npz"))][-1] == newest[-1].name
+
+
+def test_a_run_with_dropout_predicts(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    recipe, run = finished
+    command = [
+        sys.executable,
+        "predict.py",
+        str(run),
+        str(recipe.parent / "images"),
+        "--output",
+        str(tmp_path),
+    ]
+    labels = ["--labels", str(recipe.parent / "labels" / "{stem}.tif")]
+    result = subprocess.run([*command, *labels], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "scores.json").read_text())["miou"] > 0.5
+    assert len(list(tmp_path.glob("*.tif"))) == 5
+
+
+@pytest.mark.parametrize("which", ["images", "labels"])
+@pytest.mark.parametrize("scene", ["s0", "s4"])  # one that trains, one that validates
+def test_a_damaged_file_is_named_before_or_while_training(tmp_path: Path, which: str, scene: str) -> None:
+    recipe = made(tmp_path / "data")
+    file = tmp_path / "data" / which / f"{scene}.tif"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    result = train(recipe, "--run", str(tmp_path / "run"), check=False)
+    assert result.returncode == 2
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert f"{which}/{scene}.tif" in errors[0]
+    assert "Traceback" not in result.stderr
+
+
+def test_a_torn_log_does_not_stop_a_resumption(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    recipe, run = finished
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    with (copy / "log.jsonl").open("a") as file:
+        file.write('{"step": 9')
+    train(recipe, "--run", str(copy), "--resume")
+    assert records(copy) == records(run)
 
 
 def test_a_loss_that_is_not_finite_stops_with_a_clear_line(tmp_path: Path) -> None:
