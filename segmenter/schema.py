@@ -321,7 +321,7 @@ class PredictionConfig(Section):
 class Recipe(Section):
     """A whole recipe."""
 
-    name: str = setting(..., "", "names the run directory", pattern=r"^\w[\w.-]*$")
+    name: str = setting(..., "", "names the run directory", pattern=r"^\w[\w .-]*$")
     seed: int = setting(0, "seed", "all randomness is derived from it", ge=0, lt=2**32)
     dataset: DatasetConfig
     tiles: TilesConfig = TilesConfig()
