@@ -172,9 +172,8 @@ class Trainer:
         epoch, at = self.position.epoch, self.position
         rows = self._plan(epoch)
         batches = epoch_dataset(self.loader, rows, epoch, at.step)
-        distributed = self.devices.strategy.experimental_distribute_dataset(batches)
         meter = _Meter(self, rows, bar)
-        iterator = iter(distributed)
+        iterator = iter(batches)
         for _ in range(at.step, rows.steps):
             waited = time.perf_counter()
             batch = self._next(iterator)
@@ -203,7 +202,7 @@ class Trainer:
     def _next(self, iterator: Any) -> Any:
         """The next batch; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
         try:
-            return next(iterator)
+            return self.devices.dealt(next(iterator))
         except tf.errors.OpError:
             if self.loader.fault is not None:
                 raise self.loader.fault from None
