@@ -305,7 +305,7 @@ class DistributionConfig(Section):
         "auto", "", "auto: all GPUs if there are any, else all CPU devices"
     )
     deterministic: bool = setting(
-        False, "", "same bits on GPU in each run, at a cost; CPU always gives the same"
+        False, "", "ask TensorFlow for the same bits in each run, at a cost; see CONTRIBUTING, Bits"
     )
 
 
