@@ -14,11 +14,12 @@ from pathlib import Path
 
 from datasets import load_dataset
 from datasets.make import make_naic2020
+from segmenter.batches import BatchLoader
 from segmenter.config import recipe_from
 from segmenter.geometry import Window
 from segmenter.index import build_index
 from segmenter.index_cache import cache_folder
-from segmenter.pipeline import BatchLoader, epoch_dataset
+from segmenter.pipeline import epoch_dataset
 from segmenter.raster import open_raster, read_label
 from segmenter.sampler import plan
 from segmenter.scenes import Dataset

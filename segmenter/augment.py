@@ -45,6 +45,17 @@ class Augmenter:
         self._config, self._dtype = config, np.dtype(dtype)
         self._local = threading.local()
 
+    @property
+    def border_at_risk(self) -> float:
+        """Share of a tile's side, from each border inwards, that turning and zooming may move out of view.
+
+        A square of side 1 turned by φ covers the concentric square of side 1 / (cos φ + sin φ) and, zoomed
+        in by s, that of 1 / s of it.
+        """
+        angle = np.deg2rad(min(self._config.rotation, 45.0))
+        kept = 1 / ((1 + self._config.scale) * (np.cos(angle) + np.sin(angle)))
+        return float((1 - kept) / 2)
+
     def __call__(self, tile: Tile, seed: int, *, geometry_that_loses_nothing: bool = False) -> Tile:
         """The tile changed at random, keyed by `seed`.
 

@@ -52,6 +52,8 @@ class Run:
         metres_per_pixel: of the training images; None where they are not georeferenced.
         labels: whether it learned from full or eroded labels.
         network: stride and receptive-field radius.
+        tiles: fingerprint of the training tiles, on which the plans depend; empty: not known.
+        planned_replicas: devices that each step's classes were planned for, one by one; 1: for the step.
     """
 
     path: Path
@@ -64,6 +66,8 @@ class Run:
     metres_per_pixel: float | None
     labels: Literal["full", "eroded"]
     network: NetworkGeometry
+    tiles: str = ""
+    planned_replicas: int = 1
 
     @property
     def dataset(self) -> str:
@@ -83,6 +87,8 @@ class Run:
             "metres_per_pixel": self.metres_per_pixel,
             "labels": self.labels,
             "network": {"stride": self.network.stride, "radius": self.network.radius},
+            "tiles": self.tiles,
+            "planned_replicas": self.planned_replicas,
         }
         write_whole(self.path / "recipe.yaml", dump_recipe(self.recipe).encode())
         write_whole(self.path / "run.json", json.dumps(data, indent=2).encode())
@@ -143,6 +149,8 @@ def load_run(path: Path) -> Run:
             metres_per_pixel=data["metres_per_pixel"],
             labels=data["labels"],
             network=NetworkGeometry(**data["network"]),
+            tiles=data.get("tiles", ""),
+            planned_replicas=data.get("planned_replicas", 1),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file}: damaged: {type(error).__name__} {error}") from None

@@ -6,6 +6,7 @@ where the image has data, each file's values known, each label as large as its i
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass
 
@@ -64,6 +65,13 @@ class TileIndex:
     def window(self, i: int) -> Window:
         """Where tile `i` lies in its scene."""
         return Window(int(self.row_N[i]), int(self.col_N[i]), self.tile.height, self.tile.width)
+
+    def fingerprint(self) -> str:
+        """What plans depend on, in short: the places and counts of all tiles, not where the files are."""
+        content = hashlib.sha256()
+        for array in (self.scene_N, self.row_N, self.col_N, self.counts_NK):
+            content.update(np.ascontiguousarray(array).data)
+        return content.hexdigest()[:32]
 
     def shares(self) -> NDArray[np.float64]:
         """(K,) share of each class in the labelled pixels of all tiles; 0 where there are none."""

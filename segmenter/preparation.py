@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segmenter.checkpoint import has_checkpoint, load_run
 from segmenter.errors import CheckpointError, ConfigError, DatasetError
 from segmenter.index import TileIndex, build_index
 from segmenter.index_cache import cache_folder
 from segmenter.raster import raster_info
-from segmenter.sampler import plan
+from segmenter.sampler import Plan, plan
 from segmenter.scenes import Dataset
 from segmenter.schema import Recipe
 from segmenter.statistics import BandStatistics, band_statistics
@@ -128,23 +129,35 @@ def class_weights(recipe: Recipe, index: TileIndex) -> tuple[float, ...] | None:
 
 def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
     """Scenes, tiles, each class with its share and the tiles that hold it, and what the plan promises."""
-    first = plan(index.counts_NK, recipe.training.global_batch, recipe.sampling, recipe.seed, 0)
-    held = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
+    names = dataset.classes.names
+    held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
     lines = [
         f"{dataset.name}: {', '.join(f'{len(dataset.of(s))} {s}' for s in ('train', 'validation', 'test'))} "
         f"scenes; {len(index.scene_N)} tiles of {index.tile}, {index.left_out} left out (min_labelled)"
     ]
-    width = max(len(name) for name in dataset.classes.names)
-    for i, name in enumerate(dataset.classes.names):
-        note = ""
-        if i in first.best_effort:
-            note = "  too rare to be in every step: best effort"
-        elif held[i] == 0:
-            note = "  in no training tile"
-        lines.append(
-            f"  {name:<{width}} {index.shares()[i]:8.3%} of the pixels, held by {held[i]} tiles{note}"
+    width = max(len(name) for name in names)
+    for name, share, held in zip(names, index.shares(), held_K, strict=True):
+        note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
+        lines.append(f"  {name:<{width}} {share:8.3%} of the pixels, held by {held} tiles{note}")
+    if recipe.sampling.per_replica != "guarantee":  # that plan needs the number of devices: said once known
+        first = plan(
+            index.counts_NK,
+            recipe.training.global_batch,
+            recipe.sampling,
+            recipe.seed,
+            0,
+            names=names,
         )
-    lines.append(
-        f"  {first.steps} steps an epoch, {first.coverage_repeats} coverage repeats, {first.fillers} fillers"
-    )
+        lines += describe_plan(first, held_K, names)
     return "\n".join(lines)
+
+
+def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) -> list[str]:
+    """Lines on the plan of an epoch: steps, repeats, and each class that it cannot promise."""
+    repeats = f"{first.coverage_repeats} coverage repeats (no plan has fewer than {first.repeats_bound})"
+    lines = [f"  {first.steps} steps an epoch, {repeats}, {first.fillers} fillers"]
+    lines += [
+        f"  best effort: {names[c]}, held by {held_K[c]} tiles, is too rare to be in every step"
+        for c in first.best_effort
+    ]
+    return lines

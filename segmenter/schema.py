@@ -218,6 +218,11 @@ class SamplingConfig(Section):
     max_repeats_per_tile: int = setting(
         4, "repeats", "a class whose tiles would be shown more often than that is best effort", ge=0
     )
+    per_replica: Literal["best_effort", "off", "guarantee"] = setting(
+        "best_effort",
+        "",
+        "deal each row so that every device sees as many classes as it can; guarantee: plan all for each",
+    )
 
 
 class AugmentationConfig(Section):

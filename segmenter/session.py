@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from segmenter.batches import BatchLoader
 from segmenter.checkpoint import Run, load_arrays, load_run, transfer_weights
+from segmenter.errors import CheckpointError
 from segmenter.model import build_model, network_geometry
 from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
-from segmenter.pipeline import BatchLoader
-from segmenter.preparation import Tiles, class_weights
+from segmenter.preparation import Tiles, class_weights, describe_plan
 from segmenter.scenes import Dataset
 from segmenter.schema import Recipe
 from segmenter.strategy import Devices
@@ -29,13 +30,22 @@ def start_training(
 ) -> int:
     """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it."""
     # Everything that can be refused is, before anything is written.
-    run = replace(load_run(path), recipe=recipe) if resume else _new_run(recipe, dataset, tiles, path)
+    planned_for = devices.replicas if recipe.sampling.per_replica == "guarantee" else 1
+    if resume:
+        run = replace(load_run(path), recipe=recipe)
+        _check_same_plan(run, tiles, planned_for)
+    else:
+        run = replace(_new_run(recipe, dataset, tiles, path), planned_replicas=planned_for)
     source = load_run(init_from) if init_from is not None else None
     learned = load_arrays(source.weights_file()) if source is not None else {}
     weights = class_weights(recipe, tiles.index)
-    loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype)
+    loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
     run.save()
     trainer = Trainer(run, tiles.index, loader, devices, dataset, weights)
+    if planned_for > 1:
+        held_K = (tiles.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
+        lines = describe_plan(trainer.first_plan, held_K, dataset.classes.names)
+        print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
     if resume:
         trainer.resume()
         print(f"resumed after step {trainer.position.done} of {trainer.steps}")
@@ -49,8 +59,7 @@ def start_training(
     except StoppedError as stopped:
         print(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
         return stopped.exit_code
-    drawn = loader.drawn
-    if drawn.tiles:
+    if (drawn := loader.drawn).tiles:
         print(
             f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
             f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
@@ -82,4 +91,19 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
         metres_per_pixel=tiles.metres_per_pixel,
         labels=dataset.labels,
         network=network,
+        tiles=tiles.index.fingerprint(),
     )
+
+
+def _check_same_plan(run: Run, tiles: Tiles, planned_for: int) -> None:
+    """Refuse to go on where the rest of an epoch would not be the rest of the plan that was begun."""
+    if run.tiles and run.tiles != tiles.index.fingerprint():
+        raise CheckpointError(
+            f"{run.path}: the training tiles have changed since this run was started; use --init-from to "
+            "start a new run from it"
+        )
+    if run.planned_replicas != planned_for:
+        raise CheckpointError(
+            f"{run.path}: sampling.per_replica: guarantee planned its steps for {run.planned_replicas} "
+            f"devices, there are {planned_for}; resume on as many, or use --init-from to start a new run"
+        )

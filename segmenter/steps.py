@@ -28,9 +28,11 @@ class StepParts:
 def make_step(parts: StepParts) -> Any:
     """A compiled function of a distributed batch (image, valid, label) → (global loss, held).
 
-    `held` is (K,) int32, how many tiles of the global batch hold each class, counted on the label tensors
-    that go into the step. Law 2, *equivalence*: the sum of the replicas' shares is the loss of the global
-    batch, and the summed gradients are its gradients, whatever the number of replicas.
+    `held` is (2, K) int32, counted on the label tensors that go into the step: how many tiles of the global
+    batch hold each class, and how many replicas have such a tile.
+
+    Law 2, *equivalence*: the sum of the replicas' shares is the loss of the global batch, and the summed
+    gradients are its gradients, whatever the number of replicas.
     """
     strategy, model, optimiser = parts.strategy, parts.model, parts.optimiser
 
@@ -42,7 +44,8 @@ def make_step(parts: StepParts) -> Any:
             scaled = optimiser.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
         optimiser.apply(sum_over_replicas(gradients), model.trainable_variables)
-        return loss, tiles_holding(label, logits.shape[-1], parts.min_pixels)
+        tiles_K = tiles_holding(label, logits.shape[-1], parts.min_pixels)
+        return loss, tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.int32)])
 
     @tf.function(reduce_retracing=True)
     def step(batch: Any) -> Any:
@@ -55,9 +58,9 @@ def make_step(parts: StepParts) -> Any:
 
 def tiles_holding(label_BHW: Any, classes: int, min_pixels: int) -> Any:
     """(K,) int32: the tiles that alone show at least `min_pixels` pixels of each class."""
-    one_hot = tf.one_hot(label_BHW, classes, dtype=tf.float32)  # what is ignored is beyond K: no class
-    pixels_BK = tf.reduce_sum(one_hot, axis=(1, 2))
-    return tf.reduce_sum(tf.cast(pixels_BK >= min_pixels, tf.int32), axis=0)
+    # Class by class: a byte a pixel is read K times, where a one-hot tensor would write 4 K bytes a pixel.
+    of_class = [tf.math.count_nonzero(label_BHW == k, axis=(1, 2), dtype=tf.int32) for k in range(classes)]
+    return tf.stack([tf.math.count_nonzero(n >= min_pixels, dtype=tf.int32) for n in of_class])
 
 
 def optimiser_arrays(optimiser: keras.optimizers.Optimizer) -> dict[str, Any]:

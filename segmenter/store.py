@@ -76,6 +76,13 @@ class SceneStore:
         label[~valid] = IGNORE
         return image, valid, label
 
+    def read_label(self, scene: int, window: Window) -> NDArray[np.uint8]:
+        """Class ids (H, W) of a window, also where the image has no data; `IGNORE` beyond the scene."""
+        if scene in self._copies:
+            return self._copies[scene].read_label(window)
+        shape, info = (window.height, window.width), self._raster(scene).info
+        return _label(self._dataset, self._scenes[scene], window, shape, info)
+
     def window_in_scene(self, scene: int, window: Window) -> Window:
         """The window moved so that it lies in its scene, as far as the scene is large enough."""
         size = self._sizes[scene]
@@ -127,11 +134,21 @@ class _Copy:
     def exists(self) -> bool:
         return self.folder.is_dir()
 
-    def read(self, window: Window) -> Tile:
+    def _mapped(self) -> list[NDArray[Any]]:
         if self._arrays is None:
             names = ("image", "valid", "label")
             self._arrays = [np.load(self.folder / f"{name}.npy", mmap_mode="r") for name in names]
-        image_HWC, valid_HW, label_HW = self._arrays
+        return self._arrays
+
+    def read_label(self, window: Window) -> NDArray[np.uint8]:
+        label_HW = self._mapped()[2]
+        inside = window.intersection(Window(0, 0, *label_HW.shape))
+        label = np.full((window.height, window.width), IGNORE, np.uint8)
+        label[inside.relative_to(window).slices()] = label_HW[inside.slices()]
+        return label
+
+    def read(self, window: Window) -> Tile:
+        image_HWC, valid_HW, label_HW = self._mapped()
         inside = window.intersection(Window(0, 0, *label_HW.shape))
         source, target = inside.slices(), inside.relative_to(window).slices()
         image = np.zeros((window.height, window.width, image_HWC.shape[2]), image_HWC.dtype)

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from segmenter import checkpoint
+from segmenter.batches import BatchLoader
 from segmenter.checkpoint import Run
 from segmenter.errors import CheckpointError, TrainingError
 from segmenter.index import TileIndex
@@ -24,7 +25,7 @@ from segmenter.inference import predict_function
 from segmenter.losses import segmentation_loss
 from segmenter.model import build_model
 from segmenter.optimisers import build_optimiser
-from segmenter.pipeline import BatchLoader, epoch_dataset
+from segmenter.pipeline import epoch_dataset
 from segmenter.sampler import Plan, plan
 from segmenter.scenes import Dataset
 from segmenter.steps import StepParts, assign_optimiser, make_step, optimiser_arrays
@@ -166,7 +167,15 @@ class Trainer:
 
     def _plan(self, epoch: int) -> Plan:
         recipe = self.run.recipe
-        return plan(self.index.counts_NK, recipe.training.global_batch, recipe.sampling, recipe.seed, epoch)
+        return plan(
+            self.index.counts_NK,
+            recipe.training.global_batch,
+            recipe.sampling,
+            recipe.seed,
+            epoch,
+            names=self.run.classes.names,
+            replicas=self.devices.replicas,
+        )
 
     def _epoch(self, bar: Any, stop: list[int]) -> None:
         epoch, at = self.position.epoch, self.position
@@ -229,9 +238,11 @@ class _Meter:
         self._trainer, self._rows, self._bar = trainer, rows, bar
         self._pending: tuple[int, Any] | None = None
         self._losses: list[float] = []
-        self._held: list[int] = []
+        self._held: list[Any] = []
         self._not_finite = 0
         self.short_steps = 0
+        self._short_before = 0
+        self._drawn = trainer.loader.drawn
         self.waited = 0.0
         self._read = 0
         self._started = time.perf_counter()
@@ -249,18 +260,19 @@ class _Meter:
         self._pending = None
         self._take(step, float(loss), np.asarray(held))
 
-    def _take(self, step: int, loss: float, held_K: Any) -> None:
+    def _take(self, step: int, loss: float, held_2K: Any) -> None:
         self._check_finite(step, loss)
-        promised = list(self._rows.promised)
-        if promised and not (held_K[promised] > 0).all():
-            self._short(step, held_K)
+        # In how many replicas' parts each promised class has to be: in all, if each was planned for.
+        lost = [c for c in self._rows.promised if held_2K[1, c] < self._rows.blocks]
+        if lost:
+            self._short(step, lost)
         self._losses.append(loss)
-        self._held.append(int((held_K > 0).sum()))
+        self._held.append(held_2K)
         if self._read == 0:
             self._started, self.waited = time.perf_counter(), 0.0  # compiling is no part of the rate
         self._read += 1
         rate = self._rate()
-        classes = f"{self._held[-1]}/{len(held_K)}"
+        classes = f"{np.count_nonzero(held_2K[0])}/{held_2K.shape[1]}"
         shown = {"loss": f"{loss:.3f}", "images/s": f"{rate:.0f}", "classes": classes}
         if self.short_steps:
             shown["short"] = str(self.short_steps)
@@ -276,13 +288,12 @@ class _Meter:
         if self._not_finite > (_TOLERATED_OVERFLOWS if mixed else 0):
             raise TrainingError(_DIVERGED.format(step=step, what=f"the loss is {loss}"))
 
-    def _short(self, step: int, held_K: Any) -> None:
-        names = self._trainer.run.classes.names
-        lost = ", ".join(names[c] for c in self._rows.promised if held_K[c] == 0)
+    def _short(self, step: int, lost: list[int]) -> None:
+        names = ", ".join(self._trainer.run.classes.names[c] for c in lost)
         self.short_steps += 1
         if self._trainer.run.recipe.sampling.coverage == "strict":
-            raise TrainingError(f"step {step}: expected every promised class in the step, {lost} is missing")
-        tqdm.write(f"warning: step {step} holds no tile of {lost}, which the plan promised")
+            raise TrainingError(f"step {step}: expected every promised class in the step, {names} is missing")
+        tqdm.write(f"warning: step {step} holds no tile of {names}, which the plan promised")
 
     def _rate(self) -> float:
         """Tiles a second since the first step was done."""
@@ -302,11 +313,28 @@ class _Meter:
                 "learning_rate": float(self._trainer._optimiser.learning_rate),
                 "images_per_second": self._rate(),
                 "waiting_for_data": self.waited / max(seconds, 1e-9),
-                "classes_in_batch": float(np.mean(self._held)),
-                "short_steps": self.short_steps,
+                **self._coverage(),
             },
         )
-        self._losses, self._held = [], []
+        self._losses, self._held, self._short_before = [], [], self.short_steps
+
+    def _coverage(self) -> dict[str, Any]:
+        """What the steps since the last line held, beside what was promised; read by the diagnosis."""
+        held_N2K = np.stack(self._held)
+        loader = self._trainer.loader
+        drawn, self._drawn = loader.drawn.since(self._drawn), loader.drawn
+        return {
+            "steps": len(held_N2K),
+            "classes_in_batch": float((held_N2K[:, 0] > 0).sum(axis=1).mean()),
+            "classes_per_replica": float(held_N2K[:, 1].sum(axis=1).mean() / self._trainer.devices.replicas),
+            "short_steps": self.short_steps - self._short_before,
+            "held_steps": (held_N2K[:, 0] > 0).sum(axis=0).tolist(),
+            "promised": list(self._rows.promised),
+            "best_effort": list(self._rows.best_effort),
+            "tiles_drawn": drawn.tiles,
+            "tiles_redrawn": drawn.redrawn,
+            "tiles_replaced": drawn.replaced,
+        }
 
     def close(self) -> None:
         """Read and log what is left."""

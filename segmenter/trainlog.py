@@ -37,12 +37,13 @@ class TrainLog:
         ]
         write_whole(self._file, "".join(json.dumps(record) + "\n" for record in kept).encode())
 
-    def trained(self, step: int, values: dict[str, float]) -> None:
-        """A line on the steps since the last one."""
+    def trained(self, step: int, values: dict[str, Any]) -> None:
+        """A line on the steps since the last one; its numbers are TensorBoard scalars, too, its lists not."""
         self._append({"step": step, **values})
         with self._board.as_default(step):
             for name, value in values.items():
-                tf.summary.scalar(f"training/{name}", value)
+                if not isinstance(value, list):
+                    tf.summary.scalar(f"training/{name}", value)
         self._board.flush()
 
     def validated(self, step: int, epoch: int, scores: Scores, confusion: ConfusionMatrix) -> None:

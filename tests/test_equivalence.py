@@ -91,7 +91,7 @@ def after_steps(
         "loss": [np.asarray(total)],
         "gradients": [b - v.numpy() for b, v in zip(before, model.trainable_variables, strict=True)],
         "statistics": [v.numpy() for v in model.non_trainable_variables if "moving" in v.path],
-        "held": [np.asarray(held)],
+        "held": [np.asarray(held)[0]],
     }
 
 

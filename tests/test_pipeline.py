@@ -10,11 +10,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from segmenter.batches import Batch, BatchLoader
 from segmenter.config import recipe_from
 from segmenter.index import TileIndex, build_index
 from segmenter.index_cache import cache_folder
 from segmenter.labels import IGNORE, ClassMap
-from segmenter.pipeline import Batch, BatchLoader, epoch_dataset
+from segmenter.pipeline import epoch_dataset
 from segmenter.sampler import Plan, plan
 from segmenter.scenes import Dataset, Scene
 from segmenter.schema import Recipe

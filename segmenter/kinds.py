@@ -1,0 +1,192 @@
+"""Kinds of tile: which sets of classes tiles hold, and how many tiles hold each. Pure NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+MOST_CLASSES = 62
+"""Sets of classes are bits of a signed 64-bit integer."""
+TABLE_CLASSES = 20
+"""A table over all sets of so many classes still fits: a million entries."""
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The kinds of tile of a table.
+
+    Attributes:
+        codes_T: the classes of each kind, as bits; different from each other.
+        tiles_T: how many tiles are of each kind.
+        classes: number of classes, the bits in use; each is held by at least one tile.
+    """
+
+    codes_T: Ints
+    tiles_T: Ints
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.codes_T)
+
+    @property
+    def everything(self) -> int:
+        """All classes, as bits."""
+        return (1 << self.classes) - 1
+
+    @cached_property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return int(self.tiles_T.sum())
+
+    @cached_property
+    def holders_K(self) -> Ints:
+        """(K,) tiles that hold each class."""
+        bits = (self.codes_T[:, None] >> np.arange(self.classes)) & 1
+        return np.asarray(self.tiles_T @ bits, np.int64)
+
+    @cached_property
+    def scarcest(self) -> int:
+        """Tiles that hold the scarcest class; all tiles where there is no class."""
+        return int(self.holders_K.min()) if self.classes else self.tiles
+
+    def together(self, a: int, b: int) -> bool:
+        """Whether some kind holds both classes."""
+        both = (1 << a) | (1 << b)
+        return bool(((self.codes_T & both) == both).any())
+
+
+def class_codes(counts_NK: NDArray[np.integer], min_pixels: int) -> Ints | NDArray[np.uint16]:
+    """(N,) the classes that each tile holds, as bits; uint16 for up to 16 classes.
+
+    Raises:
+        ValueError: there are more than 62 classes.
+    """
+    tiles, classes = counts_NK.shape
+    if classes > MOST_CLASSES:
+        raise ValueError(f"expected at most {MOST_CLASSES} classes, got {classes}")
+    width = 2 if classes <= 16 else 8
+    packed = np.zeros((tiles, width), np.uint8)
+    for first in range(0, tiles, _CHUNK):  # a part at a time stays in the processor's cache
+        part = packed[first : first + _CHUNK]
+        bits = np.packbits(counts_NK[first : first + _CHUNK] >= min_pixels, axis=1, bitorder="little")
+        part[:, : bits.shape[1]] = bits
+    return packed.reshape(-1).view("<u2" if width == 2 else "<i8")
+
+
+def numbered(codes_N: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer], Ints]:
+    """(codes of the kinds, the kind of each tile, tiles of each kind)."""
+    if codes_N.dtype != np.uint16:
+        codes_T, kind_N, tiles_T = np.unique(codes_N, return_inverse=True, return_counts=True)
+        return codes_T.astype(np.int64), kind_N.reshape(-1), tiles_T.astype(np.int64)
+    every = np.zeros(1 << 16, np.int64)
+    for first in range(0, len(codes_N), _CHUNK * 16):
+        every += np.bincount(codes_N[first : first + _CHUNK * 16], minlength=1 << 16)
+    codes_T = np.flatnonzero(every)
+    number = np.zeros(1 << 16, np.uint16)
+    number[codes_T] = np.arange(len(codes_T))
+    return codes_T, number[codes_N], every[codes_T]
+
+
+def projected(codes_T: Ints, tiles_T: Ints, classes: list[int]) -> tuple[Kinds, Ints]:
+    """The kinds as far as `classes` go, in which these are bits 0, 1, …; and the new kind of each old one."""
+    codes = np.zeros(len(codes_T), np.int64)
+    for bit, c in enumerate(classes):
+        codes |= ((codes_T >> c) & 1) << bit
+    fresh, kind_T = np.unique(codes, return_inverse=True)
+    kind_T = kind_T.reshape(-1)
+    tiles = np.bincount(kind_T, weights=tiles_T, minlength=len(fresh)).astype(np.int64)
+    return Kinds(fresh, tiles, len(classes)), kind_T
+
+
+def cover_sizes(kinds: Kinds) -> NDArray[np.int8]:
+    """(2**K,) for each set of classes, the fewest tiles that together hold it: an exact set cover.
+
+    Raises:
+        ValueError: there are more than 20 classes.
+    """
+    if kinds.classes > TABLE_CLASSES:
+        raise ValueError(f"expected at most {TABLE_CLASSES} classes, got {kinds.classes}")
+    size = np.full(1 << kinds.classes, np.iinfo(np.int8).max, np.int8)
+    size[0] = 0
+    best = _maximal(kinds.codes_T, kinds.classes)
+    unions = np.zeros(1, np.int64)
+    number = 0
+    while size[-1] > number:
+        number += 1
+        reached = np.zeros(len(size), bool)
+        for first in range(0, len(unions), 1024):
+            reached[(unions[first : first + 1024, None] | best[None, :]).reshape(-1)] = True
+        unions = np.flatnonzero(reached)
+        for k in range(kinds.classes):  # what a set of tiles holds, it holds in part, too
+            halves = reached.reshape(-1, 2, 1 << k)
+            halves[:, 0] |= halves[:, 1]
+        size[reached & (size > number)] = number
+    return size
+
+
+def _maximal(codes_T: Ints, classes: int) -> Ints:
+    """The kinds that no other kind contains."""
+    supersets = np.zeros(1 << classes, np.int32)
+    supersets[codes_T] = 1
+    for k in range(classes):
+        halves = supersets.reshape(-1, 2, 1 << k)
+        halves[:, 0] += halves[:, 1]
+    return codes_T[supersets[codes_T] == 1]
+
+
+def smallest_batch(kinds: Kinds) -> int:
+    """The fewest places of a row with which every tile can stand in a row that holds all classes.
+
+    With more than 20 classes, by a greedy set cover (Chvátal 1979), which may give a few more.
+    """
+    if kinds.classes <= TABLE_CLASSES:
+        sizes = cover_sizes(kinds)
+        return 1 + int(sizes[kinds.everything & ~kinds.codes_T].max())
+    lack, number = kinds.everything, 1
+    while lack:
+        lack &= ~int(kinds.codes_T[np.argmax(np.bitwise_count(kinds.codes_T & lack))])
+        number += 1
+    return number
+
+
+def pick(kinds: Ints, tiles: Ints, number: int, rng: np.random.Generator) -> Ints:
+    """The kinds of `number` tiles drawn at random, without replacement, from kinds with so many tiles."""
+    ends = np.cumsum(tiles)
+    if number == ends[-1]:
+        return rng.permutation(np.repeat(kinds, tiles))
+    drawn = rng.choice(int(ends[-1]), number, replace=False)
+    return kinds[np.searchsorted(ends, drawn, side="right")]
+
+
+def water_fill(number: int, tiles: Ints, before: Ints, limit: Ints, rng: np.random.Generator) -> Ints:
+    """Deal `number` repeats out to kinds, so that repeats per tile become as even as they can.
+
+    Args:
+        tiles: of each kind.
+        before: repeats that each kind has already.
+        limit: repeats that each kind may have in all; together there is room for `number`.
+    """
+    low, high = 0.0, float((before.sum() + number) / max(1, tiles.min()) + 1)
+    for _ in range(64):
+        middle = (low + high) / 2
+        if _filled(middle, tiles, before, limit).sum() <= number:
+            low = middle
+        else:
+            high = middle
+    dealt = _filled(low, tiles, before, limit)
+    while (left := number - int(dealt.sum())) > 0:
+        room = np.flatnonzero(before + dealt < limit)
+        level = (before + dealt)[room] / tiles[room]
+        order = room[np.lexsort((rng.random(len(room)), np.floor(level * 1e9)))]
+        dealt[order[:left]] += 1
+    return dealt
+
+
+def _filled(level: float, tiles: Ints, before: Ints, limit: Ints) -> Ints:
+    return np.maximum(0, np.minimum(np.floor(level * tiles).astype(np.int64), limit) - before)
