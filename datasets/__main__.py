@@ -1,12 +1,17 @@
-"""`python -m datasets`: check a dataset, make one, or stitch a scene that was cut into parts."""
+"""`python -m datasets`: check a dataset, tell its class coverage, make one, or stitch a cut scene."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from segmenter.errors import EXIT_SOME_FAILED, run_script
+from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, run_script
+
+_BATCHES = (16, 32, 64, 128)
+_LARGEST_BATCH = 65_536
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,16 +27,24 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "check", help="audit the dataset of a recipe; exit code 0 only if it is clean"
     )
-    check.add_argument("config", type=Path, metavar="CONFIG", help="recipe (YAML)")
-    check.add_argument(
-        *("--set", "-s"),
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a setting, as dataset.root=/data",
-    )
+    _add_recipe(check)
     check.add_argument("--all", action="store_true", help="print every finding and file, not only the first")
     check.set_defaults(run=_check)
+
+    coverage = commands.add_parser(
+        "coverage", help="which classes batches hold, at random and as planned, and what limits it"
+    )
+    _add_recipe(coverage)
+    coverage.add_argument("--split", choices=("train", "validation", "test"), default="train")
+    coverage.add_argument(
+        "--batch", metavar="N,N,…", help="global batch sizes (default: 16,32,64,128 and the recipe's own)"
+    )
+    coverage.add_argument(
+        "--run", type=Path, metavar="DIR", dest="run_dir", help="a run whose steps to set beside the plan"
+    )
+    coverage.add_argument("--report", type=Path, metavar="FILE.html", help="write all of it as one HTML page")
+    coverage.add_argument("--json", type=Path, metavar="FILE.json", help="write all of it as JSON")
+    coverage.set_defaults(run=_coverage)
 
     make = commands.add_parser(
         "make", help="make imagery in the layout of a published dataset, to try things on"
@@ -57,6 +70,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="recipe (YAML)")
+    parser.add_argument(
+        *("--set", "-s"),
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a setting, as dataset.root=/data",
+    )
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -72,6 +96,61 @@ def _check(args: argparse.Namespace) -> int:
     report = check_dataset(load_dataset(load_recipe(args.config, args.set)))
     print(report.text(everything=args.all))
     return 0 if report.clean else EXIT_SOME_FAILED
+
+
+def _coverage(args: argparse.Namespace) -> int:
+    from datasets import load_dataset
+    from segmenter.config import load_recipe
+    from segmenter.diagnosis import diagnose, table
+    from segmenter.files import write_whole
+    from segmenter.index import build_index
+
+    recipe = load_recipe(args.config, args.set)
+    batches = _batches(args.batch, recipe.training.global_batch)
+    for path in filter(None, (args.json, args.report)):  # before any work is done
+        _check_writable(path)
+    dataset = load_dataset(recipe)
+    if not dataset.of(args.split):
+        raise DatasetError(f"{dataset.root}: expected scenes of the split {args.split}, there are none")
+    for file, reason in dataset.unused:
+        print(f"left out: {file}: {reason}")
+    for note in dataset.notes:
+        print(note)
+    found = diagnose(recipe, dataset, build_index(dataset, args.split, recipe.tiles), batches, args.run_dir)
+    print(table(found))
+    if args.json:
+        write_whole(args.json, (json.dumps(found, allow_nan=False) + "\n").encode())
+    if args.report:
+        from segmenter.report import html_report
+
+        write_whole(args.report, html_report(found).encode())
+    for path in filter(None, (args.json, args.report)):
+        print(f"written: {path}")
+    return 0
+
+
+def _batches(text: str | None, own: int) -> list[int]:
+    """Batch sizes in order: those of a list with commas, else the usual ones and the recipe's own."""
+    if text is None:
+        return sorted({*_BATCHES, own})
+    try:
+        sizes = {int(part) for part in text.split(",")}
+    except ValueError:
+        sizes = {0}
+    if not all(1 <= size <= _LARGEST_BATCH for size in sizes):
+        raise ConfigError(
+            f"--batch: expected whole numbers of tiles in 1 … {_LARGEST_BATCH}, as in 16,32,64, got {text!r}"
+        )
+    return sorted(sizes)
+
+
+def _check_writable(path: Path) -> None:
+    if path.is_dir():
+        raise SegmenterError(f"{path}: expected the name of a file to write, it is a folder")
+    if not path.parent.is_dir():
+        raise SegmenterError(f"{path}: cannot write there, there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise SegmenterError(f"{path}: cannot write to the folder {path.parent}; name a file elsewhere")
 
 
 def _make(args: argparse.Namespace) -> int:

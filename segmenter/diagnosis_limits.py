@@ -1,0 +1,272 @@
+"""Which class limits coverage, and what would lift it: batch size, `min_pixels`, larger tiles, labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.coverage import ClassStatistics, holds, scene_pixels
+from segmenter.errors import DatasetError
+from segmenter.index import TileIndex
+from segmenter.sampler import Plan, plan
+from segmenter.scenes import Dataset
+from segmenter.schema import Recipe, SamplingConfig
+
+__all__ = ["REPLICAS", "limit", "planned"]
+
+REPLICAS = 4
+"""Devices that a row is thought to be dealt to: the server that this program is for has four."""
+_LEAST_PIXELS = 32
+"""The lowest `min_pixels` that a recipe may have."""
+_LARGEST_TILE = 4096
+_PRACTICAL_BATCH = 1024
+"""No set of cards that this program is for takes more tiles in one step."""
+_WORTH_IT = 1.25
+"""Larger tiles are worth a line where a class is in so many times the share of them."""
+_NAMED_SCENES = 5
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The class that limits, and all that the texts need."""
+
+    recipe: Recipe
+    dataset: Dataset
+    index: TileIndex
+    statistics: ClassStatistics
+    id: int
+
+    @property
+    def name(self) -> str:
+        return self.dataset.classes.names[self.id]
+
+    @property
+    def tiles(self) -> int:
+        return len(self.index)
+
+    @property
+    def held(self) -> int:
+        """Tiles that hold the class."""
+        return int(self.statistics.tiles_K[self.id])
+
+    @property
+    def batch(self) -> int:
+        return self.recipe.training.global_batch
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch without repeats."""
+        return -(-self.tiles // self.batch)
+
+
+def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> Plan:
+    """The plan of the first epoch at a batch size; `relaxed` where the recipe plans nothing.
+
+    Raises:
+        DatasetError: where the recipe's rules refuse it.
+    """
+    recipe = _relaxed(recipe) if recipe.sampling.coverage == "off" else recipe
+    names = dataset.classes.names
+    return plan(index.counts_NK, batch, recipe.sampling, recipe.seed, 0, names=names, replicas=REPLICAS)
+
+
+def limit(recipe: Recipe, dataset: Dataset, index: TileIndex, statistics: ClassStatistics) -> dict[str, Any]:
+    """The `limit` section of a diagnosis: the class held by the fewest tiles, why, and the levers.
+
+    A class that has pixels and yet is held by no tile comes before all others.
+    """
+    absent = [name for name, n in zip(dataset.classes.names, statistics.pixels_K, strict=True) if n == 0]
+    nowhere = [{"lever": "label", "text": _no_pixel(absent)}] if absent else []
+    seen = np.flatnonzero(statistics.pixels_K > 0)
+    if not len(seen):
+        return {"class": None, "why": "no tile shows a pixel of any class", "levers": nowhere}
+    rarest = min(seen, key=lambda c: (statistics.tiles_K[c], statistics.pixels_K[c]))
+    case = _Case(recipe, dataset, index, statistics, int(rarest))
+    texts = [
+        ("batch", _batch(case)),
+        ("min_pixels", _min_pixels(case)),
+        ("tile_size", _tile_size(case)),
+        ("label", _label(case)),
+    ]
+    levers = [{"lever": lever, "text": text} for lever, text in texts if text]
+    return {"class": case.id, "why": _why(case), "levers": levers + nowhere}
+
+
+def _no_pixel(names: list[str]) -> str:
+    verb, them = ("has", "it") if len(names) == 1 else ("have", "them")
+    return (
+        f"{', '.join(names)} {verb} no labelled pixel in these tiles, so nothing can be promised for {them}: "
+        f"label scenes that show {them}."
+    )
+
+
+# --------------------------------------------------------------------------------------------- why
+
+
+def _why(case: _Case) -> str:
+    name, pixels = case.name, case.recipe.sampling.min_pixels
+    if case.held == 0:
+        scenes = _count(int(case.statistics.scenes_K[case.id]), "scene")
+        total = _count(int(case.statistics.pixels_K[case.id]), "pixel")
+        return f"{name} has {total} in {scenes}, but no tile shows {pixels} of them: no batch holds it."
+    share = case.held / case.tiles
+    text = f"{name} is held by the fewest tiles: {case.held} of {case.tiles} ({share:.2%}). "
+    return text + _at_the_recipes_batch(case)
+
+
+def _at_the_recipes_batch(case: _Case) -> str:
+    at = f"At the recipe's global batch of {case.batch} an epoch has"
+    try:
+        result = planned(case.dataset, case.index, case.recipe, case.batch)
+    except DatasetError as error:
+        return f"At the recipe's global batch of {case.batch} no epoch is planned: {error}."
+    steps = _count(result.steps, "step")
+    if case.id in result.best_effort:
+        most = 1 + case.recipe.sampling.max_repeats_per_tile
+        return (
+            f"{at} {steps}: more than these tiles serve when shown {most} times each, so it is best effort."
+        )
+    if result.steps > case.held:
+        return f"{at} {steps}, so tiles that hold it are repeated {result.steps - case.held} times at least."
+    text = f"{at} {steps}, no more than tiles that hold it: it forces no repeats."
+    if result.coverage_repeats:
+        text += (
+            f" How the classes fall together costs {_count(result.coverage_repeats, 'repeat')} all the same."
+        )
+    return text
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+# ------------------------------------------------------------------------------------------ levers
+
+
+def _batch(case: _Case) -> str:
+    """The batch from which an epoch has no more steps than tiles that hold the class."""
+    if case.held == 0:
+        return ""
+    need = _four(-(-case.tiles // case.held))
+    if need <= case.batch:
+        return (
+            f"The recipe's {case.batch} is enough: from a global batch of {need} on, {case.name} forces no "
+            "repeats."
+        )
+    steps = -(-case.tiles // need)
+    text = (
+        f"From a global batch of {need} on (the recipe has {case.batch}) an epoch has no more steps "
+        f"({steps}) than tiles with {case.name} ({case.held}), and it forces no repeats"
+    )
+    text += _rest_of_the_plan(case, need)
+    if need > _PRACTICAL_BATCH:
+        text += " That is no practical batch: more tiles that hold it are needed."
+    return text + _promised_from(case)
+
+
+def _four(number: int) -> int:
+    """Up to a multiple of four: the same share for each of four replicas."""
+    return -(-number // 4) * 4
+
+
+def _rest_of_the_plan(case: _Case, batch: int) -> str:
+    relaxed = _relaxed(case.recipe)
+    try:
+        repeats = planned(case.dataset, case.index, relaxed, batch).coverage_repeats
+    except DatasetError:
+        return "."
+    if repeats == 0:
+        return "; the plan at that size repeats nothing."
+    return f"; how the classes fall together costs {_count(repeats, 'repeat')} all the same."
+
+
+def _promised_from(case: _Case) -> str:
+    """For a class that is best effort now: the batch from which it is promised, with repeats."""
+    relaxed = _relaxed(case.recipe)
+    most = case.held * (1 + case.recipe.sampling.max_repeats_per_tile)
+    enough = _four(-(-case.tiles // most))
+    try:
+        now = planned(case.dataset, case.index, relaxed, case.batch)
+        then = planned(case.dataset, case.index, relaxed, enough)
+    except DatasetError:
+        return ""
+    if case.id in now.best_effort and case.id in then.promised:
+        return f" From {enough} on it is promised, with repeats."
+    return ""
+
+
+def _relaxed(recipe: Recipe) -> Recipe:
+    sampling: SamplingConfig = recipe.sampling.model_copy(update={"coverage": "relaxed"})
+    return recipe.model_copy(update={"sampling": sampling})
+
+
+def _min_pixels(case: _Case) -> str:
+    """What the lowest `min_pixels` would give; nothing to say where the recipe has it."""
+    pixels = case.recipe.sampling.min_pixels
+    would = int(holds(case.index.counts_NK[:, case.id], _LEAST_PIXELS).sum())
+    if would <= case.held:
+        return ""
+    return (
+        f"With sampling.min_pixels: {_LEAST_PIXELS} instead of {pixels}, {_count(would, 'tile')} would hold "
+        f"{case.name} instead of {case.held}; lower it no further, a few pixels teach little."
+    )
+
+
+def _tile_size(case: _Case) -> str:
+    """What tiles of twice the side would hold, by taking neighbours together; where they are needed."""
+    if case.held >= case.steps:
+        return ""
+    side = case.index.tile.height
+    joined_NK = _joined(case.index)
+    larger = len(joined_NK)
+    if 2 * side > _LARGEST_TILE or larger > 0.6 * case.tiles:  # most scenes are hardly larger than a tile
+        return ""
+    held = int(holds(joined_NK[:, case.id], case.recipe.sampling.min_pixels).sum())
+    if held == 0 or held * case.tiles < _WORTH_IT * case.held * larger:
+        return ""
+    return (
+        f"Tiles of {2 * side} px instead of {side} would hold {case.name} in about {held / larger:.1%} of "
+        f"them instead of {case.held / case.tiles:.1%}, enough for every step from a global batch of "
+        f"{_four(-(-larger // held))} on; a tile then takes four times the memory."
+    )
+
+
+def _joined(index: TileIndex) -> NDArray[np.int64]:
+    """(blocks, classes): counts of 2×2 neighbouring tiles taken together.
+
+    Where tiles overlap, the largest count of the four: their sum would count pixels twice.
+    """
+    key = np.stack(
+        [index.scene_N, index.row_N // (2 * index.tile.height), index.col_N // (2 * index.tile.width)]
+    )
+    _, block_N = np.unique(key, axis=1, return_inverse=True)
+    joined = np.zeros((int(block_N.max()) + 1, index.counts_NK.shape[1]), np.int64)
+    overlap = bool((index.row_N % index.tile.height).any() or (index.col_N % index.tile.width).any())
+    (np.maximum if overlap else np.add).at(joined, block_N.reshape(-1), index.counts_NK)
+    return joined
+
+
+def _label(case: _Case) -> str:
+    """Scenes where the class occurs most, and how many tiles are missing."""
+    index, c = case.index, case.id
+    here_N = holds(index.counts_NK[:, c], case.recipe.sampling.min_pixels)
+    tiles_S = np.bincount(index.scene_N[here_N], minlength=len(index.scenes))
+    pixels_SK = scene_pixels(index.counts_NK, index.scene_N, len(index.scenes))
+    share_S = pixels_SK[:, c] / np.maximum(pixels_SK.sum(axis=1), 1)
+    most = [int(s) for s in np.lexsort((-share_S, -tiles_S))[:_NAMED_SCENES] if pixels_SK[s, c] > 0]
+    named = ", ".join(
+        f"{index.scenes[s].name} ({_count(int(tiles_S[s]), 'tile')}, {share_S[s]:.2%} of its pixels)"
+        for s in most
+    )
+    scenes = int(case.statistics.scenes_K[c])
+    there = len(np.unique(index.scene_N))
+    text = f"{case.name} is in {scenes} of {there} scenes, most of all in {named}: label more of their kind."
+    missing = -(-(case.tiles - case.batch * case.held) // (case.batch - 1)) if case.batch > 1 else 0
+    if missing > 0:
+        text += (
+            f" {_count(missing, 'more tile')} with it would do at the recipe's global batch of {case.batch}."
+        )
+    return text

@@ -1,0 +1,118 @@
+"""What coverage the steps of a run really had, read from its log; imports no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.checkpoint import load_run
+from segmenter.errors import CheckpointError
+
+__all__ = ["run_coverage"]
+
+_MOST_POINTS = 400
+"""Points of the history; of a longer log neighbouring lines are taken together."""
+
+
+def run_coverage(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The `run` section of a diagnosis, from a run directory.
+
+    Promised is what every line of the log promises, best effort what any line could not.
+
+    Args:
+        names: of the classes that the run is expected to have, in order.
+
+    Raises:
+        CheckpointError: there is no log, it holds no coverage, or the run has other classes.
+    """
+    lines = _lines(path / "log.jsonl")
+    _check_classes(path, lines, names)
+    steps, held_LK = _numbers(lines, "steps"), np.array([line["held_steps"] for line in lines], np.int64)
+    drawn = max(1, int(_numbers(lines, "tiles_drawn").sum()))
+    promised = set.intersection(*(set(line.get("promised", ())) for line in lines))
+    best_effort = set.union(*(set(line.get("best_effort", ())) for line in lines))
+    return {
+        "path": str(path),
+        "steps": int(steps.sum()),
+        "short_steps": int(_numbers(lines, "short_steps").sum()),
+        "promised": sorted(int(c) for c in promised),
+        "best_effort": sorted(int(c) for c in best_effort),
+        "held_share": _shares(held_LK, steps),
+        "tiles_drawn": int(_numbers(lines, "tiles_drawn").sum()),
+        "redrawn": float(_numbers(lines, "tiles_redrawn").sum() / drawn),
+        "replaced": float(_numbers(lines, "tiles_replaced").sum() / drawn),
+        "history": _history(lines, held_LK, steps),
+    }
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """The lines of a log that tell of coverage: those of training, not of validation."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise CheckpointError(
+            f"{file}: expected the log of a run as train.py leaves it, cannot read it: {error.strerror}"
+        ) from None
+    found = [record for line in text.splitlines() if "held_steps" in (record := _record(line))]
+    if not found:
+        raise CheckpointError(
+            f"{file}: expected lines of training with the classes their steps held, there are none; the run "
+            "has not begun, or is of a version that did not count them"
+        )
+    return found
+
+
+def _record(line: str) -> dict[str, Any]:
+    """A line's record; a line that was being written when the process was killed is none."""
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _check_classes(path: Path, lines: list[dict[str, Any]], names: Sequence[str]) -> None:
+    what = "name a run of this recipe with --run"
+    if (path / "run.json").is_file():
+        theirs = load_run(path).classes.names
+        if theirs != list(names):
+            raise CheckpointError(
+                f"{path}: expected the recipe's classes ({', '.join(names)}), the run has "
+                f"{', '.join(theirs)}; {what}"
+            )
+    for line in lines:
+        held = line["held_steps"]
+        count = len(held) if isinstance(held, list) else 0
+        if count != len(names):
+            raise CheckpointError(
+                f"{path / 'log.jsonl'}: expected steps of the recipe's {len(names)} classes, got {count} "
+                f"at step {line.get('step')}; {what}"
+            )
+
+
+def _numbers(lines: list[dict[str, Any]], key: str) -> NDArray[np.int64]:
+    return np.array([line.get(key, 0) for line in lines], np.int64)
+
+
+def _shares(held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]) -> list[float]:
+    shares = held_LK.sum(axis=0) / max(1, int(steps_L.sum()))
+    return [float(share) for share in shares]
+
+
+def _history(
+    lines: list[dict[str, Any]], held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """Share of the steps that held each class, line by line."""
+    part = np.arange(len(lines)) * min(len(lines), _MOST_POINTS) // len(lines)
+    starts = np.flatnonzero(np.diff(part, prepend=-1))
+    history = []
+    for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
+        last = lines[stop - 1]
+        share = _shares(held_LK[start:stop], steps_L[start:stop])
+        history.append({"step": int(last["step"]), "epoch": int(last.get("epoch", 0)), "held_share": share})
+    return history

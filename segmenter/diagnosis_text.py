@@ -1,0 +1,155 @@
+"""A diagnosis in short, for the terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["table"]
+
+_WIDTH = 100
+Data = dict[str, Any]
+
+
+def table(diagnosis: Data) -> str:
+    """The facts of a diagnosis as a compact text: classes, forecast, plan against shuffle, limits, run."""
+    parts = [_head(diagnosis), _classes(diagnosis), _forecast(diagnosis), _plans(diagnosis)]
+    parts += [_limit(diagnosis["limit"])]
+    if diagnosis["run"] is not None:
+        parts.append(_run(diagnosis))
+    return "\n\n".join(parts)
+
+
+def _head(diagnosis: Data) -> str:
+    left_out = f", {diagnosis['left_out']} left out (min_labelled)" if diagnosis["left_out"] else ""
+    overlap = f" with {diagnosis['overlap_px']} px overlap" if diagnosis["overlap_px"] else ""
+    return _wrapped(
+        f"{_shown(diagnosis['dataset'])}, {diagnosis['split']}: {diagnosis['scenes']} scenes, "
+        f"{diagnosis['tiles']} tiles of {diagnosis['tile_px']} px{overlap}{left_out}; a tile holds a class "
+        f"from {diagnosis['min_pixels']} pixels on"
+    )
+
+
+def _classes(diagnosis: Data) -> str:
+    tiles = diagnosis["tiles"]
+    rows = [
+        [
+            _shown(c["name"]),
+            str(c["tiles"]),
+            _percent(c["tiles"] / tiles, 2),
+            str(c["pixels"]),
+            _percent(c["share"], 3),
+            str(c["scenes"]),
+        ]
+        for c in diagnosis["classes"]
+    ]
+    head = ["class", "held by tiles", "of all", "pixels", "of all", "scenes"]
+    counts = [(i, n) for i, n in enumerate(diagnosis["tiles_by_classes"]) if n]
+    spread = ", ".join(f"{i}: {_percent(n / tiles, 1)}" for i, n in counts)
+    return _grid(head, rows) + "\n" + _wrapped(f"classes in a tile: {spread}")
+
+
+def _forecast(diagnosis: Data) -> str:
+    said = diagnosis["forecast"]
+    exact = said["method"] == "exact"
+    rows = [
+        [
+            str(one["batch"]),
+            _percent(one["probability"], 2) + ("" if exact else f" ± {one['error']:.2%}"),
+            f"{one['expected_classes']:.2f}",
+        ]
+        for one in said["batches"]
+    ]
+    title = f"a random batch, {'exactly' if exact else 'simulated'}, of the {len(said['classes'])} classes"
+    needed = ", ".join(f"{size} tiles for {share} %" for share, size in said["needed"].items())
+    head = ["batch", "holds all", "holds on average"]
+    return f"{title}:\n{_grid(head, rows)}\nto hold all: {needed}"
+
+
+def _plans(diagnosis: Data) -> str:
+    made = [p for p in diagnosis["plans"] if not p["refused"]]
+    lines = ["an epoch of the plan, and in brackets of a shuffle:"]
+    if made:
+        c = diagnosis["limit"]["class"]
+        head = ["batch", "steps", "repeats", "at least", "fillers", "steps with all", "classes a step"]
+        head += [f"on 1 of {made[0]['replicas']} devices"]
+        head += [] if c is None else [f"longest wait for {_names(diagnosis, [c])}"]
+        lines.append(_grid(head, [_plan_row(p, c) for p in made]))
+    for one in diagnosis["plans"]:
+        if one["refused"]:
+            lines.append(_wrapped(f"batch {one['batch']}: {_shown(one['refused'])}"))
+        elif one["best_effort"]:
+            names = _names(diagnosis, one["best_effort"])
+            lines.append(_wrapped(f"batch {one['batch']}: not promised, best effort: {names}"))
+    return "\n".join(lines)
+
+
+def _plan_row(one: Data, limiting: int | None) -> list[str]:
+    plan, shuffle = one["plan"], one["shuffle"]
+    row = [str(one[key]) for key in ("batch", "steps", "coverage_repeats", "repeats_bound", "fillers")]
+    row.append(f"{_percent(plan['complete_steps'], 1)} ({_percent(shuffle['complete_steps'], 1)})")
+    for key in ("classes_per_step", "classes_per_replica"):
+        row.append(f"{plan[key]:.2f} ({shuffle[key]:.2f})")
+    if limiting is not None:
+        waits = [side["longest_gap"][limiting] for side in (plan, shuffle)]
+        row.append("{} ({}) steps".format(*("never seen" if wait is None else wait for wait in waits)))
+    return row
+
+
+def _limit(limit: Data) -> str:
+    levers = [_wrapped(f"- {_shown(lever['text'])}", indent="  ") for lever in limit["levers"]]
+    return "\n".join([_wrapped(_shown(f"what limits: {limit['why']}")), *levers])
+
+
+def _run(diagnosis: Data) -> str:
+    run = diagnosis["run"]
+    text = (
+        f"run {_shown(run['path'])}: {run['steps']} steps, {run['short_steps']} short of a promised class; "
+        f"of {run['tiles_drawn']} tiles {run['redrawn']:.2%} drawn again, {run['replaced']:.2%} replaced"
+    )
+    rows = []
+    for c in diagnosis["classes"]:
+        promise = (
+            "yes" if c["id"] in run["promised"] else "best effort" if c["id"] in run["best_effort"] else "-"
+        )
+        rows.append([_shown(c["name"]), promise, _percent(run["held_share"][c["id"]], 2)])
+    return _wrapped(text) + "\n" + _grid(["class", "promised", "in steps"], rows)
+
+
+# ------------------------------------------------------------------------------------------ layout
+
+
+def _percent(share: float, digits: int) -> str:
+    """A share as a percentage that is 100 or 0 only where it is exactly that."""
+    text, least = f"{share:.{digits}%}", 10.0**-digits
+    if 0 < share < 1 and float(text[:-1]) in (0, 100):
+        return f"<{least:.{digits}f}%" if share < 0.5 else f">{100 - least:.{digits}f}%"
+    return text
+
+
+def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns: texts in the first to the left, all else to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for row in (head, *rows):
+        first = row[0].ljust(widths[0])
+        rest = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  " + "  ".join([first, *rest]).rstrip())
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    following = indent + "  "
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=following, break_long_words=False
+    )
+
+
+def _names(diagnosis: Data, ids: Sequence[int]) -> str:
+    return ", ".join(_shown(diagnosis["classes"][c]["name"]) for c in ids)
+
+
+def _shown(text: str) -> str:
+    """Names as they are, but for what would move a terminal's cursor."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
