@@ -224,6 +224,11 @@ class SamplingConfig(Section):
         "deal each row so that every device sees as many classes as it can; guarantee: plan all for each",
     )
 
+    @field_validator("coverage", "per_replica", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: object) -> object:
+        return "off" if value is False else value  # YAML reads a bare `off` as false
+
 
 class AugmentationConfig(Section):
     """Random changes of a tile; 0 turns one off. Geometry moves the label along."""

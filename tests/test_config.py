@@ -172,6 +172,12 @@ def test_a_file_that_is_no_recipe_is_refused(text: str, message: str, write: Cal
         load_recipe(write(text))
 
 
+def test_a_bare_off_is_the_word_not_false(write: Callable[[str], Path]) -> None:
+    text = "name: x\ndataset: {kind: potsdam, root: d}\nsampling: {coverage: off, per_replica: off}\n"
+    recipe = load_recipe(write(text), ["sampling.coverage=off"])
+    assert (recipe.sampling.coverage, recipe.sampling.per_replica) == ("off", "off")
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.yaml: cannot read the recipe: .*see configs/"):
         load_recipe(tmp_path / "nothing.yaml")
