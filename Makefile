@@ -19,12 +19,12 @@ $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.11 or say make PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@echo "Installing the $(EXTRA) environment into $(VENV) (some minutes the first time) ..."
-	@$(PIP) -e '.[$(EXTRA)]'
+	@$(PIP) -e '.[$(EXTRA),report]'
 	@echo $(EXTRA) > $(VENV)/.extra
 	@touch $@
 
 $(VENV)/.stamp-$(EXTRA)-%: $(VENV)/.stamp-$(EXTRA)
-	@$(PIP) -e '.[$(EXTRA),$*]'
+	@$(PIP) -e '.[$(EXTRA),report,$*]'
 	@touch $@
 
 # The demo runs the commands that a user would run, on imagery that it makes.
