@@ -1,4 +1,4 @@
-"""Law 1 over full epochs of the recipes as they are: on look-alike imagery, and on real imagery where it is."""
+"""Law 1 over full epochs of the recipes as they are, on look-alike and, where it is, on real imagery."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmenter.dealing import classes_seen
 from segmenter.sampler import deal
+from segmenter.sampler.dealing import classes_seen
 
 
 @given(st.integers(0, 10_000), st.sampled_from([(16, 16, 16, 16), (5, 4), (3, 3, 2), (1, 2, 0, 4), (7,)]))

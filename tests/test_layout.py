@@ -27,7 +27,12 @@ GROUND_FLOOR = {
     *("raster", "raster_write", "pairs", "parallel", "index"),
 }
 # Of two modules here, the earlier never reaches the later, by whatever way.
-CHAIN = ("errors", "geometry", "tiling", "raster", "index", "coverage", "sampler", "pipeline", "trainer")
+CHAIN = (
+    *("errors", "geometry", "tiling", "raster", "index", "coverage", "sampler", "batches", "pipeline"),
+    *("trainer",),
+)
+# The diagnosis stands beside training, above the sampler.
+DIAGNOSIS_CHAIN = ("index", "coverage", "sampler", "diagnosis", "report")
 
 
 def _sources() -> dict[str, Path]:
@@ -103,14 +108,16 @@ def test_datasets_use_only_the_ground_floor() -> None:
     assert used <= {f"segmenter.{name}" for name in GROUND_FLOOR}
 
 
-def test_the_arrows_of_the_chain_point_one_way() -> None:
-    chain = [f"segmenter.{name}" for name in CHAIN]
+@pytest.mark.parametrize("names", [CHAIN, DIAGNOSIS_CHAIN])
+def test_the_arrows_of_the_chain_point_one_way(names: tuple[str, ...]) -> None:
+    chain = [f"segmenter.{name}" for name in names]
     wrong = [
         f"{early} reaches {late}"
         for i, early in enumerate(chain)
         for late in chain[i + 1 :]
         if late in _reached(early)
     ]
+    assert set(chain) <= set(SOURCES)
     assert wrong == []
     assert GRAPH["segmenter.errors"] == set()
 

@@ -21,7 +21,7 @@ from made_diagnosis import HOSTILE, NAIC, NAIC_RATES, POTSDAM, made_diagnosis
 
 from segmenter.errors import SegmenterError
 from segmenter.report import headline, html_report
-from segmenter.report_html import escaped, label, listed, percent
+from segmenter.report.html import escaped, label, listed, percent
 
 VOID = {"meta", "link", "br"}
 RATES = (0.9, 0.5, 0.3, 0.2, 0.1, 0.05, 0.4, 0.6)

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.covering import Cover, TooRareError, cover
-from segmenter.dealing import deal
 from segmenter.errors import DatasetError
-from segmenter.kinds import MOST_CLASSES, Kinds, class_codes, numbered, projected, smallest_batch
-from segmenter.rows import lay_out, shuffled
+from segmenter.sampler.covering import Cover, TooRareError, cover
+from segmenter.sampler.kinds import MOST_CLASSES, Kinds, class_codes, numbered, projected, smallest_batch
+from segmenter.sampler.rows import lay_out, shuffled
 from segmenter.schema import SamplingConfig
-
-__all__ = ["Plan", "deal", "held_by_rows", "plan", "plan_epoch"]
 
 Tiles = NDArray[np.int64]
 

@@ -6,8 +6,10 @@ what it shows, a text on how to read it, and its numbers as a table.
 
 from __future__ import annotations
 
-from segmenter import report_charts, report_plans, report_run
-from segmenter.report_html import (
+from segmenter.report import charts as report_charts
+from segmenter.report import plans as report_plans
+from segmenter.report import run as report_run
+from segmenter.report.html import (
     Chart,
     Html,
     counted,
@@ -23,8 +25,8 @@ from segmenter.report_html import (
     section,
     table,
 )
-from segmenter.report_layout import Data, names, order
-from segmenter.report_maps import map_data, map_section
+from segmenter.report.layout import Data, names, order
+from segmenter.report.maps import map_data, map_section
 
 VERSION = 1  # of the diagnosis' schema
 _USUAL_BATCH = 64

@@ -15,17 +15,14 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from segmenter.coverage import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
-from segmenter.diagnosis_limits import REPLICAS, limit, planned
-from segmenter.diagnosis_maps import class_maps
-from segmenter.diagnosis_run import run_coverage
-from segmenter.diagnosis_text import table
+from segmenter.diagnosis.limits import REPLICAS, limit, planned
+from segmenter.diagnosis.maps import class_maps
+from segmenter.diagnosis.run import run_coverage
 from segmenter.errors import DatasetError
 from segmenter.index import TileIndex
 from segmenter.sampler import deal, plan
 from segmenter.scenes import Dataset
 from segmenter.schema import Recipe
-
-__all__ = ["VERSION", "diagnose", "table"]
 
 VERSION = 1
 """Of the layout of a diagnosis; it changes where an older reader would misread it."""
@@ -56,7 +53,8 @@ def diagnose(
         progress: show bars on stderr.
 
     Returns:
-        version, dataset, split, scenes, tiles, left_out, tile_px, overlap_px, min_pixels: what was looked at.
+        version, dataset, split, scenes, tiles, left_out, tile_px, overlap_px, min_pixels, global_batch: what
+            was looked at, and the recipe's batch.
         classes: of each class id, name, colour, tiles that hold it, pixels, share of the pixels, scenes.
         tiles_by_classes, together: tiles that hold exactly so many classes; that hold both of two.
         maps, maps_left_out: where the classes lie; see `class_maps`.
@@ -90,6 +88,7 @@ def diagnose(
         "tile_px": index.tile.height,
         "overlap_px": recipe.tiles.overlap,
         "min_pixels": pixels,
+        "global_batch": recipe.training.global_batch,
         "classes": _classes(dataset, statistics),
         "tiles_by_classes": statistics.tiles_by_classes.tolist(),
         "together": statistics.together_KK.tolist(),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from segmenter.report_html import Chart, Html, counted, lines, percent, plain, table
-from segmenter.report_layout import (
+from segmenter.report.html import Chart, Html, counted, lines, percent, plain, table
+from segmenter.report.layout import (
     COLOUR_BAR,
     HOVER,
     INK,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.kinds import Kinds
+from segmenter.sampler.kinds import Kinds
 
 _CELLS = 4_000_000
 """Table entries over all rows: a few seconds at most."""

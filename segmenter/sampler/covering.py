@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.exact_cover import exact_rows
-from segmenter.kinds import Kinds, cover_sizes, pick, water_fill
+from segmenter.sampler.exact import exact_rows
+from segmenter.sampler.kinds import Kinds, cover_sizes, pick, water_fill
 
 Ints = NDArray[np.int64]
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from segmenter.report_html import (
+from segmenter.report.html import (
     Chart,
     Figure,
     Html,
@@ -23,7 +23,7 @@ from segmenter.report_html import (
     swatch,
     table,
 )
-from segmenter.report_layout import (
+from segmenter.report.layout import (
     COLOUR_BAR,
     GREY,
     HOVER,

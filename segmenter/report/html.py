@@ -223,9 +223,9 @@ def drawn(charts: Iterable[Chart]) -> dict[str, Any]:
 
 def page(title: str, body: Html, data: Mapping[str, Any]) -> str:
     """The whole page. `data` is what its script draws; the scripts are the page's own and the only ones."""
-    own = resources.files("segmenter")
-    script = (own / "report.js").read_text(encoding="utf-8")
-    style = (own / "report.css").read_text(encoding="utf-8")
+    own = resources.files("segmenter.report")
+    script = (own / "page.js").read_text(encoding="utf-8")
+    style = (own / "page.css").read_text(encoding="utf-8")
     scripts = [_plotly_js(), script]
     hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
     # "<" cannot end the script element when it is written as JSON's own escape.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.covering import Cover
-from segmenter.kinds import Kinds
+from segmenter.sampler.covering import Cover
+from segmenter.sampler.kinds import Kinds
 
 Tiles = NDArray[np.integer]
 

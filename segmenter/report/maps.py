@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from segmenter.report_html import (
+from segmenter.report.html import (
     Html,
     colour,
     counted,
@@ -18,7 +18,7 @@ from segmenter.report_html import (
     swatch,
     table,
 )
-from segmenter.report_layout import Data, names, order
+from segmenter.report.layout import Data, names, order
 
 _FEW_MAPS = 4  # up to so many are drawn large
 

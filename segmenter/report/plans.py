@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from segmenter.report_html import Chart, Figure, Html, counted, lines, number, percent, plain, table
-from segmenter.report_layout import (
+from segmenter.report.html import Chart, Figure, Html, counted, lines, number, percent, plain, table
+from segmenter.report.layout import (
     FILLER,
     GREY,
     HOVER,

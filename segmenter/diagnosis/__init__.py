@@ -1,0 +1,6 @@
+"""Which classes do batches hold, now and with a plan, and what limits it: facts of a recipe's coverage."""
+
+from segmenter.diagnosis.facts import VERSION, diagnose
+from segmenter.diagnosis.text import table
+
+__all__ = ["VERSION", "diagnose", "table"]
