@@ -6,9 +6,9 @@ what it shows, a text on how to read it, and its numbers as a table.
 
 from __future__ import annotations
 
-from segmenter.report import charts as report_charts
-from segmenter.report import plans as report_plans
-from segmenter.report import run as report_run
+import segmenter.report.charts as report_charts
+import segmenter.report.plans as report_plans
+import segmenter.report.run as report_run
 from segmenter.report.html import (
     Chart,
     Html,
