@@ -18,6 +18,9 @@ def main() -> int:
             ["benchmarks.colour_baseline", "configs/demo.yaml", "--set", f"dataset.root={data}"],
             ["benchmarks.memory"],
             ["benchmarks.pipeline"],
+            ["benchmarks.planning"],
+            # Half an hour in full: python -m benchmarks.coverage_help
+            ["benchmarks.coverage_help", "--quick"],
         ]
         codes = [subprocess.run([sys.executable, "-m", *call], check=False).returncode for call in calls]
     return int(any(codes))
