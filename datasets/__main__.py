@@ -109,6 +109,10 @@ def _coverage(args: argparse.Namespace) -> int:
     batches = _batches(args.batch, recipe.training.global_batch)
     for path in filter(None, (args.json, args.report)):  # before any work is done
         _check_writable(path)
+    if args.json and args.report and args.json.resolve() == args.report.resolve():
+        raise SegmenterError(
+            f"{args.json}: expected two files for --json and --report, got one name for both"
+        )
     dataset = load_dataset(recipe)
     if not dataset.of(args.split):
         raise DatasetError(f"{dataset.root}: expected scenes of the split {args.split}, there are none")

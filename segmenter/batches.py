@@ -133,7 +133,7 @@ class BatchLoader:
             i = self._place_for(block, missing[0])
             if replaced >= len(plan.promised):
                 name = self._index.scenes[int(self._index.scene_N[block.row_B[i]])].name
-                raise DatasetError(f"{name}: has changed since it was indexed; start again with --resume")
+                raise DatasetError(f"{name}: has changed since it was indexed; start a new run")
             key = replace(where, slot=block.first + i)
             block.tiles[i] = self._draw(int(block.row_B[i]), key, as_it_lies=True)
             block.held_BK[i] = self._held(block.tiles[i])

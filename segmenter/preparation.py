@@ -139,7 +139,7 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
     for name, share, held in zip(names, index.shares(), held_K, strict=True):
         note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
         lines.append(f"  {name:<{width}} {share:8.3%} of the pixels, held by {held} tiles{note}")
-    if recipe.sampling.per_replica != "guarantee":  # that plan needs the number of devices: said once known
+    if not recipe.sampling.planned_per_replica:  # that plan needs the number of devices: said once known
         first = plan(
             index.counts_NK,
             recipe.training.global_batch,

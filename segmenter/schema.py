@@ -224,6 +224,11 @@ class SamplingConfig(Section):
         "deal each row so that every device sees as many classes as it can; guarantee: plan all for each",
     )
 
+    @property
+    def planned_per_replica(self) -> bool:
+        """Whether the plan depends on the number of replicas."""
+        return self.per_replica == "guarantee" and self.coverage != "off"
+
     @field_validator("coverage", "per_replica", mode="before")
     @classmethod
     def _off_is_a_word(cls, value: object) -> object:

@@ -30,7 +30,7 @@ def start_training(
 ) -> int:
     """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it."""
     # Everything that can be refused is, before anything is written.
-    planned_for = devices.replicas if recipe.sampling.per_replica == "guarantee" else 1
+    planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
     if resume:
         run = replace(load_run(path), recipe=recipe)
         _check_same_plan(run, tiles, planned_for)

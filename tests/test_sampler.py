@@ -37,7 +37,8 @@ def check(result: Plan, counts: np.ndarray, batch: int, most: int | None) -> Non
     holders = (counts >= 32).sum(axis=0)
     scarcest = min((int(holders[c]) for c in result.promised), default=result.steps)
     rows = result.steps * result.blocks
-    assert result.repeats_bound == max(0, rows - scarcest) <= result.coverage_repeats
+    bound = max(0, rows - scarcest) if scarcest < len(counts) else 0
+    assert result.repeats_bound == bound <= result.coverage_repeats
     if most is not None:  # a filler may show a tile once more
         assert uses.max() <= 1 + most + -(-result.fillers // len(counts))
         for c in result.best_effort:  # only what would really be shown too often, at the steps it forces
@@ -136,10 +137,23 @@ def test_one_repeat_serves_several_classes() -> None:
     assert result.coverage_repeats == result.repeats_bound == result.steps - 2
 
 
-def test_a_tile_stands_in_a_row_once() -> None:
-    counts = table(300, [0.02, 0.03, 0.5], 1)
-    rows = plan_epoch(counts, 16, seed=5)
-    assert all(len(set(row)) == 16 for row in rows.tolist())
+@given(st.integers(40, 300), st.integers(2, 20), st.integers(0, 10_000))
+def test_a_tile_stands_in_a_row_once(tiles: int, batch: int, seed: int) -> None:
+    """… and a filler is a tile that is in no other place twice."""
+    counts = table(tiles, [0.05, 0.5][: seed % 3], seed)
+    result = plan(counts, batch, SamplingConfig(max_repeats_per_tile=100), seed, 0)
+    assert all(len(set(row)) == batch for row in result.rows_SB.tolist())
+    uses = np.bincount(result.rows_SB.reshape(-1), minlength=tiles)
+    if not result.coverage_repeats:
+        assert uses.max() <= 2
+
+
+@pytest.mark.parametrize("batch", [7, 64, 20_000])
+def test_fewer_tiles_than_places(batch: int) -> None:
+    counts = np.full((5, 2), 99)
+    rows = plan_epoch(counts, batch)
+    assert rows.shape == (1, batch)
+    assert np.ptp(np.bincount(rows.reshape(-1))) <= 1
 
 
 def test_too_rare_is_best_effort_and_said() -> None:
@@ -202,6 +216,46 @@ def test_what_cannot_be_planned_is_refused(counts: np.ndarray, batch: int, said:
         plan_epoch(counts, batch)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("batch", [16, 64])
+def test_many_rare_classes_that_come_together(batch: int) -> None:
+    """As in NAIC2020's second round: hundreds of kinds of tile, several classes too rare for each step."""
+    rng = np.random.default_rng(0)
+    shares = [0.3, 0.4, 0.5, 0.01, 0.008, 0.02, 0.1, 0.04, 0.5, 0.05, 0.3, 0.06, 0.4, 0.2, 0.0005]
+    site = rng.random((5000, 1)) * 2  # towns have more classes than fields
+    counts = (rng.random((5000, 15)) < np.array(shares) * site) * 100
+    check(plan(counts, batch, RELAXED, 0, 0), counts, batch, RELAXED.max_repeats_per_tile)
+
+
+def test_more_than_twenty_classes_need_as_many_places() -> None:
+    everywhere = np.ones((50, 21), np.int64) * 99
+    assert plan_epoch(everywhere, 1).shape == (50, 1)  # a class that all tiles hold asks nothing of a row
+    with pytest.raises(DatasetError, match="at least 22"):
+        plan_epoch(everywhere * (np.arange(21) != np.arange(50)[:, None]), 4)
+
+
+def test_a_class_that_will_be_given_up_refuses_nothing() -> None:
+    counts = np.zeros((1000, 3), np.int64)
+    counts[:500, 0], counts[500:, 1] = 99, 99
+    counts[0, 2] = 99  # with it promised, a row of any other tile would need three places
+    result = plan(counts, 2, RELAXED, 0, 0)
+    assert (result.promised, result.best_effort) == ((0, 1), (2,))
+
+
+def test_strict_says_what_is_wrong_where_no_batch_would_do() -> None:
+    counts = np.full((100, 2), 99)
+    counts[:, 1] = 0
+    counts[3, 1] = 20
+    with pytest.raises(DatasetError, match=r"no tile holds 32 pixels of car; no batch size would do"):
+        plan(counts, 10, SamplingConfig(coverage="strict"), 0, 0, names=("road", "car"))
+
+
+@pytest.mark.parametrize("setting", [{"seed": -1}, {"epoch": -1}, {"min_pixels": 0}, {"max_repeats": -1}])
+def test_settings_out_of_range_are_refused(setting: dict[str, int]) -> None:
+    with pytest.raises(DatasetError, match="of at least 0, got"):
+        plan_epoch(np.full((9, 2), 99), 4, **setting)
+
+
 def test_many_classes() -> None:
     """62 classes: sets of classes in 64 bits; and a shuffle takes any number."""
     counts = table(800, [0.3] * 62, 0)
@@ -241,6 +295,8 @@ def test_guarantee_gives_each_replica_every_class() -> None:
     blocks = result.rows_SB.reshape(-1, 8)
     assert held_by_rows(blocks, counts, 32).all()
     check(result, counts, 8, None)
+    off = plan(counts, 30, SamplingConfig(coverage="off", per_replica="guarantee"), 0, 0, replicas=4)
+    assert off.blocks == 1  # a shuffle promises nothing, to no replica
     with pytest.raises(DatasetError, match="multiple of the 4 devices, got 30"):
         plan(counts, 30, config, 0, 0, replicas=4)
     with pytest.raises(DatasetError, match=r"a replica's part .* at least 16"):

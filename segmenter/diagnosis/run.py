@@ -28,16 +28,25 @@ def run_coverage(path: Path, names: Sequence[str]) -> dict[str, Any]:
         names: of the classes that the run is expected to have, in order.
 
     Raises:
-        CheckpointError: there is no log, it holds no coverage, or the run has other classes.
+        CheckpointError: there is no log, it is damaged or holds no coverage, or the run has other classes.
     """
     lines = _lines(path / "log.jsonl")
     _check_classes(path, lines, names)
+    try:
+        return {"path": str(path), **_section(lines)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path / 'log.jsonl'}: damaged: expected whole numbers of steps and classes in each line of "
+            f"training ({type(error).__name__}: {error})"
+        ) from None
+
+
+def _section(lines: list[dict[str, Any]]) -> dict[str, Any]:
     steps, held_LK = _numbers(lines, "steps"), np.array([line["held_steps"] for line in lines], np.int64)
     drawn = max(1, int(_numbers(lines, "tiles_drawn").sum()))
     promised = set.intersection(*(set(line.get("promised", ())) for line in lines))
     best_effort = set.union(*(set(line.get("best_effort", ())) for line in lines))
     return {
-        "path": str(path),
         "steps": int(steps.sum()),
         "short_steps": int(_numbers(lines, "short_steps").sum()),
         "promised": sorted(int(c) for c in promised),

@@ -23,7 +23,7 @@ _TRIES = 12
 """Runs of the greedy search, each with other random choices, where none is proven the best."""
 _TRIES_SIZE = 50_000
 """… for up to so many rows × kinds; with more, two: a repeat more or less is no matter there."""
-_TABLE_CLASSES = 12
+_EXACT_REPEATS = 12
 """With up to so many classes the repeats of a row are a smallest set cover; beyond, a greedy one."""
 
 
@@ -96,7 +96,7 @@ def _beyond_first(kind_P: Ints, tiles_T: Ints) -> NDArray[np.bool_]:
 
 
 def _bound(kinds: Kinds, steps: int) -> int:
-    return max(0, steps - kinds.scarcest)
+    return max(0, steps - kinds.scarcest) if kinds.classes else 0
 
 
 def _fewest_steps(kinds: Kinds, batch: int, multiple: int) -> int:
@@ -151,7 +151,7 @@ def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
 def _sizes(kinds: Kinds, batch: int) -> NDArray[np.int8] | None:
     """For each set of classes, the fewest tiles that hold it; None where it is not worth its price."""
     crowded = batch < kinds.classes
-    return cover_sizes(kinds) if crowded or kinds.classes <= _TABLE_CLASSES else None
+    return cover_sizes(kinds) if crowded or kinds.classes <= _EXACT_REPEATS else None
 
 
 class _Greedy:

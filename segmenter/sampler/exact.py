@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +13,11 @@ from numpy.typing import NDArray
 from segmenter.sampler.kinds import Kinds
 
 _CELLS = 4_000_000
-"""Table entries over all rows: a few seconds at most."""
-_MOST_SETS = 500
-"""Minimal sets of kinds that hold all classes: 49 at most for four classes, 462 for five."""
+"""Table entries over all rows, for memory."""
+_WORK = 100_000_000
+"""Table entries over all rows and sets: a second at most."""
+_TRIED = 20_000
+"""Sets of kinds that are looked at; of four classes there are 49 minimal ones at most, of five 462."""
 _NEVER = np.int32(1 << 20)
 
 
@@ -32,9 +37,10 @@ def exact_rows(
     The least number of repeats for s rows follows from that for s − 1 rows: one row takes a minimal set of
     kinds that holds all classes; a kind with tiles left gives one for nothing, else it is a repeat.
     """
-    sets = _minimal_sets(kinds, batch)
-    search = _Search(kinds, max_repeats, most) if sets is not None else None
-    if sets is None or search is None or search.cells * (most + 1) > _CELLS:
+    search = _Search(kinds, max_repeats, most)
+    cells = search.cells * (most + 1)
+    sets = _minimal_sets(kinds, batch) if cells <= _CELLS else None
+    if sets is None or cells * len(sets) > _WORK:
         return None
     tables = [np.zeros(search.shape, np.int32)]
     for steps in range(1, most + 1):
@@ -46,37 +52,34 @@ def exact_rows(
 
 
 def _minimal_sets(kinds: Kinds, batch: int) -> list[tuple[int, ...]] | None:
-    """All sets of at most `batch` kinds that hold all classes and of which none can be left out."""
-    found: list[tuple[int, ...]] = []
+    """All sets of at most `batch` kinds that hold all classes and of which none can be left out.
+
+    None where there are too many to look at.
+    """
     codes = [int(code) for code in kinds.codes_T]
+    found: set[tuple[int, ...]] = set()
+    waiting: list[tuple[int, ...]] = [()]
+    for _ in range(_TRIED):
+        if not waiting:
+            return sorted(found)
+        chosen = waiting.pop()
+        missing = kinds.everything & ~_union(codes, chosen)
+        if not missing:
+            found.add(tuple(sorted(chosen)))
+        elif len(chosen) < batch:
+            lowest = missing & -missing  # every set has a kind for the lowest class that is missing
+            wider = [(*chosen, t) for t, code in enumerate(codes) if code & lowest]
+            waiting += [one for one in wider if _each_needed(codes, one)]
+    return None
 
-    def minimal(chosen: tuple[int, ...]) -> bool:
-        for out in chosen:
-            union = 0
-            for t in chosen:
-                union |= codes[t] if t != out else 0
-            if union == kinds.everything:
-                return False
-        return True
 
-    def extend(chosen: tuple[int, ...], held: int) -> bool:
-        if held == kinds.everything:
-            if minimal(chosen):
-                found.append(tuple(sorted(chosen)))
-            return len(found) <= 20 * _MOST_SETS
-        if len(chosen) == batch:
-            return True
-        lowest = ~held & kinds.everything
-        lowest &= -lowest  # every set has a kind for the lowest class that is missing
-        return all(
-            extend((*chosen, t), held | codes[t])
-            for t in range(len(codes))
-            if codes[t] & lowest and t not in chosen
-        )
+def _union(codes: list[int], chosen: Iterable[int]) -> int:
+    return reduce(or_, (codes[t] for t in chosen), 0)
 
-    complete = extend((), 0)
-    found = sorted(set(found))
-    return found if complete and len(found) <= _MOST_SETS else None
+
+def _each_needed(codes: list[int], chosen: tuple[int, ...]) -> bool:
+    """Whether each kind has a class that no other of them has; what it has not here it never will have."""
+    return all(codes[t] & ~_union(codes, (u for u in chosen if u != t)) for t in chosen)
 
 
 class _Search:
@@ -99,7 +102,7 @@ class _Search:
                 self._paid.append(-1)
         self.shape = tuple(shape)
         self.start = tuple(n - 1 for n in shape)
-        self.cells = int(np.prod([float(n) for n in shape]))
+        self.cells = math.prod(shape)
 
     def one_more_row(self, table: NDArray[np.int32], sets: list[tuple[int, ...]]) -> NDArray[np.int32]:
         best = np.full(self.shape, _NEVER, np.int32)

@@ -76,16 +76,23 @@ def plan_epoch(
         global_batch: tiles of a step, over all replicas; the plan does not depend on their number.
         min_pixels: see above.
         max_repeats: coverage shows no tile oftener than 1 + `max_repeats` times an epoch; a class that
-            would need more is left out of the promise. None: no limit.
+            would need more is left out of the promise, and its tiles are shown once, like any. None: no
+            limit.
         seed, epoch: the same two give the same plan; other epochs give other batches.
 
     Returns:
         (steps, global_batch) int64 tile indices.
 
     Raises:
-        DatasetError: there are no tiles, or no `global_batch` tiles hold all classes.
+        DatasetError: there are no tiles; no `global_batch` tiles hold all classes, or, with more than 20
+            classes, a row has no more places than classes; an argument is out of its range.
     """
     _check(counts, global_batch)
+    if min_pixels < 1 or (max_repeats is not None and max_repeats < 0) or min(seed, epoch) < 0:
+        raise DatasetError(
+            "expected min_pixels of at least 1, max_repeats, seed and epoch of at least 0, got "
+            f"{min_pixels}, {max_repeats}, {seed}, {epoch}"
+        )
     return _planned(counts, global_batch, min_pixels, max_repeats, _generator(seed, epoch), 1, None).rows_SB
 
 
@@ -116,7 +123,7 @@ def plan(
     if config.coverage == "off":
         rows = shuffled(len(counts_NK), global_batch, rng)
         return Plan(rows, 0, 0, True, rows.size - len(counts_NK), (), ())
-    blocks = replicas if config.per_replica == "guarantee" else 1
+    blocks = replicas if config.planned_per_replica else 1
     if global_batch % blocks:
         raise DatasetError(
             "sampling.per_replica: guarantee: expected a training.global_batch that is a multiple of the "
@@ -201,15 +208,17 @@ def _promise(
 
     As long as some class cannot be held within the limit of repeats, the rarest of these is given up.
     """
-    promised = [int(c) for c in np.flatnonzero(held_K)]
+    least = -(-int(tiles_T.sum()) // batch) if max_repeats is not None else 0
+    promised = [int(c) for c in np.flatnonzero(held_K) if held_K[c] * (1 + (max_repeats or 0)) >= least]
     while True:
-        kinds, new_T = projected(codes_T, tiles_T, promised)
+        asked = [c for c in promised if held_K[c] < tiles_T.sum()]  # what all tiles hold, any row holds
+        kinds, new_T = projected(codes_T, tiles_T, asked)
         if batch <= kinds.classes and (need := smallest_batch(kinds)) > batch:
             raise DatasetError(_too_small(batch, blocks, need, promised, names))
         try:
             needed = cover(kinds, batch, max_repeats, blocks, rng)
         except TooRareError as error:
-            rare = [c for bit, c in enumerate(promised) if error.lacking >> bit & 1]
+            rare = [c for bit, c in enumerate(asked) if error.lacking >> bit & 1]
         else:
             rare = [
                 c
@@ -240,10 +249,14 @@ def _strict_refusal(
     held_K = (counts_NK >= min_pixels).sum(axis=0)
     also = ""
     if result.best_effort:
-        also = f"; too rare for any promise: {_called(result.best_effort, names)}"
+        also = f"; too rare to be promised: {_called(result.best_effort, names)}"
+    if not result.coverage_repeats and not any(held_K[c] for c in result.best_effort):
+        return (
+            f"sampling.coverage: strict: no tile holds {min_pixels} pixels of "
+            f"{_called(result.best_effort, names)}; no batch size would do: expected such tiles, or "
+            "sampling.coverage: relaxed"
+        )
     held = [c for c in range(len(held_K)) if held_K[c]]
-    if not held:
-        return f"sampling.coverage: strict: no tile holds {min_pixels} pixels of any class{also}"
     rarest = min(held, key=lambda c: int(held_K[c]))
     enough = batch_without_repeats(counts_NK, min_pixels, result.blocks)
     return (
@@ -260,7 +273,8 @@ def batch_without_repeats(counts_NK: NDArray[np.integer], min_pixels: int, block
     """
     codes_T, _, tiles_T = numbered(class_codes(counts_NK, min_pixels))
     held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K
-    kinds, _ = projected(codes_T, tiles_T, [int(c) for c in np.flatnonzero(held_K)])
+    asked = np.flatnonzero((held_K > 0) & (held_K < tiles_T.sum()))
+    kinds, _ = projected(codes_T, tiles_T, [int(c) for c in asked])
     batch = max(-(-kinds.tiles // kinds.scarcest), smallest_batch(kinds)) if kinds.classes else 1
     while batch < kinds.tiles:
         if cover(kinds, batch, None, blocks, np.random.default_rng(0)).repeats == 0:

@@ -14,6 +14,10 @@ _SWEEPS = 4
 """Each halves what is left of the difference to rows drawn at random among all that hold every class."""
 
 
+_FILL_ROUNDS = 64
+"""Each gives every open place another tile to try: one of them is in another row, if there are several."""
+
+
 def shuffled(tiles: int, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """(steps, batch) all tiles at random; the last row is completed with others."""
     rows = -(-tiles // batch)
@@ -98,23 +102,35 @@ def _grid(
     tiles = len(rest) + int((~needed.repeat_P).sum())
     several_N = np.zeros(tiles, bool)
     several_N[tile_P[needed.repeat_P]] = True
-    _fill(grid, several_N, open_places[filled], rng)
+    if fillers:
+        _fill(grid, several_N, open_places[filled], rng)
     return grid, several_N[grid]
 
 
 def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.random.Generator) -> None:
-    """Fillers for the last open places: if possible, tiles that are in the plan once, and not in the row."""
-    tiles, batch = len(several_N), grid_SB.shape[1]
-    drawn = rng.choice(tiles, min(tiles, 2 * len(places) + int(several_N.sum())), replace=False)
-    once = drawn[~several_N[drawn]]
-    for place, tile in zip(
-        places.tolist(), _others(once if len(once) else drawn, len(places), rng).tolist(), strict=True
-    ):
-        row = grid_SB[place // batch]
-        if tile in row and len(others := np.setdiff1d(once, row)):
-            tile = int(rng.choice(others))
-        row[place % batch] = tile
-        several_N[tile] = True
+    """Fillers for the last open places: tiles that are in the plan once, and not in that row.
+
+    Where there are too few of these, any tiles, none much oftener than another.
+    """
+    batch = grid_SB.shape[1]
+    taken = np.flatnonzero(grid_SB.reshape(-1) >= 0)
+    row_N = np.empty(len(several_N), np.int32)
+    row_N[grid_SB.reshape(-1)[taken]] = taken // batch
+    waiting = rng.permutation(np.flatnonzero(~several_N))
+    places = rng.permutation(places)
+    for _ in range(_FILL_ROUNDS):
+        tiles = waiting[: len(places)]
+        fits = row_N[tiles] != places[: len(tiles)] // batch
+        grid_SB.reshape(-1)[places[: len(tiles)][fits]] = tiles[fits]
+        several_N[tiles[fits]] = True
+        places = np.concatenate([places[len(tiles) :], places[: len(tiles)][~fits]])
+        waiting = np.concatenate([waiting[len(tiles) :], tiles[~fits]])
+    if len(places):
+        uses_N = np.bincount(grid_SB[grid_SB >= 0], minlength=len(several_N))
+        least = np.flatnonzero(uses_N == uses_N.min())
+        tiles = _others(least, len(places), rng)
+        grid_SB.reshape(-1)[places] = tiles
+        several_N[tiles] = True
 
 
 def _others(pool: Tiles, number: int, rng: np.random.Generator) -> Tiles:
