@@ -17,6 +17,7 @@ def main() -> int:
         calls = [
             ["benchmarks.colour_baseline", "configs/demo.yaml", "--set", f"dataset.root={data}"],
             ["benchmarks.memory"],
+            ["benchmarks.counting"],
             ["benchmarks.pipeline"],
             ["benchmarks.planning"],
             # Half an hour in full: python -m benchmarks.coverage_help
