@@ -16,7 +16,17 @@ SCRIPTS = ("train.py", "predict.py")
 
 # The only modules that may import TensorFlow or Keras, at their top or inside functions.
 TENSORFLOW = {
-    *("checkpoint", "inference", "losses", "metrics", "model", "normalisation", "optimisers", "pipeline"),
+    *(
+        "checkpoint",
+        "hardware",
+        "inference",
+        "losses",
+        "metrics",
+        "model",
+        "normalisation",
+        "optimisers",
+        "pipeline",
+    ),
     *("schedules", "steps", "strategy", "trainer", "trainlog"),
 }
 # Wires the modules above; the scripts import it late.
