@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from segmenter.errors import ConfigError
-from segmenter.schema import FolderConfig, Naic2020Config, PotsdamConfig, Recipe, SplitByNames
+from segmenter.schema import Recipe
+from segmenter.schema_datasets import FolderConfig, Naic2020Config, PotsdamConfig, SplitByNames
 from segmenter.sections import unit_of
 
 _KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}

@@ -33,7 +33,7 @@ TENSORFLOW = {
 NEEDS_TENSORFLOW = TENSORFLOW | {"session"}
 # What loaders may use of the library; `datasets/__main__.py` wires and may use all of it.
 GROUND_FLOOR = {
-    *("errors", "files", "geometry", "tiling", "labels", "scenes", "schema", "config"),
+    *("errors", "files", "geometry", "tiling", "labels", "scenes", "schema", "schema_datasets", "config"),
     *("raster", "raster_write", "pairs", "parallel", "index"),
 }
 # Of two modules here, the earlier never reaches the later, by whatever way.
