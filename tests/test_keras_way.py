@@ -86,6 +86,6 @@ def test_in_float64_nothing_but_rounding_is_left(folder: Path) -> None:
     assert [e["miou"] for e in four["history"]] == pytest.approx(
         [e["miou"] for e in one["history"]], rel=1e-6
     )
-    # The traps, each of which this comparison sees: gradients that nobody sums, and each device's own BatchNorm.
+    # The traps, which this comparison sees: gradients that nobody sums, and each device's own BatchNorm.
     for trap in ((", for_fit=True", ""), ("synchronised=devices.replicas > 1", "synchronised=False")):
         assert difference(run(folder, example(4, *_EXACT, trap)), one) > 1e-4, trap
