@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,69 @@ def test_the_example_learns_and_four_devices_compute_what_one_does(folder: Path)
     for a, b in zip(four["history"], one["history"], strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
         assert a["miou"] == pytest.approx(b["miou"], abs=0.01)
+
+
+def _applied(tensorflow: ModuleType, gradients: list[float], **settings: Any) -> tuple[Any, Any]:
+    """The change of one weight, on each replica, by an optimiser for `fit`; and the optimiser."""
+    import keras
+
+    from segmenter.optimisers import build_optimiser
+    from segmenter.schema import TrainingConfig
+
+    tf = tensorflow
+    names = [f"CPU:{i}" for i in range(len(gradients))]
+    # Not by collectives: a second strategy that uses them over the same devices mixes up their keys.
+    strategy = tf.distribute.MirroredStrategy(names, cross_device_ops=tf.distribute.ReductionToOneDevice())
+    config = TrainingConfig(schedule="constant", warmup=0, weight_decay=0, learning_rate=1.0, **settings)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+        optimiser = build_optimiser(config, model, 100, for_fit=True)
+    (weight,) = model.trainable_variables
+
+    @tf.function
+    def step() -> None:
+        def replica() -> None:
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            optimiser.apply_gradients([(tf.reshape(tf.gather(gradients, number), (1, 1)), weight)])
+
+        strategy.run(replica)
+
+    before = weight.numpy()
+    step()
+    after = [value.numpy() for value in strategy.experimental_local_results(weight.value)]
+    return [float(value[0, 0] - before[0, 0]) for value in after], optimiser
+
+
+def test_an_optimiser_for_fit_sums_before_it_clips(tensorflow: ModuleType, four_replicas: list[str]) -> None:
+    # Nesterov momentum 0.9 from rest: the first step is 1.9 × the gradient.
+    free, _ = _applied(tensorflow, [1.0, 2.0, 3.0, 4.0], optimizer="sgd")
+    assert free == pytest.approx([-19.0] * 4, rel=1e-5)
+    clipped, _ = _applied(tensorflow, [1.0, 2.0, 3.0, 4.0], optimizer="sgd", clip_norm=1.0)
+    assert clipped == pytest.approx([-1.9] * 4, rel=1e-5)  # clipped on each replica first: −7.6
+
+
+@pytest.mark.parametrize("bad", [None, 0, 1, 3])
+def test_an_overflow_on_any_replica_is_one_on_all(
+    tensorflow: ModuleType, four_replicas: list[str], bad: int | None
+) -> None:
+    scale = 2.0**15
+    gradients = [float("nan") if i == bad else scale * (i + 1) for i in range(4)]
+    change, optimiser = _applied(tensorflow, gradients, optimizer="sgd", precision="mixed_float16")
+    skipped = bad is not None
+    assert change == pytest.approx([0.0 if skipped else -19.0] * 4, rel=1e-5)
+    assert float(optimiser.dynamic_scale.numpy()) == (scale / 2 if skipped else scale)
+    assert int(optimiser.inner_optimizer.iterations.numpy()) == (0 if skipped else 1)
+
+
+def test_the_loss_cannot_be_taken_for_a_whole_one(tensorflow: ModuleType, four_replicas: list[str]) -> None:
+    from segmenter.keras_way import GlobalLoss
+
+    loss = GlobalLoss(lambda labels, logits: tensorflow.reduce_sum(logits))
+    with (
+        tensorflow.distribute.MirroredStrategy(four_replicas).scope(),
+        pytest.raises(ValueError, match="each replica's share"),
+    ):
+        loss(np.zeros((1, 2, 2)), np.zeros((1, 2, 2, 3)))
 
 
 @pytest.mark.slow
