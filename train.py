@@ -57,7 +57,7 @@ def main() -> int:
     # --------------------------------------------------------------------------------- devices
     from segmenter import strategy
 
-    strategy.load_tensorflow(arguments.logical_devices)
+    strategy.load_tensorflow(arguments.logical_devices, log_placement=recipe.distribution.log_placement)
     devices = strategy.make_devices(recipe.distribution, arguments.logical_devices)
     print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
 

@@ -11,7 +11,7 @@ from datasets.files import Candidates, Named, assign_splits, data_root, files_un
 from segmenter.errors import ConfigError, DatasetError
 from segmenter.labels import ClassMap, Colour, LandCoverClass
 from segmenter.scenes import Dataset, Scene, Split
-from segmenter.schema import FolderConfig, FolderSplit
+from segmenter.schema_datasets import FolderConfig, FolderSplit
 
 _TOKEN = re.compile(r"\*\*/|\*|\{([^{}]*)\}|[^*{}]+|.")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out
 from segmenter.scenes import Dataset, Scene
-from segmenter.schema import Naic2020Config
+from segmenter.schema_datasets import Naic2020Config
 
 
 def load_naic2020(config: Naic2020Config) -> Dataset:

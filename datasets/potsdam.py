@@ -8,7 +8,7 @@ from datasets.classes import POTSDAM_TEST, POTSDAM_TRAIN, potsdam_classes
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under
 from segmenter.errors import DatasetError
 from segmenter.scenes import Dataset, Scene
-from segmenter.schema import PotsdamConfig
+from segmenter.schema_datasets import PotsdamConfig
 
 _IMAGE = re.compile(r"top_potsdam_(\d+)_(\d+)_(RGB|IRRG|RGBIR)\.tiff?", re.IGNORECASE)
 _LABEL = re.compile(r"top_potsdam_(\d+)_(\d+)_label(_noBoundary)?\.tiff?", re.IGNORECASE)

@@ -111,15 +111,19 @@ class Run:
 
         Raises:
             CheckpointError: no checkpoint, a damaged one, or one of another model.
+            DeviceError: the device has no memory for the model; also from the function, for a batch.
         """
-        from segmenter.strategy import load_tensorflow
+        from segmenter.hardware import let_memory_grow, load_tensorflow, memory_errors
 
         load_tensorflow()
+        let_memory_grow()
         from segmenter.inference import predict_function
         from segmenter.model import build_model
 
-        model = build_model(self.recipe.model, self.band_count, len(self.classes))
-        assign_weights(model, load_arrays(self.weights_file()), "model")
+        arrays = load_arrays(self.weights_file())
+        with memory_errors("loading the model", "is another program using the GPU?"):
+            model = build_model(self.recipe.model, self.band_count, len(self.classes))
+            assign_weights(model, arrays, "model")
         return predict_function(model, self.normalisation)
 
 

@@ -12,7 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from segmenter.errors import ConfigError
-from segmenter.schema import FolderConfig, Naic2020Config, PotsdamConfig, Recipe, SplitByNames, unit_of
+from segmenter.schema import Recipe
+from segmenter.schema_datasets import FolderConfig, Naic2020Config, PotsdamConfig, SplitByNames
+from segmenter.sections import unit_of
 
 _KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
 
@@ -108,6 +110,7 @@ def _explain(error: ErrorDetails, where: str) -> str:
         return f"{where}: {dotted}.kind: expected {', '.join(_KINDS)}, got {kind}"
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
     message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
+    message = message.replace("valid tuple", "list")
     unit = unit_of(section, location[-1]) if location else ""
     of_unit = f" ({unit})" if unit else ""
     # A whole section as the culprit would bury the message.
@@ -131,8 +134,14 @@ def _section(location: Sequence[str]) -> Any:
             model = next(iter(get_args(model)), None)
         else:
             field = getattr(model, "model_fields", {}).get(part)
-            model = field.annotation if field is not None else None
+            model = _without_none(field.annotation) if field is not None else None
     return model
+
+
+def _without_none(annotation: Any) -> Any:
+    """The section of `Section | None`; anything else as it is."""
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    return parts[0] if len(parts) == 1 and hasattr(parts[0], "model_fields") else annotation
 
 
 def _describe(section: BaseModel, depth: int) -> Iterator[str]:

@@ -35,7 +35,7 @@ class RasterError(SegmenterError):
 
 
 class DeviceError(SegmenterError):
-    """Devices asked for are not there, or can no longer be set up."""
+    """Devices asked for are not there, can no longer be set up, or have too little memory."""
 
 
 class CheckpointError(SegmenterError):

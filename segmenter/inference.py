@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from segmenter.hardware import memory_errors
 from segmenter.normalisation import Normalisation
 
 
@@ -15,7 +16,7 @@ def predict_function(model: Any, normalisation: Normalisation) -> Any:
     """(image (B, H, W, C) of any dtype, valid (B, H, W) bool) → class ids (B, H, W) uint8.
 
     Height and width are multiples of the model's stride. Normalisation and the choice of the class are
-    part of the compiled graph.
+    part of the compiled graph. The function raises a DeviceError where a batch does not fit into memory.
     """
 
     @tf.function(reduce_retracing=True)
@@ -24,7 +25,10 @@ def predict_function(model: Any, normalisation: Normalisation) -> Any:
         return tf.cast(tf.argmax(logits, axis=-1), tf.uint8)
 
     def predict(image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        ids: NDArray[np.uint8] = compiled(tf.constant(image_BHWC), tf.constant(valid_BHW)).numpy()
+        batch, height, width = valid_BHW.shape
+        doing = f"at {batch} windows of {height}×{width} pixels"
+        with memory_errors(doing, "lower prediction.batch or prediction.window (--batch, --tile)"):
+            ids: NDArray[np.uint8] = compiled(tf.constant(image_BHWC), tf.constant(valid_BHW)).numpy()
         return ids
 
     return predict

@@ -34,6 +34,28 @@ class SummedSGD(_AlreadySummed, keras.optimizers.SGD):
     """SGD with momentum on gradients that are already summed."""
 
 
+class _SumsFirst:
+    """Mix-in for Keras' own `fit`, which hands over what each replica has: first of all, sum it."""
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        return super().apply(sum_over_replicas(list(grads)), trainable_variables)  # type: ignore[misc]
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class SummingAdamW(_SumsFirst, SummedAdamW):
+    """AdamW that sums over the replicas itself, and only then clips."""
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class SummingSGD(_SumsFirst, SummedSGD):
+    """SGD with momentum that sums over the replicas itself, and only then clips."""
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class SummingLossScale(_SumsFirst, keras.optimizers.LossScaleOptimizer):
+    """A dynamic loss scale around an optimiser on summed gradients; it sums, then looks for an overflow."""
+
+
 def sum_over_replicas(gradients: list[Any]) -> list[Any]:
     """The gradients of the global batch, on every replica, in one all-reduce; to be called in a replica."""
     context = tf.distribute.get_replica_context()
@@ -42,21 +64,30 @@ def sum_over_replicas(gradients: list[Any]) -> list[Any]:
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, gradients))
 
 
-def build_optimiser(config: TrainingConfig, model: keras.Model, steps: int) -> keras.optimizers.Optimizer:
-    """The recipe's optimiser, built for the model's weights; to be called in the strategy's scope."""
+def build_optimiser(
+    config: TrainingConfig, model: keras.Model, steps: int, *, for_fit: bool = False
+) -> keras.optimizers.Optimizer:
+    """The recipe's optimiser, built for the model's weights; to be called in the strategy's scope.
+
+    It takes gradients that are summed over the replicas; with `for_fit`, each replica's own, as Keras' `fit`
+    hands them over.
+    """
+    mixed = config.precision == "mixed_float16"
+    sums = for_fit and not mixed
     common = {
         "learning_rate": schedule_of(config, steps),
         "weight_decay": config.weight_decay or None,
         "global_clipnorm": config.clip_norm or None,
     }
     if config.optimizer == "adamw":
-        optimiser = SummedAdamW(**common)
+        optimiser = (SummingAdamW if sums else SummedAdamW)(**common)
     else:
-        optimiser = SummedSGD(momentum=0.9, nesterov=True, **common)
+        optimiser = (SummingSGD if sums else SummedSGD)(momentum=0.9, nesterov=True, **common)
     # Decay on a scale or shift pulls normalisation to zero and regularises nothing.
     optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-    if config.precision == "mixed_float16":
-        optimiser = keras.optimizers.LossScaleOptimizer(optimiser)
+    if mixed:
+        wrapper = SummingLossScale if for_fit else keras.optimizers.LossScaleOptimizer
+        optimiser = wrapper(optimiser)
     # Built before the step is traced: under a strategy, variables cannot be made inside it.
     optimiser.build(model.trainable_variables)
     return optimiser

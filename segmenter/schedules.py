@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import keras
@@ -11,34 +13,124 @@ import tensorflow as tf
 from segmenter.schema import TrainingConfig
 
 
-@keras.saving.register_keras_serializable("segmenter")
-class WarmupThen(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from 0 to the peak, then `poly` (1 − t)^0.9, `cosine` ½(1 + cos πt) or `constant`.
+@dataclass(frozen=True)
+class Shape:
+    """The course of the learning rate as a share of its peak.
 
-    t runs from 0 at the end of the warm-up to 1 at `steps`. Poly: Chen et al., arXiv:1606.00915;
-    cosine: Loshchilov & Hutter, arXiv:1608.03983, without restarts.
+    Attributes:
+        kind: one of `SHAPES`.
+        warmup: steps in which it rises from 0 to 1, linearly: (step + 1) / warmup.
+        steps: of the whole training, warm-up included.
+        decay_rate, decay_steps, staircase: of `exponential`.
+        boundaries, values: of `piecewise`.
     """
 
-    def __init__(self, kind: str, peak: float, warmup: int, steps: int) -> None:
-        self.kind, self.peak, self.warmup, self.steps = kind, peak, warmup, steps
+    kind: str
+    warmup: int
+    steps: int
+    decay_rate: float = 1.0
+    decay_steps: int = 1
+    staircase: bool = False
+    boundaries: tuple[int, ...] = ()
+    values: tuple[float, ...] = (1.0,)
+
+    def share(self, step: Any) -> Any:
+        """Share of the peak in the optimiser's step number `step`, from 0; float32, exact to 2^24."""
+        now = tf.cast(step, tf.float32)
+        rising = (now + 1) / max(self.warmup, 1)
+        return tf.where(now < self.warmup, rising, SHAPES[self.kind](self, now))
+
+    def progress(self, now: Any) -> Any:
+        """From 0 at the end of the warm-up to 1 after the last step."""
+        return tf.clip_by_value((now - self.warmup) / max(self.steps - self.warmup, 1), 0.0, 1.0)
+
+
+def poly(shape: Shape, now: Any) -> Any:
+    """(1 − t)^0.9 (Chen et al., arXiv:1606.00915)."""
+    return (1 - shape.progress(now)) ** 0.9
+
+
+def cosine(shape: Shape, now: Any) -> Any:
+    """½ (1 + cos πt) (Loshchilov & Hutter, arXiv:1608.03983, without restarts)."""
+    return 0.5 * (1 + tf.cos(math.pi * shape.progress(now)))
+
+
+def constant(shape: Shape, now: Any) -> Any:
+    """1."""
+    return tf.ones_like(now)
+
+
+def exponential(shape: Shape, now: Any) -> Any:
+    """decay_rate^(s / decay_steps), s the steps since the warm-up; with a staircase, of whole decay_steps."""
+    periods = tf.maximum(now - shape.warmup, 0.0) / shape.decay_steps
+    return shape.decay_rate ** (tf.floor(periods) if shape.staircase else periods)
+
+
+def piecewise(shape: Shape, now: Any) -> Any:
+    """values[i] in the steps above boundaries[i − 1] and up to boundaries[i], counted from the first step."""
+    passed = [tf.cast(now > boundary, tf.int32) for boundary in shape.boundaries]
+    return tf.gather(tf.constant(shape.values, tf.float32), sum(passed, tf.zeros_like(now, tf.int32)))
+
+
+SHAPES: dict[str, Callable[[Shape, Any], Any]] = {
+    "poly": poly,
+    "cosine": cosine,
+    "constant": constant,
+    "exponential": exponential,
+    "piecewise": piecewise,
+}
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class WarmupThen(keras.optimizers.schedules.LearningRateSchedule):
+    """A linear warm-up to the peak, then one of `SHAPES`; `options` are the further fields of `Shape`."""
+
+    def __init__(self, kind: str, peak: float, warmup: int, steps: int, **options: Any) -> None:
+        lists = {key: tuple(value) for key, value in options.items() if isinstance(value, list)}
+        self.peak, self.shape = peak, Shape(kind, warmup, steps, **{**options, **lists})
 
     def __call__(self, step: Any) -> Any:
         """Learning rate of the optimiser's step number `step`, from 0."""
-        now = tf.cast(step, tf.float32)
-        t = tf.clip_by_value((now - self.warmup) / max(self.steps - self.warmup, 1), 0.0, 1.0)
-        after = {
-            "poly": lambda: (1 - t) ** 0.9,
-            "cosine": lambda: 0.5 * (1 + tf.cos(math.pi * t)),
-            "constant": lambda: tf.ones_like(t),
-        }[self.kind]()
-        rising = (now + 1) / max(self.warmup, 1)
-        return self.peak * tf.where(now < self.warmup, rising, after)
+        return self.peak * self.shape.share(step)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
-        return {"kind": self.kind, "peak": self.peak, "warmup": self.warmup, "steps": self.steps}
+        return {"peak": self.peak, **asdict(self.shape)}
+
+
+def peak_of(config: TrainingConfig) -> float:
+    """The peak learning rate for the recipe's global batch B, by the rule it names against reference R.
+
+    linear: × B/R (Goyal et al., arXiv:1706.02677), for SGD; sqrt: × √(B/R) (Krizhevsky, arXiv:1404.5997),
+    which keeps the variance of a step and suits Adam (Malladi et al., arXiv:2205.10287).
+    """
+    if config.reference_batch is None:
+        return config.learning_rate
+    ratio = config.global_batch / config.reference_batch
+    return config.learning_rate * (ratio if config.scaling == "linear" else math.sqrt(ratio))
 
 
 def schedule_of(config: TrainingConfig, steps: int) -> WarmupThen:
     """The recipe's schedule for a training of `steps` steps; a warm-up takes at most a tenth of it."""
-    return WarmupThen(config.schedule, config.learning_rate, min(config.warmup, steps // 10), steps)
+    options: dict[str, Any] = {}
+    if config.schedule == "exponential":
+        options = {key: getattr(config, key) for key in ("decay_rate", "decay_steps", "staircase")}
+    elif config.schedule == "piecewise":
+        options = {"boundaries": config.boundaries, "values": config.values}
+    return WarmupThen(config.schedule, peak_of(config), min(config.warmup, steps // 10), steps, **options)
+
+
+def describe_schedule(config: TrainingConfig, steps: int) -> str:
+    """One line: the resolved peak and where it comes from, the warm-up, and what follows."""
+    shape = schedule_of(config, steps).shape
+    parts = [f"learning rate: peak {peak_of(config):.4g}"]
+    if config.scaling != "none":
+        ratio = f"{config.global_batch}/{config.reference_batch}"
+        root = f"√({ratio})" if config.scaling == "sqrt" else ratio
+        parts[0] += f" = {config.learning_rate:.4g} × {root} ({config.scaling})"
+    if shape.warmup:
+        parts.append(f"{shape.warmup} steps of warm-up")
+    parts.append(f"then {config.schedule} to step {steps}" if shape.warmup else f"{config.schedule}")
+    late = [boundary for boundary in shape.boundaries if boundary >= steps]
+    note = f"; warning: the training ends before boundary {late[0]}" if late else ""
+    return ", ".join(parts) + note

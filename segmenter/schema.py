@@ -6,175 +6,16 @@ Combinations that cannot work are refused here, where they can be named; what de
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-_NUMBER_WITH_UNIT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?")
-_SHORT_UNITS = {"px": "pixels", "pixel": "pixels", "°": "degrees", "deg": "degrees", "epoch": "epochs"}
-_SHORT_UNITS |= {"step": "steps", "tile": "tiles", "GB": "GiB"}
-
-
-def setting(default: Any, unit: str, why: str, **limits: Any) -> Any:
-    """A field of a section: default (`...` where there is none), unit (empty for a choice) and reason."""
-    return Field(default, description=why, json_schema_extra={"unit": unit}, **limits)
-
-
-class Section(BaseModel):
-    """A strict, frozen part of a recipe: an unknown key or a wrong unit is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _units(cls, data: Any) -> Any:
-        """`256 px` is 256 where pixels are meant; a wrong unit is left as it is, and then no number."""
-        if not isinstance(data, dict):
-            return data
-        return {key: _plain_number(value, unit_of(cls, str(key))) for key, value in data.items()}
-
-
-def unit_of(section: Any, key: str) -> str:
-    """The unit of a section's field; empty for a choice and for what is no field."""
-    field = getattr(section, "model_fields", {}).get(key)
-    extra = field.json_schema_extra if field is not None else None
-    return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
-
-
-def _plain_number(value: Any, unit: str) -> Any:
-    """`value` without its unit where that is the right one; what is no number of `unit` stays text."""
-    if unit and isinstance(value, bool):
-        return str(value)
-    match = _NUMBER_WITH_UNIT.fullmatch(value) if unit and isinstance(value, str) else None
-    if match is None:
-        return value
-    number, given = match[1], (match[2] or unit).strip()
-    if _SHORT_UNITS.get(given, given) != unit:
-        return value
-    return float(number) if re.search(r"[.eE]", number) else int(number)
-
-
-# ---------------------------------------------------------------------------------------- dataset
-
-
-class SplitByNames(Section):
-    """Scenes by name; everything that is not named here trains."""
-
-    validation: tuple[str, ...] = setting((), "", "names of scenes or groups that validate during training")
-    test: tuple[str, ...] = setting((), "", "names of scenes or groups that training never sees")
-    train: tuple[str, ...] | None = setting(
-        None, "", "if given, scenes named nowhere are left out, and counted"
-    )
-
-
-class PotsdamConfig(Section):
-    """ISPRS Potsdam, as published."""
-
-    kind: Literal["potsdam"]
-    root: str = setting(..., "", "folder with the images and labels, searched with its subfolders")
-    images: Literal["RGB", "IRRG", "RGBIR"] = setting("RGB", "", "which of the three image sets")
-    labels: Literal["full", "eroded"] = setting(
-        "eroded", "", "eroded: the noBoundary set, 3 px border ignored"
-    )
-    classes: Literal[6, 5] = setting(6, "", "5 ignores clutter, as many published numbers do")
-    split: Literal["standard"] | SplitByNames = setting(
-        "standard", "", "standard: the usual 24 to train, 14 to test, none to validate: name scenes for that"
-    )
-
-
-class Naic2020Config(Section):
-    """NAIC2020, 256×256 tiles with their codes."""
-
-    kind: Literal["naic2020"]
-    root: str = setting(..., "", "folder with the .tif images and .png labels, searched with its subfolders")
-    round: Literal[1, 2] = setting(1, "", "round 1 has 8 classes (100 … 800), round 2 has 15 (1 … 17)")
-    validation_share: float = setting(
-        0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
-    )
-
-
-class FolderClass(Section):
-    """One class of a folder dataset."""
-
-    name: str = setting(..., "", "as it appears in maps and scores")
-    code: int | None = setting(
-        None, "", "the value in label files; needed where labels hold codes", ge=0, lt=65535
-    )
-    colour: str | None = setting(None, "", "'#rrggbb', in label files that hold colours, and on maps")
-
-
-class FolderSplit(Section):
-    """How the scenes of a folder are split: parts of one group are never separated."""
-
-    group: str | None = setting(
-        None, "", "regular expression on the image's relative path; its first group names the group"
-    )
-    validation: tuple[str, ...] = setting(
-        (), "", "groups, names or glob patterns that validate during training"
-    )
-    test: tuple[str, ...] = setting((), "", "groups, names or glob patterns that training never sees")
-    leave_out: tuple[str, ...] = setting(
-        (), "", "groups, names or glob patterns of scenes that are not used; they are counted and printed"
-    )
-    validation_share: float = setting(
-        0.0, "share of the groups", "held out by a hash of the group; instead of naming them", ge=0, lt=1
-    )
-
-    @field_validator("group")
-    @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                groups = re.compile(value).groups
-            except re.error as error:
-                raise PydanticCustomError(
-                    "regex", "expected a regular expression ({e})", {"e": str(error)}
-                ) from None
-            if groups != 1:
-                raise PydanticCustomError("regex", "expected a regular expression with one (group)")
-        return value
-
-
-class FolderConfig(Section):
-    """Any folder of image and label files that can be paired by a pattern."""
-
-    kind: Literal["folder"]
-    root: str = setting(..., "", "folder that the patterns start from")
-    images: str = setting(
-        ...,
-        "",
-        "pattern of the image files; * any name, ** any folders, {name} what pairs image and label",
-    )
-    labels: str = setting(..., "", "pattern of the label files, with the same {names}; exactly one per image")
-    encoding: Literal["codes", "colours"] = setting(
-        "codes", "", "what label files hold; codes includes palette indices"
-    )
-    classes: tuple[FolderClass, ...] = setting(..., "", "in the order of their ids", min_length=1)
-    ignore: tuple[int | str, ...] = setting((), "", "further codes, or '#rrggbb', that count nowhere")
-    bands: tuple[int, ...] | None = setting(
-        None, "", "1-based bands the model sees, in order; default: all but alpha. A band named here is data"
-    )
-    label_kind: Literal["full", "eroded"] = setting(
-        "full", "", "for the protocol of scores: are borders ignored?"
-    )
-    split: FolderSplit = setting(FolderSplit(), "", "what trains, validates and tests")
-
-    @model_validator(mode="after")
-    def _classes_fit(self) -> FolderConfig:
-        missing = [c.name for c in self.classes if (c.code if self.encoding == "codes" else c.colour) is None]
-        if missing:
-            need = "a code" if self.encoding == "codes" else "a colour"
-            raise PydanticCustomError(
-                "classes",
-                "expected every class to have {need}, missing for {names}",
-                {"need": need, "names": ", ".join(missing)},
-            )
-        return self
-
-
-DatasetConfig = Annotated[PotsdamConfig | Naic2020Config | FolderConfig, Field(discriminator="kind")]
+from segmenter.schema_datasets import DatasetConfig as DatasetConfig
+from segmenter.schema_devices import DistributionConfig as DistributionConfig
+from segmenter.sections import Section, setting
 
 # --------------------------------------------------------------------------------- what is sampled
 
@@ -297,12 +138,27 @@ class TrainingConfig(Section):
     global_batch: int = setting(64, "tiles", "of one optimiser step, over all replicas: 4 × 16", ge=1)
     epochs: int = setting(100, "epochs", "of planned steps; in one, each tile is seen once", ge=1)
     optimizer: Literal["adamw", "sgd"] = setting("adamw", "", "sgd has Nesterov momentum 0.9")
-    learning_rate: float = setting(1e-3, "per step", "the peak, after the warm-up", gt=0)
+    learning_rate: float = setting(1e-3, "per step", "the peak, after the warm-up, before scaling", gt=0)
+    scaling: Literal["none", "linear", "sqrt"] = setting(
+        "none", "", "multiply the peak by global_batch / reference_batch (arXiv:1706.02677), or its root"
+    )
+    reference_batch: int | None = setting(
+        None, "tiles", "the global batch that learning_rate was found for; needed where it is scaled", ge=1
+    )
     weight_decay: float = setting(1e-4, "per step", "decoupled, not on biases and normalisation", ge=0)
-    schedule: Literal["poly", "cosine", "constant"] = setting(
-        "poly", "", "poly: (1 − t)^0.9 (DeepLab, arXiv:1606.00915)"
+    schedule: Literal["poly", "cosine", "constant", "exponential", "piecewise"] = setting(
+        "poly", "", "poly: (1 − t)^0.9 (DeepLab, arXiv:1606.00915); t runs from the warm-up to the last step"
     )
     warmup: int = setting(100, "steps", "linear from 0; early BatchNorm statistics are poor", ge=0)
+    decay_rate: float = setting(0.9, "share", "exponential: what is left after decay_steps", gt=0, le=1)
+    decay_steps: int | None = setting(None, "steps", "exponential: counted from the end of the warm-up", ge=1)
+    staircase: bool = setting(False, "", "exponential: falls once every decay_steps, at a stroke")
+    boundaries: tuple[Annotated[int, Field(ge=1)], ...] = setting(
+        (), "", "piecewise: the last step of each piece but the last, counted from 0"
+    )
+    values: tuple[Annotated[float, Field(ge=0)], ...] = setting(
+        (), "", "piecewise: the share of the peak in each piece: one more than boundaries, as in 1, 0.1, 0.01"
+    )
     clip_norm: float = setting(
         0.0, "gradient norm", "clip by global norm, after the sum over replicas; 0: off", ge=0
     )
@@ -312,16 +168,36 @@ class TrainingConfig(Section):
     validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
     keep_checkpoints: int = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
 
+    @model_validator(mode="after")
+    def _rates_fit(self) -> TrainingConfig:
+        for key, message in (*self._unused(), *self._missing()):
+            raise PydanticCustomError(f"training.{key}", message)
+        return self
 
-class DistributionConfig(Section):
-    """Where training runs."""
+    def _unused(self) -> Iterator[tuple[str, str]]:
+        """Settings that would do nothing: more likely a slip than meant."""
+        defaults = type(self).model_fields
+        users = dict.fromkeys(("decay_rate", "decay_steps", "staircase"), ("schedule", "exponential"))
+        users |= dict.fromkeys(("boundaries", "values"), ("schedule", "piecewise"))
+        for key, (chooser, choice) in users.items():
+            if getattr(self, key) != defaults[key].default and getattr(self, chooser) != choice:
+                yield key, f"expected {chooser}: {choice} with it, got {getattr(self, chooser)}"
+        if self.reference_batch is not None and self.scaling == "none":
+            yield "reference_batch", "expected scaling: linear or sqrt with it, got none"
 
-    strategy: Literal["auto", "one_device", "mirrored"] = setting(
-        "auto", "", "auto: all GPUs if there are any, else all CPU devices"
-    )
-    deterministic: bool = setting(
-        False, "", "ask TensorFlow for the same bits in each run, at a cost; see CONTRIBUTING, Bits"
-    )
+    def _missing(self) -> Iterator[tuple[str, str]]:
+        if self.scaling != "none" and self.reference_batch is None:
+            yield "reference_batch", f"expected a number of tiles with scaling: {self.scaling}, got none"
+        if self.schedule == "exponential" and self.decay_steps is None:
+            yield "decay_steps", "expected a number of steps with schedule: exponential, got none"
+        if self.schedule == "piecewise":
+            if not self.boundaries:
+                yield "boundaries", "expected steps with schedule: piecewise, as in [8000, 12000], got none"
+            if any(b <= a for a, b in pairwise(self.boundaries)):
+                yield "boundaries", f"expected rising steps, got {list(self.boundaries)}"
+            if len(self.values) != len(self.boundaries) + 1:
+                expected = f"expected {len(self.boundaries) + 1} values for {len(self.boundaries)} boundaries"
+                yield "values", f"{expected}, got {len(self.values)}"
 
 
 class PredictionConfig(Section):

@@ -13,6 +13,7 @@ from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
 from segmenter.preparation import Tiles, class_weights, describe_plan
 from segmenter.scenes import Dataset
+from segmenter.schedules import describe_schedule
 from segmenter.schema import Recipe
 from segmenter.strategy import Devices
 from segmenter.trainer import StoppedError, Trainer
@@ -42,6 +43,7 @@ def start_training(
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
     run.save()
     trainer = Trainer(run, tiles.index, loader, devices, dataset, weights)
+    print(describe_schedule(recipe.training, trainer.steps))
     if planned_for > 1:
         held_K = (tiles.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
         lines = describe_plan(trainer.first_plan, held_K, dataset.classes.names)

@@ -1,63 +1,15 @@
-"""The one place where a `tf.distribute` strategy is made, and where TensorFlow's devices are set up.
-
-What must be said before TensorFlow is imported is said by `load_tensorflow`.
-"""
+"""The one place where a `tf.distribute` strategy is made; `hardware` sets up the devices it uses."""
 
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from segmenter.errors import ConfigError, DeviceError
-from segmenter.schema import DistributionConfig
-
-_GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
-
-
-def load_tensorflow(logical_devices: int | None = None) -> None:
-    """Import TensorFlow with what it reads at its import: once, late, and without its greetings.
-
-    Several CPU replicas under oneDNN take a hundred times as long as without it, and a convolution of an
-    empty batch gets a wrong shape; on one device oneDNN is a third faster, and stays.
-
-    Raises:
-        DeviceError: TensorFlow is imported already, and several CPU replicas are asked for.
-    """
-    if logical_devices is not None and logical_devices > 1:
-        if "tensorflow" in sys.modules:
-            raise DeviceError("--logical-devices: expected before TensorFlow is imported; it was too late")
-        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        with _without_greetings():
-            import tensorflow  # noqa: F401
-    except ImportError as error:
-        raise DeviceError(
-            f"TensorFlow cannot be imported ({error}); run make setup, or make setup GPU=1"
-        ) from None
-
-
-@contextmanager
-def _without_greetings() -> Iterator[None]:
-    """Hold back what native code writes to stderr before its log level counts; anything else passes."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            held.seek(0)
-            for line in held.read().decode(errors="replace").splitlines():
-                if not any(greeting in line for greeting in _GREETINGS):
-                    print(line, file=sys.stderr)
+from segmenter.hardware import Device, cards_listed, set_up_devices
+from segmenter.hardware import load_tensorflow as load_tensorflow
+from segmenter.schema_devices import DistributionConfig
 
 
 @dataclass(frozen=True)
@@ -66,18 +18,23 @@ class Devices:
 
     Attributes:
         strategy: the `tf.distribute.Strategy`.
-        names: one device per replica.
-        idle: GPUs that are visible and not used.
+        used: one device per replica.
+        idle: names of the GPUs that are visible and not used.
     """
 
     strategy: Any
-    names: tuple[str, ...]
-    idle: tuple[str, ...]
+    used: tuple[Device, ...]
+    idle: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """TensorFlow's name of each replica's device."""
+        return tuple(device.name for device in self.used)
 
     @property
     def replicas(self) -> int:
         """Number of replicas."""
-        return len(self.names)
+        return len(self.used)
 
     def local_batch(self, global_batch: int) -> int:
         """Tiles of a step on each replica.
@@ -116,47 +73,98 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
         logical_devices: split the CPU into so many, to run several replicas without a GPU.
 
     Raises:
-        DeviceError: TensorFlow has started its devices already, or there are too few.
+        DeviceError: TensorFlow has started its devices already, or there are too few for what is asked.
     """
     import tensorflow as tf
 
-    if config.deterministic:
-        tf.config.experimental.enable_op_determinism()
-    gpus = tf.config.list_physical_devices("GPU")
-    for gpu in gpus:
-        _before_start(tf.config.experimental.set_memory_growth, gpu, True)
-    if logical_devices is not None:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        parts = [tf.config.LogicalDeviceConfiguration()] * logical_devices
-        _before_start(tf.config.set_logical_device_configuration, cpu, parts)
-    kind = "CPU" if logical_devices is not None or not gpus else "GPU"
-    names = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices(kind)]
-    used = names[:1] if config.strategy == "one_device" else names
+    there = set_up_devices(config, logical_devices)
+    used = _chosen(config, there)
     if config.strategy == "mirrored" and len(used) < 2:
         raise DeviceError(
-            f"distribution.strategy: mirrored: expected at least two devices, found {', '.join(used)}; "
+            f"distribution.strategy: mirrored: expected at least two devices, found {used[0].name}; "
             "use auto, or --logical-devices N on a CPU"
         )
-    # One replica needs no mirroring, and Keras' plain BatchNorm is the faster there.
-    strategy = (
-        tf.distribute.MirroredStrategy(used) if len(used) > 1 else tf.distribute.OneDeviceStrategy(used[0])
-    )
-    idle = tuple(gpu.name for gpu in gpus[len(used) if kind == "GPU" else 0 :])
-    return Devices(strategy, tuple(used), idle)
+    cards = {device.card for device in used}
+    visible = [gpu.name.removeprefix("/physical_device:") for gpu in tf.config.get_visible_devices("GPU")]
+    idle = tuple(card for card in visible if card not in cards)
+    return Devices(_strategy(config, [device.name for device in used]), tuple(used), idle)
 
 
-def _before_start(call: Any, *args: Any) -> None:
-    try:
-        call(*args)
-    except RuntimeError as error:
-        raise DeviceError(f"devices: expected to be set up before TensorFlow starts them: {error}") from None
+def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
+    """The devices that the recipe numbers; otherwise the first, or all."""
+    if config.devices is None:
+        return there[:1] if config.strategy == "one_device" else there
+    if missing := [number for number in config.devices if number >= len(there)]:
+        names = ", ".join(device.name for device in there)
+        raise DeviceError(
+            f"distribution.devices: expected numbers from 0 to {len(there) - 1} ({names}), got {missing[0]}"
+        )
+    return [there[number] for number in config.devices]
+
+
+def _strategy(config: DistributionConfig, names: list[str]) -> Any:
+    """The strategy over devices by name. One replica needs no mirroring, and Keras' plain BatchNorm there."""
+    import tensorflow as tf
+
+    if len(names) == 1:
+        if config.cross_device != "auto":
+            raise DeviceError(
+                f"distribution.cross_device: {config.cross_device}: expected at least two devices, "
+                f"found {names[0]}; use auto"
+            )
+        return tf.distribute.OneDeviceStrategy(names[0])
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=_cross_device(config.cross_device, names))
+
+
+def _cross_device(kind: str, names: list[str]) -> Any:
+    """How sums over devices are made; None leaves it to TensorFlow."""
+    import tensorflow as tf
+
+    if kind == "nccl" and not all(name.startswith("GPU") for name in names):
+        raise DeviceError(
+            f"distribution.cross_device: nccl: expected GPUs, found {', '.join(names)}; use auto, "
+            "hierarchical_copy or reduction_to_one"
+        )
+    if kind == "hierarchical_copy" and len(names) % 2:
+        # TensorFlow 2.21 halves the devices and leaves the odd one's summand out, without a word.
+        raise DeviceError(
+            f"distribution.cross_device: hierarchical_copy: expected an even number of devices, "
+            f"got {len(names)}; use auto, nccl or reduction_to_one"
+        )
+    ops = {
+        "auto": lambda: None,
+        "nccl": tf.distribute.NcclAllReduce,
+        "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+        "reduction_to_one": tf.distribute.ReductionToOneDevice,
+    }
+    return ops[kind]()
+
+
+# ----------------------------------------------------------------------------------- what is said
 
 
 def describe(devices: Devices, global_batch: int, precision: str) -> str:
     """A table of the devices, and a warning for GPUs that stay unused."""
-    local = devices.local_batch(global_batch)
-    lines = [f"{'device':<10} {'local batch':>11}  precision"]
-    lines += [f"{name:<10} {local:>11}  {precision}" for name in devices.names]
+    local = str(devices.local_batch(global_batch))
+    head = ("device", "name", "memory", "local batch", "precision")
+    rows = [head, *((d.name, d.model, d.memory or "unknown", local, precision) for d in devices.used)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in [*lines, *_warnings(devices)])
+
+
+def _warnings(devices: Devices) -> list[str]:
+    """The trap of one busy GPU beside idle ones, in both its forms."""
+    import tensorflow as tf
+
+    found = []
     if devices.idle:
-        lines.append(f"warning: {len(devices.idle)} visible GPUs stay unused: {', '.join(devices.idle)}")
-    return "\n".join(lines)
+        number = f"{len(devices.idle)} visible GPU" + "s" * (len(devices.idle) > 1)
+        found.append(f"warning: {number} stay unused: {', '.join(devices.idle)}")
+    known, listed = len(tf.config.list_physical_devices("GPU")), cards_listed()
+    if listed > known and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        found.append(
+            f"warning: this machine has {listed} GPUs, TensorFlow finds {known} of them; was this set up "
+            "with make setup GPU=1?"
+        )
+    return found

@@ -17,13 +17,13 @@ SCRIPTS = ("train.py", "predict.py")
 # The only modules that may import TensorFlow or Keras, at their top or inside functions.
 TENSORFLOW = {
     *("checkpoint", "inference", "losses", "metrics", "model", "normalisation", "optimisers", "pipeline"),
-    *("schedules", "steps", "strategy", "trainer", "trainlog"),
+    *("hardware", "keras_way", "schedules", "steps", "strategy", "trainer", "trainlog"),
 }
 # Wires the modules above; the scripts import it late.
 NEEDS_TENSORFLOW = TENSORFLOW | {"session"}
 # What loaders may use of the library; `datasets/__main__.py` wires and may use all of it.
 GROUND_FLOOR = {
-    *("errors", "files", "geometry", "tiling", "labels", "scenes", "schema", "config"),
+    *("errors", "files", "geometry", "tiling", "labels", "scenes", "schema", "schema_datasets", "config"),
     *("raster", "raster_write", "pairs", "parallel", "index"),
 }
 # Of two modules here, the earlier never reaches the later, by whatever way.

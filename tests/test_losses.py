@@ -70,14 +70,3 @@ def test_ignored_pixels_have_no_gradient(tensorflow: ModuleType) -> None:
     assert np.isfinite(gradient).all()
     assert np.abs(gradient[label == IGNORE]).max() == 0
     assert np.abs(gradient[label != IGNORE]).min() > 0
-
-
-def test_schedules_are_functions_of_the_step(tensorflow: ModuleType) -> None:
-    from segmenter.schedules import WarmupThen
-
-    poly = WarmupThen("poly", 2.0, 10, 110)
-    assert [float(poly(s)) for s in (0, 9)] == pytest.approx([0.2, 2.0])
-    assert float(poly(60)) == pytest.approx(2 * 0.5**0.9, rel=1e-6)
-    assert float(WarmupThen("cosine", 2.0, 10, 110)(60)) == pytest.approx(1.0, rel=1e-6)
-    assert float(WarmupThen("constant", 2.0, 10, 110)(10_000)) == 2.0
-    assert float(poly(110)) == 0

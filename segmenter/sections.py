@@ -1,0 +1,51 @@
+"""What every section of a recipe is made of: strict, frozen, each setting with its unit and reason."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_NUMBER_WITH_UNIT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?")
+_SHORT_UNITS = {"px": "pixels", "pixel": "pixels", "°": "degrees", "deg": "degrees", "epoch": "epochs"}
+_SHORT_UNITS |= {"step": "steps", "tile": "tiles", "GB": "GiB"}
+
+
+def setting(default: Any, unit: str, why: str, **limits: Any) -> Any:
+    """A field of a section: default (`...` where there is none), unit (empty for a choice) and reason."""
+    return Field(default, description=why, json_schema_extra={"unit": unit}, **limits)
+
+
+class Section(BaseModel):
+    """A strict, frozen part of a recipe: an unknown key or a wrong unit is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _units(cls, data: Any) -> Any:
+        """`256 px` is 256 where pixels are meant; a wrong unit is left as it is, and then no number."""
+        if not isinstance(data, dict):
+            return data
+        return {key: _plain_number(value, unit_of(cls, str(key))) for key, value in data.items()}
+
+
+def unit_of(section: Any, key: str) -> str:
+    """The unit of a section's field; empty for a choice and for what is no field."""
+    field = getattr(section, "model_fields", {}).get(key)
+    extra = field.json_schema_extra if field is not None else None
+    return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
+
+
+def _plain_number(value: Any, unit: str) -> Any:
+    """`value` without its unit where that is the right one; what is no number of `unit` stays text."""
+    if unit and isinstance(value, bool):
+        return str(value)
+    match = _NUMBER_WITH_UNIT.fullmatch(value) if unit and isinstance(value, str) else None
+    if match is None:
+        return value
+    number, given = match[1], (match[2] or unit).strip()
+    if _SHORT_UNITS.get(given, given) != unit:
+        return value
+    return float(number) if re.search(r"[.eE]", number) else int(number)
