@@ -83,14 +83,14 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
             return super().call(inputs, training=False)
         axes = tuple(self._reduction_axes)
         dtype = tf.float64 if inputs.dtype == tf.float64 else tf.float32
-        weight = None if mask is None else self._weight(inputs, mask, dtype)
+        mask = None if mask is None else self._mask_like(inputs, mask)
         pixels = tf.cast(tf.stop_gradient(inputs), dtype)  # the backward pass below accounts for all of it
-        moments = over_replicas(local_moments(pixels, axes, weight))
+        moments = over_replicas(local_moments(pixels, axes, mask))
         self._follow(self.moving_mean, moments.mean, moments.count)
         self._follow(self.moving_variance, moments.variance, moments.count)
         gamma = tf.cast(self.gamma, dtype) if self.scale else tf.ones_like(moments.mean)
         beta = tf.cast(self.beta, dtype) if self.center else tf.zeros_like(moments.mean)
-        function = _normalisation(moments, self.epsilon, axes, weight)
+        function = _normalisation(moments, self.epsilon, axes, mask)
         return tf.cast(function(inputs, gamma, beta), self.compute_dtype)
 
     def _follow(self, moving: Any, value: Any, count: Any) -> None:
@@ -98,32 +98,31 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
         after = before * self.momentum + value * (1.0 - self.momentum)
         moving.assign(tf.where(count > 0, after, before))
 
-    def _weight(self, inputs: Any, mask: Any, dtype: Any) -> Any:
-        """A mask as 0 and 1, to be multiplied with the inputs."""
+    def _mask_like(self, inputs: Any, mask: Any) -> Any:
+        """A mask in the shape of the inputs with one channel."""
         rank = len(inputs.shape)
         if len(mask.shape) != rank - 1 or self.axis not in (-1, rank - 1):
             raise ValueError(
                 f"SyncBatchNorm: expected a mask of the inputs' shape {tuple(inputs.shape)} without the "
                 f"channels, and these last; got shape {tuple(mask.shape)}, axis {self.axis}"
             )
-        return tf.cast(tf.cast(mask, tf.bool)[..., None], dtype) * tf.ones_like(inputs[..., :1], dtype)
+        return tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs[..., :1]))
 
 
-def local_moments(x: Any, axes: Sequence[int], weight: Any = None) -> Moments:
+def local_moments(x: Any, axes: Sequence[int], mask: Any = None) -> Moments:
     """Moments of one replica's pixels, also of none, in two passes.
 
     Args:
         x: float32 or float64.
         axes: all but the channels'.
-        weight: 0 or 1 for each pixel, broadcastable to x.
+        mask: the pixels that count; x's shape with one channel.
     """
-    if weight is None:
+    if mask is None:
         count = tf.cast(tf.reduce_prod([tf.shape(x)[axis] for axis in axes]), x.dtype)
     else:
-        count = tf.reduce_sum(weight)
-    weighted = _weighted(weight)
-    mean = tf.math.divide_no_nan(_total(weighted(x), axes), count)
-    m2 = _total(weighted(tf.math.squared_difference(x, mean)), axes)
+        count = tf.reduce_sum(tf.cast(mask, x.dtype))
+    mean = tf.math.divide_no_nan(_total(_counting(mask, x), axes), count)
+    m2 = _total(_counting(mask, tf.math.squared_difference(x, mean)), axes)
     return Moments(count, tf.squeeze(mean, axes), tf.squeeze(m2, axes))
 
 
@@ -131,7 +130,7 @@ def merged(parts: Moments) -> Moments:
     """Moments of several sets of pixels taken together.
 
     N = Σ nᵣ; mean = m + Σ nᵣ (meanᵣ − m) / N, about the mean m of the largest set, so that nothing large is
-    added up; M2 = Σ M2ᵣ + Σ nᵣ (meanᵣ − mean)² (Chan, Golub & LeVeque 1979, eq. 2.1, for R sets).
+    added up; M2 = Σ M2ᵣ + Σ nᵣ (meanᵣ − mean)² (Chan, Golub & LeVeque 1979, for R sets at once).
 
     Args:
         parts: count (R, 1), mean (R, C), m2 (R, C).
@@ -161,7 +160,7 @@ def over_replicas(moments: Moments) -> Moments:
     return merged(Moments(*tf.split(rows, [1, channels, channels], axis=1)))
 
 
-def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int], weight: Any) -> Any:
+def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int], mask: Any) -> Any:
     """The function (x, γ, β) → γ x̂ + β with x̂ = (x − mean) / √(variance + ε), and its gradient.
 
     Mean and variance depend on every pixel of the global batch, so ∂L/∂x needs sums over all replicas: with
@@ -185,10 +184,12 @@ def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int], weight
             own = tf.stack([tf.reshape(sums[0], [-1]), tf.reshape(sums[1], [-1]) * inverse])
             mean, slope = tf.unstack(tf.math.divide_no_nan(_sum(own), moments.count))
             through = tf.reshape(mean, shape) + centred * tf.reshape(slope * inverse, shape)
-            dx = scale * (gradient - _weighted(weight)(through))
+            dx = scale * (gradient - _counting(mask, through))
             return tuple(map(_only_first, (tf.cast(dx, x.dtype), own[1], own[0])))
 
-        y = (tf.cast(x, scale.dtype) - centre) * scale + tf.reshape(beta, shape)
+        # Two operations a pixel, as Keras has them; x − mean first would be three, and no sounder: the
+        # rounding of the mean itself is as large.
+        y = tf.cast(x, scale.dtype) * scale + (tf.reshape(beta, shape) - centre * scale)
         return tf.cast(y, x.dtype), backward
 
     return normalise
@@ -205,8 +206,8 @@ def _total(values: Any, axes: Sequence[int]) -> Any:
     return values
 
 
-def _weighted(weight: Any) -> Callable[[Any], Any]:
-    return (lambda values: values) if weight is None else (lambda values: values * weight)
+def _counting(mask: Any, values: Any) -> Any:
+    return values if mask is None else tf.where(mask, values, tf.zeros((), values.dtype))
 
 
 def _only_first(gradient: Any) -> Any:
