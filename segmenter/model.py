@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from segmenter.batchnorm import SyncBatchNorm
 from segmenter.network import NetworkGeometry, geometry_of
 from segmenter.schema import ModelConfig
 
@@ -25,7 +26,7 @@ def build_model(
     Args:
         config: the recipe's model section.
         dtype: a Keras dtype policy, `mixed_float16` for tensor cores. Logits are float32 at least.
-        synchronised: BatchNorm statistics over all replicas; needs to be called in a replica context.
+        synchronised: BatchNorm statistics over all replicas, by `SyncBatchNorm`; the weights are the same.
 
     Height and width of the input are multiples of the model's total stride.
     """
@@ -82,9 +83,9 @@ class _Layers:
                 name=f"{name}_conv{i}",
             )(x)
             if normalised:
-                x = keras.layers.BatchNormalization(
+                norm = SyncBatchNorm if self._synchronised else keras.layers.BatchNormalization
+                x = norm(
                     momentum=0.9,  # short trainings validate early: 0.99 would lag hundreds of steps behind
-                    synchronized=self._synchronised,
                     dtype=self._policy,
                     name=f"{name}_norm{i}",
                 )(x)

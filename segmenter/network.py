@@ -15,6 +15,7 @@ Interval = tuple[int, int]
 _POINTWISE = {
     "InputLayer",
     "BatchNormalization",
+    "SyncBatchNorm",
     "ReLU",
     "Activation",
     "Dropout",
@@ -72,9 +73,10 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
 
     Forward, each layer's output is kept for the backward pass; backward, the gradients of the largest
     layers live beside them: Σ over layers of output elements × bytes, plus twice the largest layer. In
-    mixed float16, outputs take 2 bytes, except in BatchNorm, which Keras computes in float32 and whose
-    input it casts (4 + 4), and in the float32 head. `python -m benchmarks.memory` holds the formula
-    against what a step takes.
+    mixed float16, outputs take 2 bytes, except in the float32 head and in BatchNorm, which computes in
+    float32: Keras keeps its input and its output so (4 + 4); `SyncBatchNorm` keeps neither, and gets 4 for
+    what it computes with on the way back. `python -m benchmarks.memory` holds the formula against what a
+    step takes.
     """
     scales, sizes = _scales(model), []
     for layer in model.layers:
@@ -88,7 +90,7 @@ def _bytes_per_element(layer: Any, mixed: bool) -> int:
     kind = type(layer).__name__
     if not mixed or kind == "InputLayer" or layer.compute_dtype == "float32":
         return 4
-    return 8 if kind == "BatchNormalization" else 2
+    return {"BatchNormalization": 8, "SyncBatchNorm": 4}.get(kind, 2)
 
 
 def _inputs(layer: Any) -> list[Any]:

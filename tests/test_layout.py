@@ -16,8 +16,8 @@ SCRIPTS = ("train.py", "predict.py")
 
 # The only modules that may import TensorFlow or Keras, at their top or inside functions.
 TENSORFLOW = {
-    *("checkpoint", "inference", "losses", "metrics", "model", "normalisation", "optimisers", "pipeline"),
-    *("hardware", "keras_way", "schedules", "steps", "strategy", "trainer", "trainlog"),
+    *("batchnorm", "checkpoint", "hardware", "inference", "keras_way", "losses", "metrics", "model"),
+    *("normalisation", "optimisers", "pipeline", "schedules", "steps", "strategy", "trainer", "trainlog"),
 }
 # Wires the modules above; the scripts import it late.
 NEEDS_TENSORFLOW = TENSORFLOW | {"session"}

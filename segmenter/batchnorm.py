@@ -1,0 +1,222 @@
+"""Batch normalisation over all replicas, with one collective forward and one backward.
+
+Ioffe & Szegedy, arXiv:1502.03167, with the batch spread over R replicas. Keras' `synchronized=True` needs
+three all-reduces forward (sum, sum of squares, count) and two backward, and takes E[x²] − E[x]², which in
+float32 has no correct digit left where the mean is some thousand deviations. Here each replica takes the mean
+of its own pixels and M2, the sum of squares about that mean; the replicas' count, mean and M2 go into one
+tensor, and are merged by the pairwise formula of Chan, Golub & LeVeque (Updating formulae and a pairwise
+algorithm for computing sample variances, Stanford STAN-CS-79-773, 1979), which subtracts nothing large.
+What that saves: docs/collectives.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+_KERAS_ONLY = ("synchronized", "renorm", "renorm_clipping", "renorm_momentum")
+_SECOND = "SyncBatchNorm has first derivatives only"
+
+
+class Moments(NamedTuple):
+    """Attributes:
+    count: (), pixels that each channel has.
+    mean: (C,), 0 where there is no pixel.
+    m2: (C,), sum over the pixels of (x − mean)².
+    """
+
+    count: Any
+    mean: Any
+    m2: Any
+
+    @property
+    def variance(self) -> Any:
+        """(C,), biased: M2 / count, as Keras 3 takes it and keeps it in its moving variance."""
+        return tf.math.divide_no_nan(self.m2, self.count)
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class SyncBatchNorm(keras.layers.BatchNormalization):
+    """`keras.layers.BatchNormalization` with the statistics of the global batch.
+
+    Takes its arguments (without `renorm`), has its weights under the same names and in the same order, and
+    on one device computes what it does. Training, statistics are those of the pixels of all replicas,
+    weighted by how many each has; one without any is right. 16-bit inputs are kept for the backward pass as
+    they are, and computed with in float32. The moving variance is the biased one, as Keras' is. A global
+    batch without a pixel leaves the moving statistics alone. Inference is Keras' own, without a collective.
+
+    A mask, as in Keras, is of the inputs' shape without the channels, which are last; unlike in Keras, it is
+    right over replicas too.
+
+    Every replica writes the same moving statistics to its own copy; the first replica's is saved. In a
+    cross-replica context, in which a layer is at most traced, it normalises by what it is given.
+
+    Raises:
+        ValueError: `renorm`; a mask that does not fit.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if options.get("renorm"):
+            raise ValueError("SyncBatchNorm: expected renorm=False, batch renormalisation is not offered")
+        super().__init__(*args, **{k: v for k, v in options.items() if k not in _KERAS_ONLY})
+
+    def get_config(self) -> dict[str, Any]:
+        """Keras' without the keys that are not taken here."""
+        return {k: v for k, v in super().get_config().items() if k not in _KERAS_ONLY}
+
+    def add_weight(self, **options: Any) -> Any:
+        """A weight; the moving statistics declare that every replica keeps, and writes, a copy of its own."""
+        if options.get("trainable", True):
+            return super().add_weight(**options)
+        # Read when asked for, and of the first replica: with Keras' default, on_write, declaring an
+        # aggregation would cost a copy to all devices a step. `add_weight` does not take it.
+        shared = {"synchronization": "on_read", "aggregation": "only_first_replica"}
+        with keras.name_scope(self.name, caller=self):
+            return keras.Variable(dtype=self.variable_dtype, **shared, **options)
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Inputs, normalised: by the global batch if training, else by the moving statistics."""
+        if not (training and self.trainable):
+            return super().call(inputs, training=False)
+        axes = tuple(self._reduction_axes)
+        dtype = tf.float64 if inputs.dtype == tf.float64 else tf.float32
+        mask = None if mask is None else self._mask_like(inputs, mask)
+        pixels = tf.cast(tf.stop_gradient(inputs), dtype)  # the backward pass below accounts for all of it
+        moments = over_replicas(local_moments(pixels, axes, mask))
+        self._follow(self.moving_mean, moments.mean, moments.count)
+        self._follow(self.moving_variance, moments.variance, moments.count)
+        gamma = tf.cast(self.gamma, dtype) if self.scale else tf.ones_like(moments.mean)
+        beta = tf.cast(self.beta, dtype) if self.center else tf.zeros_like(moments.mean)
+        function = _normalisation(moments, self.epsilon, axes, mask)
+        return tf.cast(function(inputs, gamma, beta), self.compute_dtype)
+
+    def _follow(self, moving: Any, value: Any, count: Any) -> None:
+        before = tf.cast(moving, value.dtype)
+        after = before * self.momentum + value * (1.0 - self.momentum)
+        moving.assign(tf.where(count > 0, after, before))
+
+    def _mask_like(self, inputs: Any, mask: Any) -> Any:
+        """A mask in the shape of the inputs with one channel."""
+        rank = len(inputs.shape)
+        if len(mask.shape) != rank - 1 or self.axis not in (-1, rank - 1):
+            raise ValueError(
+                f"SyncBatchNorm: expected a mask of the inputs' shape {tuple(inputs.shape)} without the "
+                f"channels, and these last; got shape {tuple(mask.shape)}, axis {self.axis}"
+            )
+        return tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs[..., :1]))
+
+
+def local_moments(x: Any, axes: Sequence[int], mask: Any = None) -> Moments:
+    """Moments of one replica's pixels, also of none, in two passes.
+
+    Args:
+        x: float32 or float64.
+        axes: all but the channels'.
+        mask: the pixels that count; x's shape with one channel.
+    """
+    if mask is None:
+        count = tf.cast(tf.reduce_prod([tf.shape(x)[axis] for axis in axes]), x.dtype)
+    else:
+        count = tf.reduce_sum(tf.cast(mask, x.dtype))
+    mean = tf.math.divide_no_nan(_total(_counting(mask, x), axes), count)
+    m2 = _total(_counting(mask, tf.math.squared_difference(x, mean)), axes)
+    return Moments(count, tf.squeeze(mean, axes), tf.squeeze(m2, axes))
+
+
+def merged(parts: Moments) -> Moments:
+    """Moments of several sets of pixels taken together.
+
+    N = Σ nᵣ; mean = m + Σ nᵣ (meanᵣ − m) / N, about the mean m of the largest set, so that nothing large is
+    added up; M2 = Σ M2ᵣ + Σ nᵣ (meanᵣ − mean)² (Chan, Golub & LeVeque 1979, for R sets at once).
+
+    Args:
+        parts: count (R, 1), mean (R, C), m2 (R, C).
+    """
+    total = tf.reduce_sum(parts.count)
+    about = tf.gather(parts.mean, tf.argmax(parts.count[:, 0]))
+    shift = tf.reduce_sum(parts.count * (parts.mean - about), axis=0)
+    mean = about + tf.math.divide_no_nan(shift, total)
+    between = tf.reduce_sum(parts.count * tf.square(parts.mean - mean), axis=0)
+    return Moments(total, mean, tf.reduce_sum(parts.m2, axis=0) + between)
+
+
+def over_replicas(moments: Moments) -> Moments:
+    """Moments of the global batch, the same on each replica to the bit, by one collective.
+
+    Each replica's row lies in a tensor (R, 2 C + 1) of zeros, and the sum over the replicas is all rows:
+    TensorFlow's all-gather takes several collectives, and adding zeros is exact in any order.
+    """
+    context = tf.distribute.get_replica_context()
+    replicas = 1 if context is None else context.num_replicas_in_sync
+    if replicas == 1:
+        return moments
+    row = tf.concat([moments.count[None], moments.mean, moments.m2], axis=0)
+    before = tf.cast(context.replica_id_in_sync_group, tf.int32)
+    rows = _sum(tf.pad(row[None], [[before, replicas - 1 - before], [0, 0]]))
+    channels = moments.mean.shape[0]
+    return merged(Moments(*tf.split(rows, [1, channels, channels], axis=1)))
+
+
+def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int], mask: Any) -> Any:
+    """The function (x, γ, β) → γ x̂ + β with x̂ = (x − mean) / √(variance + ε), and its gradient.
+
+    Mean and variance depend on every pixel of the global batch, so ∂L/∂x needs sums over all replicas: with
+    y' = ∂L/∂y, x' = γ / √(variance + ε) · (y' − Σ y' / N − x̂ Σ y' x̂ / N) (Ioffe & Szegedy, section 3). The
+    gradients of γ and β stay those of the replica's own share, to be summed like those of all weights.
+    """
+    inverse = tf.math.rsqrt(moments.variance + epsilon)
+    channels = moments.mean.shape[0]
+
+    @tf.custom_gradient
+    def normalise(x: Any, gamma: Any, beta: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+        shape = [channels if axis not in axes else 1 for axis in range(len(x.shape))]
+        centre = tf.reshape(moments.mean, shape)
+        scale = tf.reshape(gamma * inverse, shape)
+
+        def backward(gradient: Any) -> tuple[Any, ...]:
+            gradient = tf.cast(gradient, scale.dtype)
+            # Computed again from x: kept, it would take four bytes a pixel more.
+            centred = tf.cast(x, scale.dtype) - centre
+            sums = _total(gradient, axes), _total(gradient * centred, axes)
+            own = tf.stack([tf.reshape(sums[0], [-1]), tf.reshape(sums[1], [-1]) * inverse])
+            mean, slope = tf.unstack(tf.math.divide_no_nan(_sum(own), moments.count))
+            through = tf.reshape(mean, shape) + centred * tf.reshape(slope * inverse, shape)
+            dx = scale * (gradient - _counting(mask, through))
+            return tuple(map(_only_first, (tf.cast(dx, x.dtype), own[1], own[0])))
+
+        # Two operations a pixel, as Keras has them; x − mean first would be three, and no sounder: the
+        # rounding of the mean itself is as large.
+        y = tf.cast(x, scale.dtype) * scale + (tf.reshape(beta, shape) - centre * scale)
+        return tf.cast(y, x.dtype), backward
+
+    return normalise
+
+
+def _total(values: Any, axes: Sequence[int]) -> Any:
+    """The sum over some axes, which stay with length 1.
+
+    One axis after the other, the last first: a CPU adds up the values of a channel one by one, which over a
+    million pixels of mean 1000 loses all digits in float32; nested, the sums stay short, at no cost.
+    """
+    for axis in reversed(axes):
+        values = tf.reduce_sum(values, axis, keepdims=True)
+    return values
+
+
+def _counting(mask: Any, values: Any) -> Any:
+    return values if mask is None else tf.where(mask, values, tf.zeros((), values.dtype))
+
+
+def _only_first(gradient: Any) -> Any:
+    return tf.raw_ops.PreventGradient(input=gradient, message=_SECOND)
+
+
+def _sum(value: Any) -> Any:
+    """Over the replicas, in one all-reduce."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return value
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
