@@ -69,14 +69,11 @@ def difference(a: dict[str, Any], b: dict[str, Any]) -> float:
     return float(max(np.abs(x - y).max() / np.abs(y).max() for x, y in (losses, weights)))
 
 
-def test_the_example_learns_and_four_devices_compute_what_one_does(folder: Path) -> None:
-    four, one = run(folder, example(4)), run(folder, example(1))
-    assert (four["replicas"], one["replicas"]) == (4, 1)
+def test_the_example_learns_on_four_devices(folder: Path) -> None:
+    """In float32, as it stands; Adam makes much of rounding, so it is in float64 that devices are compared."""
+    four = run(folder, example(4))
+    assert four["replicas"] == 4
     assert four["history"][1]["loss"] < four["history"][0]["loss"]
-    assert difference(four, one) < 1e-3
-    for a, b in zip(four["history"], one["history"], strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
-        assert a["miou"] == pytest.approx(b["miou"], abs=0.01)
 
 
 def _applied(tensorflow: ModuleType, gradients: list[float], **settings: Any) -> tuple[Any, Any]:
@@ -142,7 +139,6 @@ def test_the_loss_cannot_be_taken_for_a_whole_one(tensorflow: ModuleType, four_r
         loss(np.zeros((1, 2, 2)), np.zeros((1, 2, 2, 3)))
 
 
-@pytest.mark.slow
 def test_in_float64_nothing_but_rounding_is_left(folder: Path) -> None:
     one = run(folder, example(1, *_EXACT))
     four = run(folder, example(4, *_EXACT))
