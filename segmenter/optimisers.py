@@ -48,6 +48,7 @@ def build_optimiser(config: TrainingConfig, model: keras.Model, steps: int) -> k
         "learning_rate": schedule_of(config, steps),
         "weight_decay": config.weight_decay or None,
         "global_clipnorm": config.clip_norm or None,
+        "clipvalue": config.clip_value or None,
     }
     if config.optimizer == "adamw":
         optimiser = SummedAdamW(**common)

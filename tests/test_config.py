@@ -114,7 +114,8 @@ def test_defaults_are_a_whole_recipe() -> None:
         ),
         (
             {"loss": {"cross_entropy": 0}},
-            "loss: expected a weight above 0 for cross_entropy or dice, got 0 for both",
+            "loss: expected a weight above 0 for one of cross_entropy, focal, dice, jaccard, tversky, lovasz, "
+            "got 0 for all",
         ),
         (
             {"loss": {"class_weights": [1, -1]}},

@@ -16,7 +16,8 @@ SCRIPTS = ("train.py", "predict.py")
 
 # The only modules that may import TensorFlow or Keras, at their top or inside functions.
 TENSORFLOW = {
-    *("checkpoint", "inference", "losses", "metrics", "model", "normalisation", "optimisers", "pipeline"),
+    *("losses", "losses.pixel", "losses.region", "losses.replicas", "losses.total"),
+    *("checkpoint", "inference", "metrics", "model", "normalisation", "optimisers", "pipeline"),
     *("schedules", "steps", "strategy", "trainer", "trainlog"),
 }
 # Wires the modules above; the scripts import it late.
