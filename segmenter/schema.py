@@ -274,7 +274,7 @@ class LossConfig(Section):
     normalisation: Literal["per_image", "per_pixel"] = setting(
         "per_image",
         "",
-        "per_image: mean over the valid pixels of an image, then over images; per_pixel: Σ w·ℓ / Σ w over all",
+        "per_image: mean over the valid pixels of an image, then over images; per_pixel: Σ w·ℓ / Σ w of all",
     )
     dice: float = setting(
         0.0, "weight", "1 − soft Dice over the global batch, mean over the classes in it", ge=0
@@ -302,7 +302,9 @@ class LossConfig(Section):
         terms = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")
         if not any(getattr(self, term) for term in terms):
             raise PydanticCustomError(
-                "loss", "expected a weight above 0 for one of {terms}, got 0 for all", {"terms": ", ".join(terms)}
+                "loss",
+                "expected a weight above 0 for one of {terms}, got 0 for all",
+                {"terms": ", ".join(terms)},
             )
         if self.tversky and not self.tversky_alpha + self.tversky_beta:
             raise PydanticCustomError(

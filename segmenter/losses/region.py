@@ -1,4 +1,4 @@
-"""Losses of regions: overlaps over the global batch (Dice, Jaccard, Tversky), and Lovász-softmax per image."""
+"""Losses of regions: overlaps over the global batch (Dice, Jaccard, Tversky); Lovász-softmax per image."""
 
 from __future__ import annotations
 
