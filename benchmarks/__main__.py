@@ -16,6 +16,7 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", *make], check=True, stdout=subprocess.DEVNULL)
         calls = [
             ["benchmarks.colour_baseline", "configs/demo.yaml", "--set", f"dataset.root={data}"],
+            ["benchmarks.equivalence"],
             ["benchmarks.memory"],
             ["benchmarks.pipeline"],
             ["benchmarks.planning"],

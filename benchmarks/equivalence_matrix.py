@@ -23,7 +23,7 @@ from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
 
 BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5
 MODEL = ModelConfig(width=2, max_width=8)
-"""The default U-Net's topology, narrow. Of 32 × 32 pixels its deepest level sees 2 × 2: one would not vary."""
+"""The default U-Net's topology, narrow. At 32 pixels its deepest level has 2 × 2; a single one would not vary."""
 WEIGHTS = (1.0, 3.0, 0.5, 2.0)
 LIMIT, SEEN = 1e-10, 1e-4
 """Exact is a difference up to the first; a naive variant has to be off by more than the second."""
@@ -117,9 +117,10 @@ def strategy_of(replicas: int) -> Any:
 
     if replicas == 1:
         return tf.distribute.OneDeviceStrategy("CPU:0")
-    # Strategies of one process would number their collectives alike, and then wait for each other.
-    tf.distribute.MirroredStrategy._collective_key_base += 100_000
-    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    # Strategies of one process number their collectives alike, and then wait for each other.
+    numbers = mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", 100_000 * replicas)
+    with numbers:
+        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
 
 
 def batch(row: Row) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
