@@ -67,11 +67,12 @@ def _by_kind(choose: Callable[[Iterable[float]], float], found: list[dict[str, f
 
 def _with_table(page: str, lines: list[dict[str, Any]]) -> str:
     """The page with a new table between its two marks."""
-    head = f"| row | {' | '.join(KINDS)} | naive variant | its {' | its '.join(KINDS)} |"
-    table = [head, "| --- |" + " ---: |" * 4 + " --- |" + " ---: |" * 4]
+    head = f"| row | ignored | {' | '.join(KINDS)} | naive variant | its {' | its '.join(KINDS)} |"
+    table = [head, "| --- | --- |" + " ---: |" * 4 + " --- |" + " ---: |" * 4]
     for line in lines:
         exact, naive = ([f"{line[p + kind]:.0e}" for kind in KINDS] for p in ("", "naive_"))
-        table.append(f"| {' | '.join([line['row'], *exact, line['naive'], *naive])} |")
+        ignored = "lopsided" if ROWS[line["row"]].lopsided else "none"
+        table.append(f"| {' | '.join([line['row'], ignored, *exact, line['naive'], *naive])} |")
     before, rest = page.split(_BEGIN)
     return "\n".join([before + _BEGIN, *table, _END + rest.split(_END)[1]])
 

@@ -23,7 +23,10 @@ from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
 
 BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5
 MODEL = ModelConfig(width=2, max_width=8)
-"""The default U-Net's topology, narrow. At 32 pixels its deepest level has 2 × 2; a single one would not vary."""
+"""The default U-Net's topology, narrow.
+
+At 32 pixels its deepest level has 2 × 2: a single one would not vary, and BatchNorm would divide noise.
+"""
 WEIGHTS = (1.0, 3.0, 0.5, 2.0)
 LIMIT, SEEN = 1e-10, 1e-4
 """Exact is a difference up to the first; a naive variant has to be off by more than the second."""

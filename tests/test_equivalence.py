@@ -96,7 +96,7 @@ def guarded_against(loss: LossConfig, lopsided: bool, images: int, clip: str) ->
     uneven_weights = loss.normalisation == "per_pixel" and loss.class_weights != "none"
     if clip and images > 1:
         return "clip"
-    if lopsided or images < BATCH or overlaps or (uneven_weights and not loss.lovasz):
+    if lopsided or images < BATCH or overlaps or uneven_weights:
         return "means"
     return "norm"
 
