@@ -107,8 +107,8 @@ ROWS = {
     "5 of 8 images, sum of all": Row(SUM, images=5),
     "1 image": Row(images=1),
     "1 image, sum of all": Row(SUM, images=1),
-    "clipped by norm": Row(SUM, True, clip="norm", naive="clip"),
-    "clipped by value": Row(SUM, True, clip="value", naive="clip"),
+    "clipped by norm": Row(lopsided=True, clip="norm", naive="clip"),
+    "clipped by value": Row(lopsided=True, clip="value", naive="clip"),
 }
 """One factor at a time."""
 
