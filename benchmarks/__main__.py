@@ -17,6 +17,7 @@ def main() -> int:
         calls = [
             ["benchmarks.colour_baseline", "configs/demo.yaml", "--set", f"dataset.root={data}"],
             ["benchmarks.collectives"],
+            ["benchmarks.equivalence"],
             ["benchmarks.memory"],
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],

@@ -78,6 +78,7 @@ def build_optimiser(
         "learning_rate": schedule_of(config, steps),
         "weight_decay": config.weight_decay or None,
         "global_clipnorm": config.clip_norm or None,
+        "clipvalue": config.clip_value or None,
     }
     if config.optimizer == "adamw":
         optimiser = (SummingAdamW if sums else SummedAdamW)(**common)

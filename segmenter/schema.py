@@ -112,22 +112,49 @@ class ModelConfig(Section):
 class LossConfig(Section):
     """Weighted sum of the terms; pixels to ignore count in none."""
 
-    cross_entropy: float = setting(
-        1.0, "weight", "mean over the valid pixels of an image, then over images", ge=0
+    cross_entropy: float = setting(1.0, "weight", "of cross-entropy, a mean as `normalisation` says", ge=0)
+    focal: float = setting(0.0, "weight", "of focal loss, a mean as `normalisation` says", ge=0)
+    focal_gamma: float = setting(
+        2.0, "exponent", "how much less an easy pixel counts; the paper's best (arXiv:1708.02002)", ge=0
+    )
+    normalisation: Literal["per_image", "per_pixel"] = setting(
+        "per_image",
+        "",
+        "per_image: mean over the valid pixels of an image, then over images; per_pixel: Σ w·ℓ / Σ w of all",
     )
     dice: float = setting(
         0.0, "weight", "1 − soft Dice over the global batch, mean over the classes in it", ge=0
     )
-    class_weights: Literal["none", "inverse_sqrt"] | tuple[Annotated[float, Field(ge=0)], ...] = setting(
-        "none", "", "weight of each class in cross-entropy; inverse_sqrt: 1/sqrt(share), mean 1 over pixels"
+    jaccard: float = setting(0.0, "weight", "1 − soft Jaccard, likewise", ge=0)
+    tversky: float = setting(0.0, "weight", "1 − soft Tversky index, likewise", ge=0)
+    tversky_alpha: float = setting(
+        0.3, "weight", "of false positives; the paper's best (arXiv:1706.05721)", ge=0
     )
-    label_smoothing: float = setting(0.0, "share", "of the target spread evenly over the classes", ge=0, lt=1)
+    tversky_beta: float = setting(0.7, "weight", "of false negatives: missing costs more than adding", ge=0)
+    lovasz: float = setting(
+        0.0, "weight", "Lovász-softmax per image, mean over images; sorts all pixels: slow", ge=0
+    )
+    class_weights: Literal["none", "inverse_sqrt"] | tuple[Annotated[float, Field(ge=0)], ...] = setting(
+        "none",
+        "",
+        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share), mean 1 over pixels",
+    )
+    label_smoothing: float = setting(
+        0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1
+    )
 
     @model_validator(mode="after")
     def _something(self) -> LossConfig:
-        if self.cross_entropy + self.dice == 0:
+        terms = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")
+        if not any(getattr(self, term) for term in terms):
             raise PydanticCustomError(
-                "loss", "expected a weight above 0 for cross_entropy or dice, got 0 for both"
+                "loss",
+                "expected a weight above 0 for one of {terms}, got 0 for all",
+                {"terms": ", ".join(terms)},
+            )
+        if self.tversky and not self.tversky_alpha + self.tversky_beta:
+            raise PydanticCustomError(
+                "loss", "expected tversky_alpha or tversky_beta above 0, got 0 for both: the index is then 1"
             )
         return self
 
@@ -162,11 +189,22 @@ class TrainingConfig(Section):
     clip_norm: float = setting(
         0.0, "gradient norm", "clip by global norm, after the sum over replicas; 0: off", ge=0
     )
+    clip_value: float = setting(
+        0.0, "gradient", "clip each component to ± this, after the sum over replicas; 0: off", ge=0
+    )
     precision: Literal["float32", "mixed_float16"] = setting(
         "float32", "", "mixed_float16 uses the 2080 Ti's tensor cores"
     )
     validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
     keep_checkpoints: int = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
+
+    @model_validator(mode="after")
+    def _one_clip(self) -> TrainingConfig:
+        if self.clip_norm and self.clip_value:
+            raise PydanticCustomError(
+                "training", "expected one of clip_norm and clip_value, got both: set the other to 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _rates_fit(self) -> TrainingConfig:

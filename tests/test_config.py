@@ -114,7 +114,15 @@ def test_defaults_are_a_whole_recipe() -> None:
         ),
         (
             {"loss": {"cross_entropy": 0}},
-            "loss: expected a weight above 0 for cross_entropy or dice, got 0 for both",
+            "loss: expected a weight above 0 for one of cross_entropy, focal, .*, lovasz, got 0 for all",
+        ),
+        (
+            {"loss": {"tversky": 1, "tversky_alpha": 0, "tversky_beta": 0}},
+            "loss: expected tversky_alpha or tversky_beta above 0, got 0 for both: the index is then 1",
+        ),
+        (
+            {"training": {"clip_norm": 1, "clip_value": 1}},
+            "training: expected one of clip_norm and clip_value, got both: set the other to 0",
         ),
         (
             {"loss": {"class_weights": [1, -1]}},

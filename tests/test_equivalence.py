@@ -1,147 +1,113 @@
-"""Law 2, equivalence: one step on R replicas equals one step on one device, in float64.
+"""Law 2, equivalence: steps on R replicas equal steps on one device, in float64.
 
-Each case also runs the naive variant that it guards against, and shows that the test would see it.
+One factor at a time, on the default U-Net's topology; each row also runs the naive variant that it guards
+against, and shows that the test would see it. The full cross is slow.
 """
 
 from __future__ import annotations
 
-import functools
+import itertools
+from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from segmenter.labels import IGNORE
-from segmenter.normalisation import Normalisation
-from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
+from benchmarks.equivalence_matrix import (
+    BATCH,
+    KINDS,
+    LIMIT,
+    ROWS,
+    SEEN,
+    SUM,
+    WEIGHTS,
+    Laboratory,
+    Naive,
+    Row,
+    difference,
+    only,
+)
+from segmenter.schema import LossConfig
 
-BATCH, SIDE, BANDS, CLASSES = 8, 16, 3, 4
-MODEL = ModelConfig(depth=2, width=4)
-LIMIT, SEEN = 1e-10, 1e-4
-Result = dict[str, Any]
-
-
-@functools.cache
-def strategy_of(replicas: tuple[str, ...]) -> Any:
-    """One strategy per set of devices for the whole process: two of them mix up their collectives' keys."""
-    import tensorflow as tf
-
-    if len(replicas) > 1:
-        return tf.distribute.MirroredStrategy(replicas)
-    return tf.distribute.OneDeviceStrategy(replicas[0])
-
-
-def batch(ignored: str) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
-    """A batch with ignored pixels: none, or lopsided (replica 0 almost all, replica 1 of 4 all)."""
-    rng = np.random.default_rng(7)
-    image = rng.integers(0, 256, (BATCH, SIDE, SIDE, BANDS), np.uint8)
-    valid = rng.random((BATCH, SIDE, SIDE)) > 0.1
-    label = rng.integers(0, CLASSES, (BATCH, SIDE, SIDE), np.uint8)
-    if ignored == "lopsided":
-        label[0] = IGNORE
-        label[1, 1:] = IGNORE
-        label[2:4] = IGNORE
-    return image, valid, label
+# Compiling for four replicas takes a minute, and minutes where the processor is shared.
+pytestmark = pytest.mark.timeout(900)
+ONE_FACTOR = [(name, 2) for name in ROWS] + [(name, 4) for name, row in ROWS.items() if not row.clip]
+CLIPPED_ON_FOUR = [(name, 4) for name, row in ROWS.items() if row.clip]
 
 
-def after_steps(
-    replicas: list[str], loss: LossConfig, ignored: str, *, steps: int = 1, clip: float = 0.0, naive: str = ""
-) -> Result:
-    """Loss, gradients (as the change of the weights under SGD), and BatchNorm statistics."""
-    import keras
-    import tensorflow as tf
-
-    from segmenter import steps as steps_module
-    from segmenter.losses import segmentation_loss
-    from segmenter.model import build_model
-    from segmenter.optimisers import build_optimiser
-
-    strategy = strategy_of(tuple(replicas))
-    training = TrainingConfig(
-        global_batch=BATCH,
-        optimizer="sgd",
-        learning_rate=0.1,
-        weight_decay=0,
-        schedule="constant",
-        warmup=0,
-        clip_norm=clip,
-    )
-    keras.utils.set_random_seed(1)
-    weights = (1.0, 3.0, 0.5, 2.0) if loss.class_weights != "none" else None
-    with strategy.scope():
-        model = build_model(
-            MODEL, BANDS, CLASSES, dtype="float64", synchronised=len(replicas) > 1 and naive != "local_norm"
-        )
-        optimiser = build_optimiser(training, model, 10)
-    share = segmentation_loss(loss, weights, BATCH)
-    if naive == "mean_of_means":
-        share = _mean_of_means(share, len(replicas))
-    parts = steps_module.StepParts(
-        strategy, model, optimiser, share, Normalisation.of([120.0] * BANDS, [60.0] * BANDS), 8
-    )
-    step = steps_module.make_step(parts)
-    content = batch(ignored)
-    before = [v.numpy() for v in model.trainable_variables]
-    for _ in range(steps):
-        data = tf.data.Dataset.from_tensors(content).map(lambda *x: x)
-        total, held = step(next(iter(strategy.experimental_distribute_dataset(data))))
-    return {
-        "loss": [np.asarray(total)],
-        "gradients": [b - v.numpy() for b, v in zip(before, model.trainable_variables, strict=True)],
-        "statistics": [v.numpy() for v in model.non_trainable_variables if "moving" in v.path],
-        "held": [np.asarray(held)[0]],
-    }
+@pytest.fixture(scope="module")
+def laboratory(tensorflow: ModuleType) -> Laboratory:
+    return Laboratory(ROWS)
 
 
-def _mean_of_means(share: Any, replicas: int) -> Any:
-    """The trap: each replica divides by its own number of images with a valid pixel."""
-    import tensorflow as tf
-
-    def loss(labels: Any, logits: Any) -> Any:
-        images = tf.reduce_any(labels != IGNORE, axis=(1, 2))
-        own = tf.reduce_sum(tf.cast(images, logits.dtype))
-        return share(labels, logits) * BATCH / tf.maximum(own, 1) / replicas
-
-    return loss
+def check(laboratory: Laboratory, name: str, replicas: int) -> None:
+    assert {k: d for k, d in laboratory.differences(name, replicas).items() if not d <= LIMIT} == {}
+    many, one = (laboratory.exact(name, r)["held"][0] for r in (replicas, 1))
+    assert np.array_equal(many, one)
 
 
-def difference(a: Result, b: Result, kind: str) -> float:
-    """Largest |a − b| over all tensors of a kind, relative to the largest |b|."""
-    largest = max(np.abs(x).max() for x in b[kind])
-    return float(max(np.abs(x - y).max() for x, y in zip(a[kind], b[kind], strict=True)) / largest)
+@pytest.mark.parametrize(("name", "replicas"), ONE_FACTOR)
+def test_equivalence(laboratory: Laboratory, name: str, replicas: int) -> None:
+    check(laboratory, name, replicas)
 
 
-LOSSES = {
-    "cross-entropy": LossConfig(),
-    "weighted, smoothed": LossConfig(class_weights=(1.0, 3.0, 0.5, 2.0), label_smoothing=0.1),
-    "dice": LossConfig(cross_entropy=0, dice=1),
-    "sum": LossConfig(dice=0.5),
-}
+@pytest.mark.parametrize("name", ROWS)
+def test_naive_variants_are_seen(laboratory: Laboratory, name: str) -> None:
+    assert max(laboratory.differences(name, 2, naive=True).values()) > SEEN
 
 
-@pytest.mark.parametrize("ignored", ["none", "lopsided"])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_equivalence(tensorflow: ModuleType, four_replicas: list[str], loss: str, ignored: str) -> None:
-    many = after_steps(four_replicas, LOSSES[loss], ignored)
-    one = after_steps(four_replicas[:1], LOSSES[loss], ignored)
-    for kind in ("loss", "gradients", "statistics"):
-        assert difference(many, one, kind) <= LIMIT, kind
-    assert np.array_equal(many["held"][0], one["held"][0])
+@pytest.mark.parametrize("name", ["clipped by norm", "clipped by value"])
+def test_the_clipping_does_clip(laboratory: Laboratory, name: str) -> None:
+    clipped, free = laboratory.exact(name, 1), laboratory.exact("cross-entropy", 1)
+    assert difference(clipped, free, "loss") == 0
+    assert difference(clipped, free, "gradients") > 0.1
 
 
-def test_equivalence_after_five_steps_with_clipping(tensorflow: ModuleType, four_replicas: list[str]) -> None:
-    many = after_steps(four_replicas, LOSSES["sum"], "lopsided", steps=5, clip=0.05)
-    one = after_steps(four_replicas[:1], LOSSES["sum"], "lopsided", steps=5, clip=0.05)
-    free = after_steps(four_replicas[:1], LOSSES["sum"], "lopsided", steps=5)
-    for kind in ("loss", "gradients", "statistics"):
-        assert difference(many, one, kind) <= LIMIT, kind
-    assert difference(free, one, "gradients") > SEEN  # the clipping does clip
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "replicas"), CLIPPED_ON_FOUR)
+def test_equivalence_of_clipping_on_four(laboratory: Laboratory, name: str, replicas: int) -> None:
+    check(laboratory, name, replicas)
+    assert max(laboratory.differences(name, replicas, naive=True).values()) > SEEN
 
 
-@pytest.mark.parametrize("naive", ["mean_of_means", "local_norm"])
-def test_naive_variants_are_seen(tensorflow: ModuleType, four_replicas: list[str], naive: str) -> None:
-    many = after_steps(four_replicas, LOSSES["cross-entropy"], "lopsided", naive=naive)
-    one = after_steps(four_replicas[:1], LOSSES["cross-entropy"], "lopsided")
-    assert difference(many, one, "gradients") > SEEN
+def losses() -> Iterator[tuple[str, LossConfig]]:
+    """Every loss, those per pixel with every normalisation, weighting and smoothing; and sums of all."""
+    for region in ("dice", "jaccard", "tversky", "lovasz"):
+        yield region, only(region)
+    pixel = {"cross_entropy": only("cross_entropy"), "focal": only("focal"), "sum": SUM}
+    options = itertools.product(("per_image", "per_pixel"), ("none", WEIGHTS), (0.0, 0.1))
+    for (name, config), (mean, weights, smoothing) in itertools.product(pixel.items(), list(options)):
+        changes = {"normalisation": mean, "class_weights": weights, "label_smoothing": smoothing}
+        weighted = "" if weights == "none" else ", weighted"
+        yield f"{name} {mean}{weighted}, smoothing {smoothing}", config.model_copy(update=changes)
+
+
+def full_cross(clip: str) -> dict[str, Row]:
+    rows = {}
+    for (name, loss), lopsided, images in itertools.product(losses(), (False, True), (BATCH, 5, 1)):
+        row = Row(loss, lopsided, images, clip, guarded_against(loss, lopsided, images, clip))
+        rows[f"{name}, {'lopsided' if lopsided else 'even'}, {images} images"] = row
+    return rows
+
+
+def guarded_against(loss: LossConfig, lopsided: bool, images: int, clip: str) -> Naive:
+    """A mistake that shows in this row: some are none where all replicas have as much to say."""
+    overlaps = loss.dice or loss.jaccard or loss.tversky
+    uneven_weights = loss.normalisation == "per_pixel" and loss.class_weights != "none"
+    if clip and images > 1:
+        return "clip"
+    if lopsided or images < BATCH or overlaps or uneven_weights:
+        return "means"
+    return "norm"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("clip", ["", "norm", "value"])
+def test_equivalence_full_cross(tensorflow: ModuleType, clip: str) -> None:
+    rows = full_cross(clip)
+    laboratory = Laboratory(rows)
+    found = {(n, r): laboratory.differences(n, r) for n, r in itertools.product(rows, (2, 4))}
+    assert {case: d for case, d in found.items() if not all(d[k] <= LIMIT for k in KINDS)} == {}
+    naive = {name: laboratory.differences(name, 2, naive=True) for name in rows}
+    assert {case: d for case, d in naive.items() if not max(d.values()) > SEEN} == {}

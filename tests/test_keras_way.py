@@ -70,7 +70,7 @@ def difference(a: dict[str, Any], b: dict[str, Any]) -> float:
 
 
 def test_the_example_learns_on_four_devices(folder: Path) -> None:
-    """In float32, as it stands; Adam makes much of rounding, so it is in float64 that devices are compared."""
+    """In float32, as it stands; Adam makes much of rounding: devices are compared in float64, below."""
     four = run(folder, example(4))
     assert four["replicas"] == 4
     assert four["history"][1]["loss"] < four["history"][0]["loss"]
@@ -146,6 +146,11 @@ def test_in_float64_nothing_but_rounding_is_left(folder: Path) -> None:
     assert [e["miou"] for e in four["history"]] == pytest.approx(
         [e["miou"] for e in one["history"]], rel=1e-6
     )
-    # The traps, which this comparison sees: gradients that nobody sums, and each device's own BatchNorm.
+
+
+@pytest.mark.slow
+def test_the_comparison_sees_the_traps(folder: Path) -> None:
+    """Gradients that nobody sums, and each device's own BatchNorm."""
+    one = run(folder, example(1, *_EXACT))
     for trap in ((", for_fit=True", ""), ("synchronised=devices.replicas > 1", "synchronised=False")):
         assert difference(run(folder, example(4, *_EXACT, trap)), one) > 1e-4, trap

@@ -18,6 +18,7 @@ SCRIPTS = ("train.py", "predict.py")
 TENSORFLOW = {
     *("batchnorm", "checkpoint", "hardware", "inference", "keras_way", "losses", "metrics", "model"),
     *("normalisation", "optimisers", "pipeline", "schedules", "steps", "strategy", "trainer", "trainlog"),
+    *("losses.pixel", "losses.region", "losses.replicas", "losses.total"),
 }
 # Wires the modules above; the scripts import it late.
 NEEDS_TENSORFLOW = TENSORFLOW | {"session"}

@@ -1,0 +1,81 @@
+"""Do R replicas compute what one device does? The matrix of law 2, *equivalence*, in float64 on logical CPUs.
+
+Prints one JSON line a row: the largest difference of loss, gradients, weights and BatchNorm statistics over
+R = 2 and 4, and that of the naive variant that the row guards against. `--page` writes them as a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.equivalence_matrix import KINDS, LIMIT, NAIVE, ROWS, SEEN, Laboratory
+from segmenter.strategy import load_tensorflow
+
+REPLICAS = (2, 4)
+_BEGIN, _END = "<!-- table: python -m benchmarks.equivalence --page -->", "<!-- end of table -->"
+
+
+def main() -> int:
+    """The exit code is 1 if a row is not exact, or does not see its naive variant."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", type=Path, metavar="FILE", help="renew the table in this page")
+    arguments = parser.parse_args()
+    _four_devices()
+    lines = []
+    laboratory = Laboratory(ROWS)
+    for name in ROWS:
+        lines.append(_line(laboratory, name))
+        print(json.dumps(lines[-1]), flush=True)
+    if arguments.page:
+        page = arguments.page.read_text(encoding="utf-8")
+        arguments.page.write_text(_with_table(page, lines), encoding="utf-8")
+    return int(not all(line["exact"] and line["seen"] for line in lines))
+
+
+def _four_devices() -> None:
+    load_tensorflow(4)
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+
+
+def _line(laboratory: Laboratory, name: str) -> dict[str, Any]:
+    exact = [laboratory.differences(name, replicas) for replicas in REPLICAS]
+    naive = [laboratory.differences(name, replicas, naive=True) for replicas in REPLICAS]
+    worst = _by_kind(max, exact)
+    return {
+        "benchmark": "equivalence",
+        "row": name,
+        **worst,
+        "exact": all(value <= LIMIT for value in worst.values()),
+        "naive": NAIVE[ROWS[name].naive],
+        **{f"naive_{kind}": value for kind, value in _by_kind(min, naive).items()},
+        "seen": all(max(values.values()) > SEEN for values in naive),
+    }
+
+
+def _by_kind(choose: Callable[[Iterable[float]], float], found: list[dict[str, float]]) -> dict[str, float]:
+    """Of the differences over the numbers of replicas, the largest or the smallest, kind by kind."""
+    return {kind: float(f"{choose(values[kind] for values in found):.1e}") for kind in KINDS}
+
+
+def _with_table(page: str, lines: list[dict[str, Any]]) -> str:
+    """The page with a new table between its two marks."""
+    head = f"| row | ignored | {' | '.join(KINDS)} | naive variant | its {' | its '.join(KINDS)} |"
+    table = [head, "| --- | --- |" + " ---: |" * 4 + " --- |" + " ---: |" * 4]
+    for line in lines:
+        exact, naive = ([f"{line[p + kind]:.0e}" for kind in KINDS] for p in ("", "naive_"))
+        ignored = "lopsided" if ROWS[line["row"]].lopsided else "none"
+        table.append(f"| {' | '.join([line['row'], ignored, *exact, line['naive'], *naive])} |")
+    before, rest = page.split(_BEGIN)
+    return "\n".join([before + _BEGIN, *table, _END + rest.split(_END)[1]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Losses per pixel, cross-entropy and focal, and the two ways to take their mean over a global batch.
+
+With ℓ the loss of a pixel, y its class, w the class weights, V_i the valid pixels of image i, and n images
+in the global batch:
+
+- `per_image`: 1/n · Σ_i ( Σ_{V_i} w[y]·ℓ / |V_i| ). Each image counts the same, however few of its pixels
+  are labelled; one without any counts as 0. The weights multiply and do not normalise: an image of one
+  class would otherwise not feel them.
+- `per_pixel`: Σ w[y]·ℓ / Σ w[y], both sums over the valid pixels of all images. Each labelled pixel counts
+  the same; the denominator is that of the global batch, not the replica's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from segmenter.labels import IGNORE
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What the labels of a batch ask for.
+
+    Attributes:
+        ids_BHW: int32 class ids, 0 where ignored.
+        valid_BHW: 1 where a pixel counts, else 0.
+        weight_BHW: the weight of the pixel's class, 0 where ignored.
+    """
+
+    ids_BHW: Any
+    valid_BHW: Any
+    weight_BHW: Any
+
+
+def targets_of(labels_BHW: Any, dtype: Any, class_weights: Sequence[float] | None = None) -> Targets:
+    """Labels (b, H, W) uint8 and the weight of each class (default: 1) as targets."""
+    valid = tf.not_equal(labels_BHW, IGNORE)
+    ids = tf.where(valid, tf.cast(labels_BHW, tf.int32), 0)
+    valid = weight = tf.cast(valid, dtype)
+    if class_weights is not None:
+        weight = valid * tf.gather(tf.constant(class_weights, dtype), ids)
+    return Targets(ids, valid, weight)
+
+
+def cross_entropy(ids_BHW: Any, logits_BHWK: Any, smoothing: float = 0.0) -> Any:
+    """−Σ_k q_k · log p_k of each pixel, (b, H, W), with q = (1 − s)·[k = y] + s/K (Szegedy et al. 2016)."""
+    return _against_smoothed(-tf.nn.log_softmax(logits_BHWK), ids_BHW, smoothing)
+
+
+def focal(ids_BHW: Any, logits_BHWK: Any, gamma: float, smoothing: float = 0.0) -> Any:
+    """−Σ_k q_k · (1 − p_k)^γ · log p_k of each pixel, (b, H, W); γ = 0 is cross-entropy.
+
+    Without smoothing this is (1 − p_y)^γ · −log p_y (Lin et al. 2017, arXiv:1708.02002, eq. 4); the paper's
+    α are the class weights.
+    """
+    log_p = tf.nn.log_softmax(logits_BHWK)
+    if not gamma:
+        return _against_smoothed(-log_p, ids_BHW, smoothing)
+    # expm1 keeps 1 − p where p is nearly 1; the floor keeps the slope of x^γ at 0 finite for γ < 1.
+    other = tf.maximum(-tf.math.expm1(log_p), np.finfo(log_p.dtype.as_numpy_dtype).tiny)
+    return _against_smoothed(-(other**gamma) * log_p, ids_BHW, smoothing)
+
+
+def _against_smoothed(cost_BHWK: Any, ids_BHW: Any, smoothing: float) -> Any:
+    """Σ_k q_k · cost_k: what each class as the target would cost, by the smoothed target."""
+    picked = tf.gather(cost_BHWK, ids_BHW, axis=-1, batch_dims=3)
+    if not smoothing:
+        return picked
+    return (1 - smoothing) * picked + smoothing * tf.reduce_mean(cost_BHWK, axis=-1)
+
+
+def per_image(pixel_BHW: Any, targets: Targets) -> Any:
+    """(b,): Σ w·ℓ / valid pixels of each image; 0 for an image without any.
+
+    One value per image, because `tf.nn.compute_average_loss` divides by the images of the global batch alone.
+    """
+    total = tf.reduce_sum(pixel_BHW * targets.weight_BHW, axis=(1, 2))
+    return total / tf.maximum(tf.reduce_sum(targets.valid_BHW, axis=(1, 2)), 1)
+
+
+def per_pixel_share(pixel_BHW: Any, targets: Targets, global_weight: Any) -> Any:
+    """This replica's Σ w·ℓ over the weight of all valid pixels of the global batch; 0 where that is 0."""
+    return tf.math.divide_no_nan(tf.reduce_sum(pixel_BHW * targets.weight_BHW), global_weight)

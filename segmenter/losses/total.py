@@ -1,0 +1,86 @@
+"""The recipe's loss: the weighted sum of its terms, as each replica's share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from segmenter.losses.pixel import (
+    Targets,
+    cross_entropy,
+    focal,
+    per_image,
+    per_pixel_share,
+    targets_of,
+)
+from segmenter.losses.region import DICE, JACCARD, lovasz_per_image, soft_overlaps, tversky_loss
+from segmenter.losses.replicas import global_sum, share_of
+from segmenter.schema import LossConfig
+
+ReplicaLoss = Callable[[Any, Any], Any]
+
+
+def segmentation_loss(
+    config: LossConfig, class_weights: Sequence[float] | None, global_batch: int | None
+) -> ReplicaLoss:
+    """(labels (b, H, W) uint8, logits (b, H, W, K)) → this replica's share of the global loss, a scalar.
+
+    To be called in a replica, with as many or as few images as it has, none included: the shares add up to
+    the loss of all images, and the gradients to its gradient.
+
+    Args:
+        class_weights: (K,) weights in cross-entropy and focal loss; None: all 1.
+        global_batch: images of a step over all replicas, where that is the same in each step; None: counted
+            in the step, in an all-reduce, for batches that may be short.
+    """
+
+    def loss(labels_BHW: Any, logits_BHWK: Any) -> Any:
+        targets = targets_of(labels_BHW, logits_BHWK.dtype, class_weights)
+        total = tf.zeros((), logits_BHWK.dtype)
+        if config.cross_entropy or config.focal:
+            pixel = _pixel_loss(config, targets, logits_BHWK)
+            if config.normalisation == "per_pixel":
+                weight = tf.stop_gradient(global_sum(tf.reduce_sum(targets.weight_BHW)))
+                total += per_pixel_share(pixel, targets, weight)
+            else:
+                total += _mean_over_images(per_image(pixel, targets), global_batch)
+        if config.lovasz:
+            images = lovasz_per_image(labels_BHW, logits_BHWK)
+            total += config.lovasz * _mean_over_images(images, global_batch)
+        if terms := _overlap_terms(config):
+            overlaps = global_sum(soft_overlaps(labels_BHW, logits_BHWK))
+            total += share_of(tf.add_n([w * tversky_loss(overlaps, *alpha_beta) for w, alpha_beta in terms]))
+        return total
+
+    return loss
+
+
+def _pixel_loss(config: LossConfig, targets: Targets, logits_BHWK: Any) -> Any:
+    """(b, H, W): the weighted sum of cross-entropy and focal loss."""
+    pixel, smoothing = tf.zeros_like(targets.weight_BHW), config.label_smoothing
+    if config.cross_entropy:
+        pixel += config.cross_entropy * cross_entropy(targets.ids_BHW, logits_BHWK, smoothing)
+    if config.focal:
+        pixel += config.focal * focal(targets.ids_BHW, logits_BHWK, config.focal_gamma, smoothing)
+    return pixel
+
+
+def _mean_over_images(image_B: Any, global_batch: int | None) -> Any:
+    """This replica's share of the mean over the images of the global batch."""
+    if global_batch is not None:
+        return tf.nn.compute_average_loss(image_B, global_batch_size=global_batch)
+    # As a float: NCCL would have to fetch an int32 from the host.
+    images = global_sum(tf.cast(tf.shape(image_B)[0], image_B.dtype))
+    return tf.math.divide_no_nan(tf.reduce_sum(image_B), images)
+
+
+def _overlap_terms(config: LossConfig) -> list[tuple[float, tuple[float, float]]]:
+    """(weight, (α, β)) of the terms that are ratios of overlaps: they share one all-reduce."""
+    terms = [
+        (config.dice, DICE),
+        (config.jaccard, JACCARD),
+        (config.tversky, (config.tversky_alpha, config.tversky_beta)),
+    ]
+    return [term for term in terms if term[0]]
