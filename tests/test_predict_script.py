@@ -335,7 +335,7 @@ INTERRUPTED = """
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which: int) -> None:
-    source = make_geotiff("in/a.tif", np.ones((4000, 70, 3), np.uint8))
+    source = make_geotiff("in/a.tif", np.ones((16_000, 70, 3), np.uint8))
     command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(source), str(tmp_path / "maps")]
     process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
