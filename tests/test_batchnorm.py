@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_equivalence import strategy_of
+from  import strategy_of
 
 from benchmarks.collectives import collectives_of, node_counts, with_keras_norm
 from segmenter import checkpoint
