@@ -329,6 +329,7 @@ INTERRUPTED = """
     classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
     segmenter.checkpoint.load_run = lambda _: fake_run(classes, predictor=lambda: slow)
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     sys.exit(run_script(lambda: predict.main(["run", sys.argv[1], "--output", sys.argv[2]])))
 """
 
