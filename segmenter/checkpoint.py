@@ -7,16 +7,15 @@
     log.jsonl, tensorboard/ what happened
     scores.json, *.png      the last validation, and the learning curves
 
-Arrays are kept as .npz, whose parts carry a CRC: a damaged file is told from a whole one.
+Arrays are kept as .npz with a SHA-256 (`array_file`): a damaged file is told from a whole one.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +23,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.array_file import Arrays, load_arrays, save_arrays
 from segmenter.config import dump_recipe, load_recipe
-from segmenter.errors import CheckpointError
+from segmenter.errors import CheckpointError, DamagedCheckpointError
 from segmenter.files import write_whole
 from segmenter.labels import ClassMap
 from segmenter.network import NetworkGeometry
@@ -34,7 +34,6 @@ from segmenter.schema import Recipe
 
 _FORMAT = 1
 _STEP = re.compile(r"step-(\d+)\.npz")
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,20 @@ class Run:
             return best
         return newest_checkpoint(self.path)
 
+    def weights(self) -> Arrays:
+        """The arrays of the best checkpoint, else of the newest.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged; says which one could be used instead.
+        """
+        file = self.weights_file()
+        try:
+            return load_arrays(file)
+        except DamagedCheckpointError as error:
+            whole = newest_whole(self.path, but=file)
+            other = f"to use the newest whole one, {whole}, rename it" if whole else "no other is whole"
+            raise DamagedCheckpointError(f"{error}; {other}") from None
+
     def predictor(self) -> Any:
         """The compiled model as a function (image (B, H, W, C), valid (B, H, W)) → class ids (B, H, W) uint8.
 
@@ -120,7 +133,7 @@ class Run:
         from segmenter.inference import predict_function
         from segmenter.model import build_model
 
-        arrays = load_arrays(self.weights_file())
+        arrays = self.weights()
         with memory_errors("loading the model", "is another program using the GPU?"):
             model = build_model(self.recipe.model, self.band_count, len(self.classes))
             assign_weights(model, arrays, "model")
@@ -169,7 +182,7 @@ def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], ke
     _make(folder)
     path = folder / f"step-{step:08d}.npz"
     save_arrays(path, arrays)
-    for old in _checkpoints(run)[:-keep]:
+    for old in list(checkpoints(run).values())[:-keep]:
         old.unlink(missing_ok=True)
     return path
 
@@ -181,44 +194,33 @@ def _make(folder: Path) -> None:
         raise CheckpointError(f"{folder}: cannot make the folder: {error.strerror}") from None
 
 
-def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays to a file that appears whole or not at all."""
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    write_whole(path, buffer.getvalue())
-
-
-def load_arrays(path: Path) -> Arrays:
-    """The arrays of a checkpoint; nothing in it can run code.
-
-    Raises:
-        CheckpointError: missing or damaged (each part's CRC is checked).
-    """
-    try:
-        # Opened here: NumPy leaves a file open that turns out to be damaged.
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: damaged checkpoint ({error}); use the one before it") from None
-
-
 def has_checkpoint(run: Path) -> bool:
     """Whether a run directory has something to go on from."""
-    return bool(_checkpoints(run))
+    return bool(checkpoints(run))
 
 
 def newest_checkpoint(run: Path) -> Path:
-    """The newest checkpoint of a run directory."""
-    found = _checkpoints(run)
+    """The newest checkpoint of a run directory, whole or not."""
+    found = list(checkpoints(run).values())
     if not found:
         raise CheckpointError(f"{run}: expected a checkpoint in {run / 'checkpoints'}, there is none yet")
     return found[-1]
 
 
-def _checkpoints(run: Path) -> list[Path]:
-    return sorted(p for p in (run / "checkpoints").glob("step-*.npz") if _STEP.fullmatch(p.name))
+def newest_whole(run: Path, *, but: Path | None = None) -> Path | None:
+    """The newest checkpoint that is not damaged; None: there is none."""
+    for path in reversed(checkpoints(run).values()):
+        with suppress(CheckpointError):
+            if path != but:
+                load_arrays(path)
+                return path
+    return None
+
+
+def checkpoints(run: Path) -> dict[int, Path]:
+    """Step → file of each checkpoint, oldest first; the best is not among them."""
+    matches = ((_STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*.npz"))
+    return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
 # ----------------------------------------------------------------------------- weights of a model

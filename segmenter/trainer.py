@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from segmenter import checkpoint
+from segmenter import checkpoint, resume
+from segmenter.array_file import META, save_arrays
 from segmenter.batches import BatchLoader
 from segmenter.checkpoint import Run
 from segmenter.errors import CheckpointError, TrainingError
@@ -26,7 +27,9 @@ from segmenter.losses import segmentation_loss
 from segmenter.model import build_model
 from segmenter.optimisers import build_optimiser
 from segmenter.pipeline import epoch_dataset
-from segmenter.sampler import Plan, plan
+from segmenter.preparation import epoch_plan
+from segmenter.resume import Checkpoint
+from segmenter.sampler import Plan
 from segmenter.scenes import Dataset
 from segmenter.steps import StepParts, assign_optimiser, make_step, optimiser_arrays
 from segmenter.strategy import Devices
@@ -83,6 +86,7 @@ class Trainer:
     dataset: Dataset
     class_weights: tuple[float, ...] | None = None
     position: Position = field(default_factory=Position)
+    _planned: tuple[int, Plan] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         recipe = self.run.recipe
@@ -114,17 +118,14 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------- state
 
-    def resume(self) -> None:
-        """Go on from the newest checkpoint: weights, optimiser, position."""
-        path = checkpoint.newest_checkpoint(self.run.path)
-        arrays = checkpoint.load_arrays(path)
-        checkpoint.assign_weights(self.model, arrays, "model")
+    def resume(self, start: Checkpoint) -> None:
+        """Go on from a checkpoint: weights, optimiser, position."""
+        checkpoint.assign_weights(self.model, start.arrays, "model")
         try:
-            assign_optimiser(self._optimiser, arrays)
-            done, epoch, step, best = arrays["position"].tolist()
+            assign_optimiser(self._optimiser, start.arrays)
         except (KeyError, ValueError) as error:
-            raise CheckpointError(f"{path}: does not fit this recipe's optimiser ({error})") from None
-        self.position = Position(int(done), int(epoch), int(step), float(best))
+            raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
+        self.position = Position(*start.position)
         self._log.rewind(self.position.done, validated=self.position.step == 0)
 
     def save(self) -> Path:
@@ -133,12 +134,14 @@ class Trainer:
         return checkpoint.save_checkpoint(self.run.path, self.position.done, self._arrays(), keep)
 
     def _arrays(self) -> dict[str, Any]:
-        at = self.position
-        position = np.array([at.done, at.epoch, at.step, at.best_miou], np.float64)
+        at = resume.Position(**vars(self.position))
+        plan = self._plan(at.planned_epoch)
+        facts = resume.facts_array(self.run.recipe, plan, at, self.devices.replicas)
+        own = {"position": np.array(at, np.float64), META: facts}
         weights = checkpoint.weight_arrays(self.model, "model")
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise TrainingError(_DIVERGED.format(step=at.done, what="a weight is not finite"))
-        return {**weights, **optimiser_arrays(self._optimiser), "position": position}
+        return {**weights, **optimiser_arrays(self._optimiser), **own}
 
     # ----------------------------------------------------------------------------------- loop
 
@@ -166,16 +169,11 @@ class Trainer:
         self._log.curves()
 
     def _plan(self, epoch: int) -> Plan:
-        recipe = self.run.recipe
-        return plan(
-            self.index.counts_NK,
-            recipe.training.global_batch,
-            recipe.sampling,
-            recipe.seed,
-            epoch,
-            names=self.run.classes.names,
-            replicas=self.devices.replicas,
-        )
+        """The plan of an epoch; that of the last one asked for is kept, each checkpoint names it."""
+        if self._planned is None or self._planned[0] != epoch:
+            names, replicas = self.run.classes.names, self.devices.replicas
+            self._planned = epoch, epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
+        return self._planned[1]
 
     def _epoch(self, bar: Any, stop: list[int]) -> None:
         epoch, at = self.position.epoch, self.position
@@ -228,7 +226,7 @@ class Trainer:
         if scores.miou > self.position.best_miou:
             self.position.best_miou = scores.miou
             scores.write(self.run.path / "best_scores.json")
-            checkpoint.save_arrays(self.run.path / "best.npz", self._arrays())
+            save_arrays(self.run.path / "best.npz", self._arrays())
 
 
 class _Meter:
@@ -352,15 +350,21 @@ def keras_seed(seed: int) -> None:
 
 @contextmanager
 def _stop_signal() -> Iterator[list[int]]:
-    """SIGINT or SIGTERM fills the list, to be seen after the step under way; a second one ends at once."""
+    """SIGINT or SIGTERM fills the list, to be seen after the step under way; a second one ends at once.
+
+    At once is what the system does by itself: an exception of ours would wait for TensorFlow to return, and
+    then for its threads. The shell sees 130 or 143 in that case, too; what was half-written is removed by
+    the next start.
+    """
     caught: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def catch(number: int, _frame: Any) -> None:
         caught.append(number)
-        tqdm.write("stopping after this step or validation; once more ends at once", file=sys.stderr)
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for each in before:
+            signal.signal(each, signal.SIG_DFL)
+        # Not print: the signal may have come in the middle of another one, which does not bear it.
+        os.write(2, b"\nstopping after this step or validation; once more ends at once\n")
 
     for number in before:
         signal.signal(number, catch)
