@@ -19,6 +19,7 @@ def main() -> int:
             ["benchmarks.collectives"],
             ["benchmarks.equivalence"],
             ["benchmarks.memory"],
+            ["benchmarks.overhead"],
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],
             ["benchmarks.planning"],
