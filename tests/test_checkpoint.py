@@ -108,15 +108,14 @@ def odd_arrays() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("flip", [0x01, 0xFF])
-def test_every_flipped_byte_is_recognised_or_harmless(tmp_path: Path, flip: int) -> None:
+def test_every_flipped_byte_is_recognised_or_harmless(tmp_path: Path) -> None:
     path, arrays = tmp_path / "a.npz", odd_arrays()
     checkpoint.save_arrays(path, arrays)
     whole = path.read_bytes()
     messages = []
     for position in range(len(whole)):
         content = bytearray(whole)
-        content[position] ^= flip
+        content[position] ^= (0xFF, 0x01, 0x20)[position % 3]
         path.write_bytes(content)
         try:
             assert_same(checkpoint.load_arrays(path), arrays)
