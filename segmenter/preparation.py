@@ -24,7 +24,10 @@ from segmenter.schema import Recipe
 from segmenter.statistics import BandStatistics, band_statistics
 from segmenter.store import SceneStore
 
-_FREE_TO_CHANGE = ("distribution.", "dataset.root", "prediction.")
+_FREE_TO_CHANGE = (
+    *("distribution.", "dataset.root", "prediction."),
+    *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
+)
 """Settings that may differ between a run and its resumption: they do not change what is computed."""
 
 
