@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from segmenter.errors import OutputError, SegmenterError
@@ -52,6 +54,30 @@ def _sync_names(folder: Path) -> None:
             os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep another process out of a folder, which is made; one that was killed holds nothing back.
+
+    Raises:
+        SegmenterError: another process is in it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a")
+    except OSError as error:
+        raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SegmenterError(
+                f"{folder}: another process is writing there; wait until it has ended, or stop it"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 def remove_leftovers(folder: Path) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from segmenter.array_file import Arrays
 from segmenter.batches import BatchLoader
 from segmenter.checkpoint import Run, learned_weights, load_run, transfer_weights
 from segmenter.errors import CheckpointError, ConfigError, OutputError
-from segmenter.files import remove_leftovers
+from segmenter.files import alone_in, remove_leftovers
 from segmenter.model import build_model, network_geometry
 from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
@@ -50,25 +51,37 @@ def start_training(
     learned = source.weights() if source is not None else {}
     weights = class_weights(recipe, tiles.index)
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
-    run.save()
-    trainer = Trainer(run, tiles.index, loader, devices, dataset, weights, profile=profile)
+    with alone_in(path):
+        run.save()
+        trainer = Trainer(run, tiles.index, loader, devices, dataset, weights, profile=profile)
+        _describe(trainer, planned_for)
+        if checkpoint is not None:
+            _resume(trainer, checkpoint)
+        elif source is not None:
+            _fine_tune(trainer, source, learned)
+        return _train(trainer)
+
+
+def _describe(trainer: Trainer, planned_for: int) -> None:
+    """Lines on the schedule, micro-batches, and the plan where it depends on the devices."""
+    recipe = trainer.run.recipe
     print(describe_schedule(recipe.training, trainer.steps))
-    if line := _describe_accumulation(recipe, devices.replicas):
+    if line := _describe_accumulation(recipe, trainer.devices.replicas):
         print(line)
     if planned_for > 1:
-        held_K = (tiles.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
-        lines = describe_plan(trainer.first_plan, held_K, dataset.classes.names)
+        held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
+        lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
         print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
-    if checkpoint is not None:
-        _resume(trainer, checkpoint)
-    elif source is not None:
-        same = source.classes.names == run.classes.names
-        kept, fresh = transfer_weights(trainer.model, learned_weights(learned), same_classes=same)
-        if trainer.averaged is not None:
-            trainer.averaged.follow()
-        layers = ", ".join(dict.fromkeys(name.split("/")[0] for name in kept))
-        print(f"from {source.path}: kept {layers or 'nothing'}; anew: {', '.join(fresh) or 'none'}")
-    return _train(trainer)
+
+
+def _fine_tune(trainer: Trainer, source: Run, learned: Arrays) -> None:
+    """Start from another run's weights, as far as they fit."""
+    same = source.classes.names == trainer.run.classes.names
+    kept, fresh = transfer_weights(trainer.model, learned_weights(learned), same_classes=same)
+    if trainer.averaged is not None:
+        trainer.averaged.follow()
+    layers = ", ".join(dict.fromkeys(name.split("/")[0] for name in kept))
+    print(f"from {source.path}: kept {layers or 'nothing'}; anew: {', '.join(fresh) or 'none'}")
 
 
 def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -78,12 +91,13 @@ def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
     run = trainer.run.path
     if left := sum(remove_leftovers(folder) for folder in (run, run / "checkpoints")):
         print(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
-    trainer.resume(checkpoint)
-    if later := set_aside_after(run, trainer.position.done):
+    step = checkpoint.position.done
+    if later := set_aside_after(run, step):
         print(
-            f"what came after step {trainer.position.done} will be done again; its checkpoints "
+            f"what came after step {step} will be done again; its checkpoints "
             f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
         )
+    trainer.resume(checkpoint)
     print(f"resumed after step {trainer.position.done} of {trainer.steps}")
 
 

@@ -20,8 +20,8 @@ from made_training import ROOT
 from segmenter import checkpoint
 from segmenter.checkpoint import Run, load_run
 from segmenter.config import recipe_from
-from segmenter.errors import CheckpointError, DamagedCheckpointError, OutputError
-from segmenter.files import remove_leftovers
+from segmenter.errors import CheckpointError, DamagedCheckpointError, OutputError, SegmenterError
+from segmenter.files import alone_in, remove_leftovers
 from segmenter.labels import ClassMap
 from segmenter.network import NetworkGeometry
 from segmenter.normalisation import Normalisation
@@ -228,6 +228,30 @@ def test_a_full_disk_leaves_what_was_there(run: Run) -> None:
     assert caught.value.exit_code == 1
     assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step-00000001.npz"]
     assert (checkpoint.load_arrays(run.weights_file())["a"] == np.arange(1000)).all()
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from segmenter.files import alone_in
+with alone_in(Path(sys.argv[1])):
+    print("in it", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "run"
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in it\n"
+        with pytest.raises(SegmenterError, match=r"run: another process is writing there"), alone_in(folder):
+            pass
+        process.kill()
+        process.wait()
+    with alone_in(folder):
+        pass
 
 
 def test_the_folder_is_synced_after_the_name_is_there(tmp_path: Path, monkeypatch: Any) -> None:

@@ -214,7 +214,9 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(recipe: Path, tmp_pat
     assert f"resumed after step {before} of" in resumed
     check_same(run, whole)
     assert not half_written(run)
-    assert (run / "checkpoints" / "aside" / checkpoint_name(last)).is_file()
+    aside = run / "checkpoints" / "aside"
+    assert (aside / checkpoint_name(last)).is_file()
+    assert f'"step": {last},' in (aside / "log.jsonl").read_text()
 
 
 def checkpoint_name(step: int) -> str:
