@@ -26,6 +26,7 @@ from segmenter.checkpoint import checkpoints
 EVERYTHING = [
     *("--set", "training.precision=mixed_float16", "--set", "training.ema=0.9"),
     *("--set", "training.steps_per_call=2", "--set", "training.keep_checkpoints=3"),
+    *("--set", "training.checkpoint_every=3"),  # an epoch has 7: also in the middle of one
 ]
 HANGING = """
     import ctypes, os, runpy, sys, time
@@ -171,13 +172,13 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(recipe: Path, tmp_pat
 
     training = Training(recipe, run, *settings)
     training.until_saved()
-    a_moment(0.2)
+    a_moment(0.1)
     assert training.end(signal.SIGTERM) == 143
     assert "go on with the same command and --resume" in training.output
 
     training = Training(recipe, run, *again)
     training.until_saved()
-    a_moment(0.2)
+    a_moment(0.1)
     assert training.end(signal.SIGKILL) == -9
 
     ctrl_c_twice(Training(recipe, run, *again, hanging="checkpoint"))
@@ -197,12 +198,12 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(recipe: Path, tmp_pat
 
     training = Training(recipe, run, *again)
     training.until_said("resumed after step")
-    a_moment(1.5)
+    a_moment(1)
     assert training.end(signal.SIGKILL) == -9
 
     training = Training(recipe, run, *again)
     training.until_saved()
-    a_moment(0.2)
+    a_moment(0.1)
     assert training.end(signal.SIGINT) == 130
     assert "go on with the same command and --resume" in training.output
 
