@@ -23,6 +23,8 @@ from made_training import ROOT, made, records, train, weights
 
 from segmenter.checkpoint import checkpoints
 
+LIMIT = 900
+"""Seconds, of a process on a machine that does other things, too; a hang ends there."""
 EVERYTHING = [
     *("--set", "training.precision=mixed_float16", "--set", "training.ema=0.9"),
     *("--set", "training.steps_per_call=2", "--set", "training.keep_checkpoints=3"),
@@ -74,7 +76,7 @@ class Training:
         return self._file.read_text(errors="replace")
 
     def until(self, condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + 400
+        deadline = time.monotonic() + LIMIT
         while not condition():
             assert self.process.poll() is None, self.output
             assert time.monotonic() < deadline, self.output
@@ -97,7 +99,7 @@ class Training:
         if number is not None:
             assert self.process.poll() is None, self.output
             self.process.send_signal(number)
-        code = self.process.wait(timeout=400)
+        code = self.process.wait(timeout=LIMIT)
         assert "Traceback" not in self.output
         return code
 
@@ -167,7 +169,7 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(recipe: Path, tmp_pat
     """One training: SIGTERM, Ctrl-C, three times kill -9, a full disk, twice Ctrl-C, a damaged checkpoint."""
     whole, run = tmp_path / "whole", tmp_path / "run"
     settings = [*EVERYTHING, "--set", "training.epochs=10"]
-    train(recipe, "--run", str(whole), *settings)
+    train(recipe, "--run", str(whole), *settings, limit=LIMIT)
     again = [*settings, "--resume"]
 
     training = Training(recipe, run, *settings)
@@ -210,7 +212,7 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(recipe: Path, tmp_pat
     before, last = damage_the_newest(recipe, run, settings)
     with (run / "log.jsonl").open("a") as file:
         file.write('{"step": 9')  # as a kill leaves it
-    resumed = train(recipe, "--run", str(run), *settings, "--resume-from", str(before)).stdout
+    resumed = train(recipe, "--run", str(run), *settings, "--resume-from", str(before), limit=LIMIT).stdout
     assert f"({checkpoint_name(last)}) and the log are kept in {run / 'checkpoints' / 'aside'}" in resumed
     assert f"resumed after step {before} of" in resumed
     check_same(run, whole)
@@ -276,7 +278,7 @@ def test_killed_twenty_times_it_ends_in_the_same_bits(recipe: Path, tmp_path: Pa
     """At random moments, and every other time when a checkpoint is seen being written."""
     whole, run = tmp_path / "whole", tmp_path / "run"
     settings = [*EVERYTHING, "--set", "training.epochs=40"]
-    train(recipe, "--run", str(whole), *settings)
+    train(recipe, "--run", str(whole), *settings, limit=LIMIT)
     caught = 0
     for kill in range(20):
         training = Training(recipe, run, *settings, *(["--resume"] if checkpoints(run) else []))
@@ -287,6 +289,6 @@ def test_killed_twenty_times_it_ends_in_the_same_bits(recipe: Path, tmp_path: Pa
             a_moment(2)
         assert training.end(signal.SIGKILL) == -9
         caught += len(half_written(run))
-    train(recipe, "--run", str(run), *settings, "--resume")
+    train(recipe, "--run", str(run), *settings, "--resume", limit=LIMIT)
     assert caught
     check_same(run, whole)

@@ -1,11 +1,12 @@
-"""What is checked before a run goes on: which checkpoint, the same plan, the same versions. No TensorFlow."""
+"""What is checked before a run goes on: which checkpoint, the same plan, the same versions."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from segmenter import resume
 from segmenter.array_file import META
 from segmenter.checkpoint import checkpoints, save_checkpoint
 from segmenter.config import recipe_from
-from segmenter.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from segmenter.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
 from segmenter.preparation import check_run_directory
 from segmenter.resume import Position, checkpoint_to_resume, facts_array, fingerprint, set_aside_after
 from segmenter.sampler import Plan
@@ -174,3 +175,21 @@ def test_what_computes_nothing_may_change(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("segmenter.preparation.load_run", lambda _: SimpleNamespace(recipe=RECIPE))
     training = RECIPE.training.model_copy(update={"keep_checkpoints": 7, "steps_per_call": 3})
     assert check_run_directory(tmp_path, RECIPE.model_copy(update={"training": training}), resume=True)
+
+
+def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_path: Path) -> None:
+    from segmenter.trainlog import TrainLog
+
+    log = TrainLog(tmp_path)
+    log.trained(1, {"loss": 0.5})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))  # as full as a disk can be
+    try:
+        with pytest.raises(OutputError, match=r"log\.jsonl: cannot write it: File too large; is the"):
+            log.trained(2, {"loss": 0.5})
+        (tmp_path / "log.jsonl").unlink()
+        (tmp_path / "log.jsonl").symlink_to("/dev/null")  # which takes anything
+        with pytest.raises(OutputError, match=r"tensorboard: cannot write there: .*too large; is the disk"):
+            log.trained(2, {"loss": 0.5})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
