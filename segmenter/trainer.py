@@ -95,7 +95,7 @@ class Trainer:
                 self.run.band_count,
                 len(self.run.classes),
                 dtype=recipe.training.precision,
-                synchronised=self.devices.replicas > 1,
+                synchronised=True,
             )
             self._optimiser = build_optimiser(recipe.training, self.model, self.steps)
         loss = segmentation_loss(recipe.loss, self.class_weights, recipe.training.global_batch)

@@ -16,7 +16,17 @@ SCRIPTS = ("train.py", "predict.py")
 
 # The only modules that may import TensorFlow or Keras, at their top or inside functions.
 TENSORFLOW = {
-    *("batchnorm", "checkpoint", "hardware", "inference", "keras_way", "losses", "metrics", "model"),
+    *(
+        "batchnorm",
+        "checkpoint",
+        "dropout",
+        "hardware",
+        "inference",
+        "keras_way",
+        "losses",
+        "metrics",
+        "model",
+    ),
     *("normalisation", "optimisers", "pipeline", "schedules", "steps", "strategy", "trainer", "trainlog"),
     *("losses.pixel", "losses.region", "losses.replicas", "losses.total"),
 }
