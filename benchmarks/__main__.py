@@ -18,6 +18,7 @@ def main() -> int:
             ["benchmarks.colour_baseline", "configs/demo.yaml", "--set", f"dataset.root={data}"],
             ["benchmarks.collectives"],
             ["benchmarks.equivalence"],
+            ["benchmarks.determinism"],
             ["benchmarks.memory"],
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],
