@@ -1,9 +1,9 @@
 """What do the same bits cost? Loss and gradients of the demo's model, again and again, in three ways.
 
 `keras_norm`: with Keras' BatchNorm, whose input gets three gradients; `ours`: as training runs;
-`deterministic`: with `distribution.deterministic: true` besides. Each in processes of its own, by turns, since
-the setting holds for a whole process. Prints the ratio of the medians to `ours`, and how many different results
-there were among the repetitions of all processes together: 1 where all agree bit for bit.
+`deterministic`: with `distribution.deterministic: true` besides. Each in processes of its own, by turns,
+since the setting holds for a whole process. Prints the ratio of the medians to `ours`, and how many
+different results there were among the repetitions of all processes together: 1 where all agree bit for bit.
 """
 
 from __future__ import annotations

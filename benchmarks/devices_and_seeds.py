@@ -1,11 +1,11 @@
 """Does the number of devices matter more than the seed? The demo on 1 and on 4 logical devices, seed by seed.
 
 Makes the demo's imagery, then trains and maps the held-out scene as a user would, with train.py and
-predict.py, for each seed and number of devices. Prints a table of mIoU on stderr and one JSON line: the largest
-difference between seeds on the same number of devices; the largest between numbers of devices with the same
-seed; and that between the means over the seeds. A single pair of runs differs by chance alone, since in float32
-the order of sums is another on other devices: so it is the means that may differ no more than seeds do. Half an
-hour on two idle cores.
+predict.py, for each seed and number of devices. Prints a table of mIoU on stderr and one JSON line: the
+largest difference between seeds on the same number of devices; the largest between numbers of devices with
+the same seed; and that between the means over the seeds. A single pair of runs differs by chance alone,
+since in float32 the order of sums is another on other devices: so it is the means that may differ no more
+than seeds do. Half an hour on two idle cores.
 """
 
 from __future__ import annotations
