@@ -20,6 +20,7 @@ def main() -> int:
             ["benchmarks.equivalence"],
             ["benchmarks.determinism"],
             ["benchmarks.memory"],
+            ["benchmarks.overhead"],
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],
             ["benchmarks.planning"],

@@ -17,6 +17,7 @@ SCRIPTS = ("train.py", "predict.py")
 # The only modules that may import TensorFlow or Keras, at their top or inside functions.
 TENSORFLOW = {
     *(
+        "averaging",
         "batchnorm",
         "checkpoint",
         "dropout",
@@ -27,7 +28,17 @@ TENSORFLOW = {
         "metrics",
         "model",
     ),
-    *("normalisation", "optimisers", "pipeline", "schedules", "steps", "strategy", "trainer", "trainlog"),
+    *(
+        "normalisation",
+        "optimisers",
+        "pipeline",
+        "profiling",
+        "schedules",
+        "steps",
+        "strategy",
+        "trainer",
+        "trainlog",
+    ),
     *("losses.pixel", "losses.region", "losses.replicas", "losses.total"),
 }
 # Wires the modules above; the scripts import it late.
