@@ -24,7 +24,7 @@ def main() -> int:
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],
             ["benchmarks.planning"],
-            # Half an hour in full: python -m benchmarks.coverage_help
+            # Half an hour in full: python -m benchmarks.coverage_help; python -m benchmarks.devices_and_seeds
             ["benchmarks.coverage_help", "--quick"],
         ]
         codes = [subprocess.run([sys.executable, "-m", *call], check=False).returncode for call in calls]

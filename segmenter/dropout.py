@@ -25,10 +25,11 @@ class GlobalDropout(keras.layers.Layer):
     """Sets a share of the inputs to 0 in training and multiplies the others by 1 / (1 − rate).
 
     Srivastava et al., JMLR 15 (2014). The masks of R replicas, each with its contiguous and equally large
-    part of the batch, are those of one device with the whole batch, in every precision. Where the parts are
-    not equally large, images of two replicas may have the same mask. Each call in training draws a mask of
-    its own, also those for the micro-batches of one step. XLA has other numbers than TensorFlow for the same
-    key and counter: compiled by it, a run repeats itself, and no other.
+    part of the batch, are those of one device with the whole batch, in every precision; they go by the place
+    in the batch, which `sampling.per_replica` may change with R. Where the parts are not equally large,
+    images of two replicas may have the same mask. Each call in training draws a mask of its own, also those
+    for the micro-batches of one step. XLA has other numbers than TensorFlow for the same key and counter:
+    compiled by it, a run repeats itself, and no other.
 
     Args:
         rate: share of the inputs to drop, in [0, 1).
