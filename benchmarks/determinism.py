@@ -2,8 +2,9 @@
 
 `keras_norm`: with Keras' BatchNorm, whose input gets three gradients; `ours`: as training runs;
 `deterministic`: with `distribution.deterministic: true` besides. Each in processes of its own, by turns,
-since the setting holds for a whole process. Prints the ratio of the medians to `ours`, and how many
-different results there were among the repetitions of all processes together: 1 where all agree bit for bit.
+since the setting holds for a whole process. Prints the ratio of the medians to `ours`, of the time and of
+the processor's time, which other work on the machine disturbs less; and how many different results there
+were among the repetitions of all processes together: 1 where all agree bit for bit.
 """
 
 from __future__ import annotations
@@ -37,36 +38,40 @@ def main() -> None:
     if arguments.way:
         print(json.dumps(_measured(arguments.way, arguments.repeats)))
         return
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    times: dict[str, dict[str, list[float]]] = {
+        kind: {way: [] for way in WAYS} for kind in ("seconds", "busy")
+    }
     results: dict[str, set[str]] = {way: set() for way in WAYS}
     for _ in range(arguments.rounds):
         for way in WAYS:
             command = [sys.executable, "-m", "benchmarks.determinism", "--way", way]
             found = subprocess.check_output([*command, "--repeats", str(arguments.repeats)], text=True)
             line = json.loads(found.splitlines()[-1])
-            seconds[way] += line["seconds"]
+            for kind in times:
+                times[kind][way] += line[kind]
             results[way] |= set(line["results"])
-    typical = {way: statistics.median(times) for way, times in seconds.items()}
-    figures: dict[str, Any] = {
-        f"time_{way}_of_ours": round(typical[way] / typical["ours"], 3) for way in WAYS[1:]
-    }
+    figures: dict[str, Any] = {}
+    for kind, name in (("seconds", "time"), ("busy", "processor_time")):
+        typical = {way: statistics.median(values) for way, values in times[kind].items()}
+        figures |= {f"{name}_{way}_of_ours": round(typical[way] / typical["ours"], 3) for way in WAYS[1:]}
     figures |= {f"results_{way}": len(results[way]) for way in WAYS}
-    print(json.dumps({"benchmark": "determinism", "steps": len(seconds["ours"]), **figures}))
+    print(json.dumps({"benchmark": "determinism", "steps": len(times["seconds"]["ours"]), **figures}))
 
 
 def _measured(way: str, repeats: int) -> dict[str, Any]:
-    """Seconds of each repetition, after one to warm up, and a digest of each result."""
+    """Of each repetition, after one to warm up: seconds, those of processor time, a digest of the result."""
     load_tensorflow()
     make_devices(DistributionConfig(deterministic=way == "deterministic"))
     gradients = _gradients(synchronised=way != "keras_norm")
     gradients()
-    seconds, results = [], []
+    seconds, busy, results = [], [], []
     for _ in range(repeats):
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         tensors = [tensor.numpy() for tensor in gradients()]
         seconds.append(time.perf_counter() - started)
+        busy.append(time.process_time() - used)
         results.append(hashlib.sha256(b"".join(tensor.tobytes() for tensor in tensors)).hexdigest())
-    return {"seconds": seconds, "results": results}
+    return {"seconds": seconds, "busy": busy, "results": results}
 
 
 def _gradients(*, synchronised: bool) -> Any:
