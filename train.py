@@ -30,6 +30,9 @@ def parse_arguments() -> argparse.Namespace:
         metavar="N",
         help="split the CPU into N replicas, to try out several",
     )
+    parser.add_argument(
+        "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
+    )
     return parser.parse_args()
 
 
@@ -65,7 +68,14 @@ def main() -> int:
     from segmenter.session import start_training
 
     return start_training(
-        recipe, dataset, tiles, devices, run_path, resume=arguments.resume, init_from=arguments.init_from
+        recipe,
+        dataset,
+        tiles,
+        devices,
+        run_path,
+        resume=arguments.resume,
+        init_from=arguments.init_from,
+        profile=arguments.profile,
     )
 
 

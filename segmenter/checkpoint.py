@@ -123,7 +123,7 @@ class Run:
         arrays = load_arrays(self.weights_file())
         with memory_errors("loading the model", "is another program using the GPU?"):
             model = build_model(self.recipe.model, self.band_count, len(self.classes))
-            assign_weights(model, arrays, "model")
+            assign_weights(model, learned_weights(arrays), "model")
         return predict_function(model, self.normalisation)
 
 
@@ -248,6 +248,12 @@ def assign_weights(model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) 
                 f"checkpoint: expected weight {variable.path} of shape {tuple(variable.shape)}, got {got}"
             )
         variable.assign(value)
+
+
+def learned_weights(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The weights of a checkpoint that predict: under `model/`, the averaged ones where there are any."""
+    prefix = "ema/" if any(name.startswith("ema/") for name in arrays) else "model/"
+    return {f"model/{n.removeprefix(prefix)}": array for n, array in arrays.items() if n.startswith(prefix)}
 
 
 def transfer_weights(

@@ -146,6 +146,27 @@ class TrainingConfig(Section):
     precision: Literal["float32", "mixed_float16"] = setting(
         "float32", "", "mixed_float16 uses the 2080 Ti's tensor cores"
     )
+    accumulate: int = setting(
+        1,
+        "micro-batches",
+        "that a device cuts its part of a step into, one after the other: less memory",
+        ge=1,
+    )
+    ema: float = setting(
+        0.0,
+        "share",
+        "decay of a moving average of the weights that validates and predicts; 0: off",
+        ge=0,
+        lt=1,
+    )
+    steps_per_call: int = setting(
+        4,
+        "steps",
+        "done on the devices between two looks of the host; a stop waits for so many",
+        ge=1,
+        le=1000,
+    )
+    xla: bool = setting(False, "", "compile the step with XLA; one device only")
     validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
     keep_checkpoints: int = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
 
@@ -212,6 +233,28 @@ class Recipe(Section):
     training: TrainingConfig = TrainingConfig()
     distribution: DistributionConfig = DistributionConfig()
     prediction: PredictionConfig = PredictionConfig()
+
+    @model_validator(mode="after")
+    def _micro_batches(self) -> Recipe:
+        terms = [term for term in ("dice", "jaccard", "tversky") if getattr(self.loss, term)]
+        if self.training.accumulate > 1 and terms:
+            raise PydanticCustomError(
+                "training.accumulate",
+                "expected 1 with loss.{terms}, got {count}: a ratio of sums over the whole batch is no sum "
+                "over micro-batches; use cross_entropy, focal or lovasz",
+                {"terms": ", loss.".join(terms), "count": self.training.accumulate},
+            )
+        if self.training.accumulate > 1 and self.training.xla:
+            raise PydanticCustomError(
+                "training.xla", "expected false with training.accumulate above 1, got true"
+            )
+        if self.training.global_batch % self.training.accumulate:
+            raise PydanticCustomError(
+                "training.accumulate",
+                "expected a divisor of global_batch, {batch}, got {count}",
+                {"batch": self.training.global_batch, "count": self.training.accumulate},
+            )
+        return self
 
     @model_validator(mode="after")
     def _stride(self) -> Recipe:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from segmenter.batches import BatchLoader
-from segmenter.checkpoint import Run, load_arrays, load_run, transfer_weights
-from segmenter.errors import CheckpointError
+from segmenter.checkpoint import Run, learned_weights, load_arrays, load_run, transfer_weights
+from segmenter.errors import CheckpointError, ConfigError
 from segmenter.model import build_model, network_geometry
 from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
@@ -28,9 +28,11 @@ def start_training(
     *,
     resume: bool = False,
     init_from: Path | None = None,
+    profile: bool = False,
 ) -> int:
     """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it."""
     # Everything that can be refused is, before anything is written.
+    _check_devices(recipe, devices)
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
     if resume:
         run = replace(load_run(path), recipe=recipe)
@@ -42,8 +44,10 @@ def start_training(
     weights = class_weights(recipe, tiles.index)
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
     run.save()
-    trainer = Trainer(run, tiles.index, loader, devices, dataset, weights)
+    trainer = Trainer(run, tiles.index, loader, devices, dataset, weights, profile=profile)
     print(describe_schedule(recipe.training, trainer.steps))
+    if line := _describe_accumulation(recipe, devices.replicas):
+        print(line)
     if planned_for > 1:
         held_K = (tiles.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
         lines = describe_plan(trainer.first_plan, held_K, dataset.classes.names)
@@ -53,7 +57,9 @@ def start_training(
         print(f"resumed after step {trainer.position.done} of {trainer.steps}")
     elif source is not None:
         same = source.classes.names == run.classes.names
-        kept, fresh = transfer_weights(trainer.model, learned, same_classes=same)
+        kept, fresh = transfer_weights(trainer.model, learned_weights(learned), same_classes=same)
+        if trainer.averaged is not None:
+            trainer.averaged.follow()
         layers = ", ".join(dict.fromkeys(name.split("/")[0] for name in kept))
         print(f"from {source.path}: kept {layers or 'nothing'}; anew: {', '.join(fresh) or 'none'}")
     try:
@@ -68,6 +74,38 @@ def start_training(
         )
     print(f"done: {path} holds the run; map rasters with: python predict.py {path} INPUT --output DIR")
     return 0
+
+
+def _check_devices(recipe: Recipe, devices: Devices) -> None:
+    """Refuse what does not go with so many devices."""
+    training, replicas = recipe.training, devices.replicas
+    if training.xla and replicas > 1:
+        raise ConfigError(
+            f"training.xla: expected false on {replicas} devices, got true: sums over devices cannot be "
+            "compiled with XLA; use distribution.strategy: one_device, or leave it out"
+        )
+    if devices.local_batch(training.global_batch) % training.accumulate:
+        raise ConfigError(
+            f"training.accumulate: expected a divisor of the {devices.local_batch(training.global_batch)} "
+            f"tiles that each of {replicas} devices gets, got {training.accumulate}"
+        )
+
+
+def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
+    """What accumulation means for this recipe; empty without it."""
+    training = recipe.training
+    if training.accumulate == 1:
+        return ""
+    at_once = training.global_batch // training.accumulate
+    line = (
+        f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, {at_once // replicas} on "
+        f"each device, make a step of {training.global_batch}"
+    )
+    if recipe.model.normalisation == "batch":
+        line += (
+            f"; BatchNorm's statistics are those of {at_once} tiles, all else is of {training.global_batch}"
+        )
+    return line
 
 
 def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
