@@ -18,6 +18,8 @@ def main() -> int:
             ["benchmarks.colour_baseline", "configs/demo.yaml", "--set", f"dataset.root={data}"],
             ["benchmarks.collectives"],
             ["benchmarks.equivalence"],
+            ["benchmarks.four_gpus"],
+            ["benchmarks.scaling"],
             ["benchmarks.memory"],
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],

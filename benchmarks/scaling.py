@@ -48,7 +48,11 @@ def main(arguments: list[str] | None = None) -> None:
     kind = "logical CPU" if given.logical else "GPU"
     passed = sys.argv[1:] if arguments is None else arguments
     rates = {p: [_in_a_process(passed, n, p) for n in range(1, found + 1)] for p in PRECISIONS}
-    print(json.dumps({**line, "kind": kind, "measured": True, **{p: scaling(r) for p, r in rates.items()}}))
+    print(
+        json.dumps(
+            {**line, "kind": kind, "measured": not given.logical, **{p: scaling(r) for p, r in rates.items()}}
+        )
+    )
 
 
 def scaling(rates: list[float]) -> dict[str, list[float]]:
