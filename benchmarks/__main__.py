@@ -21,6 +21,7 @@ def main() -> int:
             ["benchmarks.four_gpus"],
             ["benchmarks.scaling"],
             ["benchmarks.memory"],
+            ["benchmarks.overhead"],
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],
             ["benchmarks.planning"],
