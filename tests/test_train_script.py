@@ -17,6 +17,10 @@ import yaml
 from made_training import ROOT, made, records, train, weights
 
 
+# Tests of the same message, or path, that need no process of their own, are in the gate.
+_SLOW = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A recipe and the run it gave on one device."""
@@ -108,10 +112,12 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
         (["--set", "dataset.root=/nowhere"], "/nowhere"),
         (["--set", "sampling.coverage=strict", "--set", "training.global_batch=3"], "strict"),
         (["--init-from", "/nowhere"], "expected a run directory"),
-        (["--set", "augmentation.hue=10", "--set", "dataset.bands=[1]"], "8-bit"),
+        pytest.param(["--set", "augmentation.hue=10", "--set", "dataset.bands=[1]"], "8-bit", marks=_SLOW),
         (["--set", "name=../x"], "name: "),
         (["--resume"], "expected a run directory"),
-        (["--set", "distribution.strategy=mirrored"], "expected at least two devices"),
+        pytest.param(
+            ["--set", "distribution.strategy=mirrored"], "expected at least two devices", marks=_SLOW
+        ),
     ],
 )  # fmt: skip
 def test_a_users_mistake_is_one_clear_line(
@@ -140,20 +146,29 @@ def test_a_run_is_not_written_over(finished: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("devices", [[], ["--logical-devices", "4"]])
-def test_mixed_precision_trains_and_resumes(tmp_path: Path, devices: list[str]) -> None:
-    recipe = made(tmp_path / "data")
-    run = tmp_path / "run"
+def test_mixed_precision_trains(tmp_path: Path, devices: list[str]) -> None:
+    _train_mixed(tmp_path, devices)
+
+
+def _train_mixed(folder: Path, devices: list[str]) -> tuple[Path, list[str]]:
+    recipe, run = made(folder / "data"), folder / "run"
     settings = ["--run", str(run), "--set", "training.precision=mixed_float16", *devices]
-    train(recipe, *settings, "--set", "training.validate_every=3")
+    settings += ["--set", "training.validate_every=3"]
+    train(recipe, *settings)
     assert json.loads((run / "scores.json").read_text())["miou"] > 0.5
     assert json.loads((run / "best_scores.json").read_text())["miou"] > 0.5
-    newest = sorted((run / "checkpoints").glob("step-*.npz"))
-    newest[-1].unlink()  # as if it had been killed before the last epoch was saved
-    assert (
-        "resumed after step"
-        in train(recipe, *settings, "--set", "training.validate_every=3", "--resume").stdout
-    )
-    assert [p.name for p in sorted((run / "checkpoints").glob("step-*.npz"))][-1] == newest[-1].name
+    return recipe, settings
+
+
+@pytest.mark.slow  # the gate resumes mixed precision on one device
+@pytest.mark.parametrize("devices", [[], ["--logical-devices", "4"]])
+def test_mixed_precision_resumes(tmp_path: Path, devices: list[str]) -> None:
+    recipe, settings = _train_mixed(tmp_path, devices)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    newest = sorted(checkpoints.glob("step-*.npz"))[-1]
+    newest.unlink()  # as if it had been killed before the last epoch was saved
+    assert "resumed after step" in train(recipe, *settings, "--resume").stdout
+    assert sorted(checkpoints.glob("step-*.npz"))[-1].name == newest.name
 
 
 def test_a_run_with_dropout_predicts(finished: tuple[Path, Path], tmp_path: Path) -> None:
@@ -173,8 +188,15 @@ def test_a_run_with_dropout_predicts(finished: tuple[Path, Path], tmp_path: Path
     assert len(list(tmp_path.glob("*.tif"))) == 5
 
 
-@pytest.mark.parametrize("which", ["images", "labels"])
-@pytest.mark.parametrize("scene", ["s0", "s4"])  # one that trains, one that validates
+@pytest.mark.parametrize(
+    ("which", "scene"),  # one scene that trains, one that validates
+    [
+        ("images", "s0"),
+        ("labels", "s4"),
+        pytest.param("images", "s4", marks=_SLOW),
+        pytest.param("labels", "s0", marks=_SLOW),
+    ],
+)
 def test_a_damaged_file_is_named_before_or_while_training(tmp_path: Path, which: str, scene: str) -> None:
     recipe = made(tmp_path / "data")
     file = tmp_path / "data" / which / f"{scene}.tif"
