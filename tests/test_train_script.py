@@ -17,10 +17,6 @@ import yaml
 from made_training import ROOT, made, records, train, weights
 
 
-# Tests of the same message, or path, that need no process of their own, are in the gate.
-_SLOW = pytest.mark.slow
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A recipe and the run it gave on one device."""
@@ -103,6 +99,10 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["miou"] > 0.5
 
 
+# In the gate are tests of the same message, or path, that need no process of their own.
+_SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -146,29 +146,20 @@ def test_a_run_is_not_written_over(finished: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("devices", [[], ["--logical-devices", "4"]])
-def test_mixed_precision_trains(tmp_path: Path, devices: list[str]) -> None:
-    _train_mixed(tmp_path, devices)
-
-
-def _train_mixed(folder: Path, devices: list[str]) -> tuple[Path, list[str]]:
-    recipe, run = made(folder / "data"), folder / "run"
+def test_mixed_precision_trains_and_resumes(tmp_path: Path, devices: list[str]) -> None:
+    recipe = made(tmp_path / "data")
+    run = tmp_path / "run"
     settings = ["--run", str(run), "--set", "training.precision=mixed_float16", *devices]
-    settings += ["--set", "training.validate_every=3"]
-    train(recipe, *settings)
+    train(recipe, *settings, "--set", "training.validate_every=3")
     assert json.loads((run / "scores.json").read_text())["miou"] > 0.5
     assert json.loads((run / "best_scores.json").read_text())["miou"] > 0.5
-    return recipe, settings
-
-
-@pytest.mark.slow  # the gate resumes mixed precision on one device
-@pytest.mark.parametrize("devices", [[], ["--logical-devices", "4"]])
-def test_mixed_precision_resumes(tmp_path: Path, devices: list[str]) -> None:
-    recipe, settings = _train_mixed(tmp_path, devices)
-    checkpoints = tmp_path / "run" / "checkpoints"
-    newest = sorted(checkpoints.glob("step-*.npz"))[-1]
-    newest.unlink()  # as if it had been killed before the last epoch was saved
-    assert "resumed after step" in train(recipe, *settings, "--resume").stdout
-    assert sorted(checkpoints.glob("step-*.npz"))[-1].name == newest.name
+    newest = sorted((run / "checkpoints").glob("step-*.npz"))
+    newest[-1].unlink()  # as if it had been killed before the last epoch was saved
+    assert (
+        "resumed after step"
+        in train(recipe, *settings, "--set", "training.validate_every=3", "--resume").stdout
+    )
+    assert [p.name for p in sorted((run / "checkpoints").glob("step-*.npz"))][-1] == newest[-1].name
 
 
 def test_a_run_with_dropout_predicts(finished: tuple[Path, Path], tmp_path: Path) -> None:
