@@ -168,6 +168,9 @@ class TrainingConfig(Section):
     )
     xla: bool = setting(False, "", "compile the step with XLA; one device only")
     validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
+    checkpoint_every: int = setting(
+        1000, "steps", "and at the end of an epoch: what a power cut may cost at most", ge=1
+    )
     keep_checkpoints: int = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
 
     @model_validator(mode="after")

@@ -66,6 +66,8 @@ class Trainer:
         devices: strategy and replicas.
         dataset: its validation scenes are validated on, where it has any.
         class_weights: (K,) weights in cross-entropy, or None.
+        position: where it stands.
+        profile: write a TensorBoard profile of some steps.
     """
 
     run: Run
@@ -174,7 +176,13 @@ class Trainer:
                 self.save()
                 if stop and not last:
                     raise StoppedError(stop[0])
+        self._say(self._profiler.close())  # of a training too short for a whole one
         self._log.curves()
+
+    @staticmethod
+    def _say(line: str) -> None:
+        if line:
+            tqdm.write(line)
 
     def _plan(self, epoch: int) -> Plan:
         recipe = self.run.recipe
@@ -203,14 +211,21 @@ class Trainer:
                 at.done += count
                 if self._profiler.enough:
                     meter.drain()
-                    tqdm.write(self._profiler.close())
+                    self._say(self._profiler.close())
                 if stop:
                     meter.close()
                     self.save()
                     raise StoppedError(stop[0])
+                if self._due(count):
+                    meter.close()  # what the log lacks cannot be had again after a resume
+                    self.save()
         meter.close()
-        if line := meter.throughput():
-            tqdm.write(line)
+        self._say(meter.throughput())
+
+    def _due(self, count: int) -> bool:
+        """Whether one of the last `count` steps is one after which a checkpoint is written."""
+        every = self.run.recipe.training.checkpoint_every
+        return self.position.done % every < count
 
     def _meter(self, rows: Plan, bar: Any) -> Meter:
         recipe = self.run.recipe

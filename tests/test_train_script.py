@@ -91,7 +91,14 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
     finished: tuple[Path, Path], tmp_path: Path, dtype: str, bands: int
 ) -> None:
     recipe = made(tmp_path / "data", dtype, bands)
-    output = train(recipe, "--run", str(tmp_path / "run"), "--init-from", str(finished[1])).stdout
+    arguments = ("--run", str(tmp_path / "run"), "--init-from", str(finished[1]), "--profile")
+    often = ("--set", "training.checkpoint_every=5", "--set", "training.keep_checkpoints=9")
+    output = train(recipe, *arguments, *often, "--set", "training.ema=0.5").stdout
+    kept = sorted((tmp_path / "run" / "checkpoints").iterdir())  # 7 steps an epoch, in calls of 4 and 3
+    assert [int(path.stem.removeprefix("step-")) for path in kept] == [7, 11, 14, 18, 21]
+    assert output.count("throughput: ") == 3
+    assert "profile of 11 steps" in output  # the third call on: 4 and 3 steps of one epoch, 4 of the next
+    assert list((tmp_path / "run" / "tensorboard").rglob("*.xplane.pb"))
     assert "anew: down0_conv0/kernel\n" in output
     assert "kept down0_norm0, down0_conv1, " in output
     data = json.loads((tmp_path / "run" / "run.json").read_text())
