@@ -192,11 +192,10 @@ def line_of(precision: str) -> dict[str, Any]:
 
 
 def blocks_table() -> list[str]:
-    """Arithmetic and memory traffic of an image, block by block."""
-    found = {p: _operations(ModelConfig(), p, True) for p in PRECISIONS}
-    rows = []
+    """Arithmetic of the convolutions of an image, block by block."""
+    rows, found = [], [op for op in _operations(ModelConfig(), PRECISIONS[0], True) if op.flops]
     for block in (*_BLOCKS, "all"):
-        own = [op for op in found["float32"] if op.flops and (block == "all" or op.part.startswith(block))]
+        own = [op for op in found if block == "all" or op.part.startswith(block)]
         forward = sum(op.flops for op in own if not op.backward)
         rows.append([block, *(f"{x / IMAGES / 1e9:.2f}" for x in (forward, sum(op.flops for op in own)))])
     return table(["block", "GFLOP forward", "GFLOP forward and backward"], rows)
