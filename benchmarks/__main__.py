@@ -23,6 +23,8 @@ def main() -> int:
             ["benchmarks.overhead"],
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],
+            ["benchmarks.four_gpus"],
+            ["benchmarks.scaling"],
             ["benchmarks.planning"],
             # Half an hour in full: python -m benchmarks.coverage_help; python -m benchmarks.devices_and_seeds
             ["benchmarks.coverage_help", "--quick"],
