@@ -18,12 +18,15 @@ def main() -> int:
             ["benchmarks.colour_baseline", "configs/demo.yaml", "--set", f"dataset.root={data}"],
             ["benchmarks.collectives"],
             ["benchmarks.equivalence"],
+            ["benchmarks.determinism"],
             ["benchmarks.memory"],
             ["benchmarks.overhead"],
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],
+            ["benchmarks.four_gpus"],
+            ["benchmarks.scaling"],
             ["benchmarks.planning"],
-            # Half an hour in full: python -m benchmarks.coverage_help
+            # Half an hour in full: python -m benchmarks.coverage_help; python -m benchmarks.devices_and_seeds
             ["benchmarks.coverage_help", "--quick"],
         ]
         codes = [subprocess.run([sys.executable, "-m", *call], check=False).returncode for call in calls]

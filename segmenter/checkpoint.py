@@ -136,7 +136,7 @@ class Run:
         arrays = self.weights()
         with memory_errors("loading the model", "is another program using the GPU?"):
             model = build_model(self.recipe.model, self.band_count, len(self.classes))
-            assign_weights(model, learned_weights(arrays), "model")
+            assign_weights(model, learned_weights(arrays), "model", predicting=True)
         return predict_function(model, self.normalisation)
 
 
@@ -226,24 +226,33 @@ def checkpoints(run: Path) -> dict[int, Path]:
 # ----------------------------------------------------------------------------- weights of a model
 
 
-def _name(variable: Any) -> str:
-    """A variable's path; Keras counts dropout's seed generators through the process, which is no name."""
-    return re.sub(r"seed_generator(_\d+)?/", "seed_generator/", variable.path)
+def _is_dropout(variable: Any) -> bool:
+    """Whether a variable says where dropout's masks stand: no part of what a model has learned."""
+    return str(variable.path).endswith("/masks")
 
 
 def weight_arrays(model: Any, prefix: str) -> Arrays:
     """The weights of a Keras model by the path of each variable; of several replicas, the first's."""
-    return {f"{prefix}/{_name(variable)}": np.asarray(variable.numpy()) for variable in model.variables}
+    return {f"{prefix}/{variable.path}": np.asarray(variable.numpy()) for variable in model.variables}
 
 
-def assign_weights(model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> None:
-    """Set all weights of a model.
+def assign_weights(
+    model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str, *, predicting: bool = False
+) -> None:
+    """Set all weights of a model; for predicting, all but where dropout's masks stand.
 
     Raises:
         CheckpointError: naming the first weight that is missing or of another shape.
     """
     for variable in model.variables:
-        value = arrays.get(f"{prefix}/{_name(variable)}")
+        if predicting and _is_dropout(variable):
+            continue
+        value = arrays.get(f"{prefix}/{variable.path}")
+        if value is None and _is_dropout(variable):
+            raise CheckpointError(
+                f"checkpoint: expected where dropout's masks stand ({variable.path}), got none: an older "
+                "program wrote it; predict with this run, or use --init-from to start a new one from it"
+            )
         if value is None or value.shape != tuple(variable.shape):
             got = "none" if value is None else str(value.shape)
             raise CheckpointError(
@@ -267,7 +276,7 @@ def transfer_weights(
     """
     kept, fresh = [], []
     for variable in model.variables:
-        if "seed_generator" in variable.path:
+        if _is_dropout(variable):
             continue  # where dropout's randomness stands is no knowledge to carry over
         value = arrays.get(f"model/{variable.path}")
         if variable.path.startswith("logits/") and not same_classes:

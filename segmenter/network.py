@@ -19,6 +19,7 @@ _POINTWISE = {
     "ReLU",
     "Activation",
     "Dropout",
+    "GlobalDropout",
     "Concatenate",
     "Add",
     "Multiply",

@@ -115,7 +115,7 @@ class Checkpoint:
         if self.facts.replicas != replicas:
             lines.append(
                 f"made on {self.facts.replicas} devices, this is {replicas}: what follows is the same but "
-                "for rounding, and for the masks of dropout"
+                "for rounding and, with dropout, for the images that its masks fall on"
             )
         return [f"warning: {self.path.name}: {line}" for line in lines]
 

@@ -156,7 +156,7 @@ def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
 def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
     statistics = tiles.statistics
     bands, classes = len(statistics.mean_C), len(dataset.classes)
-    model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision)
+    model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision, synchronised=True)
     network = network_geometry(model)
     side = recipe.tiles.size
     mixed = recipe.training.precision == "mixed_float16"

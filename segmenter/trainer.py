@@ -121,7 +121,7 @@ class Trainer:
             self.run.band_count,
             len(self.run.classes),
             dtype=recipe.training.precision,
-            synchronised=self.devices.replicas > 1,
+            synchronised=True,
         )
 
     # ---------------------------------------------------------------------------------- state

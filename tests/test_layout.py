@@ -20,6 +20,7 @@ TENSORFLOW = {
         "averaging",
         "batchnorm",
         "checkpoint",
+        "dropout",
         "hardware",
         "inference",
         "keras_way",

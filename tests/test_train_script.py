@@ -54,6 +54,10 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["miou"] > 0.5
 
 
+# In the gate are tests of the same message, or path, that need no process of their own.
+_SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -63,10 +67,12 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
         (["--set", "dataset.root=/nowhere"], "/nowhere"),
         (["--set", "sampling.coverage=strict", "--set", "training.global_batch=3"], "strict"),
         (["--init-from", "/nowhere"], "expected a run directory"),
-        (["--set", "augmentation.hue=10", "--set", "dataset.bands=[1]"], "8-bit"),
+        pytest.param(["--set", "augmentation.hue=10", "--set", "dataset.bands=[1]"], "8-bit", marks=_SLOW),
         (["--set", "name=../x"], "name: "),
         (["--resume"], "expected a run directory"),
-        (["--set", "distribution.strategy=mirrored"], "expected at least two devices"),
+        pytest.param(
+            ["--set", "distribution.strategy=mirrored"], "expected at least two devices", marks=_SLOW
+        ),
     ],
 )  # fmt: skip
 def test_a_users_mistake_is_one_clear_line(
@@ -125,8 +131,15 @@ def test_a_run_with_dropout_predicts(finished: tuple[Path, Path], tmp_path: Path
     assert len(list(tmp_path.glob("*.tif"))) == 5
 
 
-@pytest.mark.parametrize("which", ["images", "labels"])
-@pytest.mark.parametrize("scene", ["s0", "s4"])  # one that trains, one that validates
+@pytest.mark.parametrize(
+    ("which", "scene"),  # one scene that trains, one that validates
+    [
+        ("images", "s0"),
+        ("labels", "s0"),
+        ("labels", "s4"),
+        pytest.param("images", "s4", marks=_SLOW),
+    ],
+)
 def test_a_damaged_file_is_named_before_or_while_training(tmp_path: Path, which: str, scene: str) -> None:
     recipe = made(tmp_path / "data")
     file = tmp_path / "data" / which / f"{scene}.tif"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,19 +45,21 @@ class ReplicaLoss:
         config, dtype = self.config, logits_BHWK.dtype
         targets = targets_of(labels_BHW, dtype, self.class_weights)
         total = tf.zeros((), dtype)
+        logits = iter(in_order(logits_BHWK, len(_users(config))))
         if config.cross_entropy or config.focal:
-            pixel = _pixel_loss(config, targets, logits_BHWK)
+            pixel = _pixel_loss(config, targets, logits)
             if config.normalisation == "per_pixel":
                 weight = self.valid_weight(labels_BHW, dtype) if valid_weight is None else valid_weight
                 total += per_pixel_share(pixel, targets, weight)
             else:
                 total += _mean_over_images(per_image(pixel, targets), self.global_batch)
         if config.lovasz:
-            images = lovasz_per_image(labels_BHW, logits_BHWK)
+            images = lovasz_per_image(labels_BHW, next(logits))
             total += config.lovasz * _mean_over_images(images, self.global_batch)
         if terms := _overlap_terms(config):
-            overlaps = global_sum(soft_overlaps(labels_BHW, logits_BHWK))
-            total += share_of(tf.add_n([w * tversky_loss(overlaps, *alpha_beta) for w, alpha_beta in terms]))
+            overlaps = in_order(global_sum(soft_overlaps(labels_BHW, next(logits))), len(terms))
+            parts = zip(terms, overlaps, strict=True)
+            total += share_of(sum(w * tversky_loss(sums, *alpha_beta) for (w, alpha_beta), sums in parts))
         return total
 
     @property
@@ -79,13 +82,36 @@ def segmentation_loss(
     return ReplicaLoss(config, None if class_weights is None else tuple(class_weights), global_batch)
 
 
-def _pixel_loss(config: LossConfig, targets: Targets, logits_BHWK: Any) -> Any:
-    """(b, H, W): the weighted sum of cross-entropy and focal loss."""
+def in_order(value: Any, users: int) -> list[Any]:
+    """The value for each of its users, whose gradients are added up in their order.
+
+    TensorFlow's own sum of three or more starts with whichever happens to be free to be written over, so that
+    its last bits differ from step to step (CONTRIBUTING, Bits).
+    """
+
+    @tf.custom_gradient
+    def fork(x: Any) -> tuple[list[Any], Callable[..., Any]]:
+        def backward(*gradients: Any) -> Any:
+            return functools.reduce(tf.add, gradients)
+
+        return [tf.identity(x) for _ in range(users)], backward
+
+    return list(fork(value)) if users > 2 else [value] * users
+
+
+def _users(config: LossConfig) -> list[Any]:
+    """The terms that each take the logits for themselves."""
+    terms = (config.cross_entropy, config.focal, config.lovasz, _overlap_terms(config))
+    return [term for term in terms if term]
+
+
+def _pixel_loss(config: LossConfig, targets: Targets, logits: Iterator[Any]) -> Any:
+    """(b, H, W): the weighted sum of cross-entropy and focal loss, each of the next of the logits."""
     pixel, smoothing = tf.zeros_like(targets.weight_BHW), config.label_smoothing
     if config.cross_entropy:
-        pixel += config.cross_entropy * cross_entropy(targets.ids_BHW, logits_BHWK, smoothing)
+        pixel += config.cross_entropy * cross_entropy(targets.ids_BHW, next(logits), smoothing)
     if config.focal:
-        pixel += config.focal * focal(targets.ids_BHW, logits_BHWK, config.focal_gamma, smoothing)
+        pixel += config.focal * focal(targets.ids_BHW, next(logits), config.focal_gamma, smoothing)
     return pixel
 
 
