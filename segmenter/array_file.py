@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
+import tokenize
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ META = "meta"
 _DIGEST = "sha256"
 _DAMAGE = (
     *(OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError),
-    *(SyntaxError, struct.error, zipfile.BadZipFile),
+    *(SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile),
 )
 """What `zipfile` and NumPy raise of damaged files; each was seen (RuntimeError: "encrypted")."""
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from segmenter.array_file import Arrays, load_arrays, save_arrays
 from segmenter.config import dump_recipe, load_recipe
 from segmenter.errors import CheckpointError, DamagedCheckpointError
-from segmenter.files import write_whole
+from segmenter.files import make_folder, write_whole
 from segmenter.labels import ClassMap
 from segmenter.network import NetworkGeometry
 from segmenter.normalisation import Normalisation
@@ -189,7 +189,7 @@ def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], ke
 
 def _make(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot make the folder: {error.strerror}") from None
 

@@ -46,6 +46,18 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
         aside.unlink(missing_ok=True)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; after it returns, each one's name is on the disk.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        _sync_names(made.parent)
+
+
 def _sync_names(folder: Path) -> None:
     """Bring a folder's names to the disk: a rename is only in memory until then."""
     handle = os.open(folder, os.O_RDONLY)
@@ -64,7 +76,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         SegmenterError: another process is in it, or it cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         file = (folder / ".lock").open("a")
     except OSError as error:
         raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None

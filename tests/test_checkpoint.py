@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -182,6 +184,47 @@ def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
         checkpoint.load_arrays(tmp_path / "huge.npz")
 
 
+HEADER = "{'descr': '<f8', 'fortran_order': False, 'shape': (3, 5), }"
+PIECES = (
+    *"{}[]()'\",:<8 \\n#-O",
+    "'<M8[x]'",
+    "[('a','<f8')]",
+    "1e400",
+    "9" * 30,
+    "'O'",
+    "((((",
+    "'''",
+    "None",
+)
+
+
+def crafted(header: str, version: int) -> bytes:
+    """A zip with right CRCs and one array, whose header was made up."""
+    text, buffer = header.encode("latin1") + b"\n", io.BytesIO()
+    length = len(text).to_bytes(2 if version == 1 else 4, "little")
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.npy", b"\x93NUMPY" + bytes([version, 0]) + length + text + bytes(120))
+    return buffer.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore")  # what Python and NumPy say of such headers
+def test_a_crafted_header_is_damage_whatever_numpy_raises(tmp_path: Path) -> None:
+    rng, path = random.Random(0), tmp_path / "a.npz"
+    headers = [HEADER[:-1]]  # never closed: tokenize.TokenError
+    for _ in range(400):
+        at, more = rng.randrange(len(HEADER)), rng.choice([0, 0, 1, 9])
+        headers.append(HEADER[:at] + rng.choice(("", *PIECES)) + HEADER[at + more :])
+    messages = []
+    for number, header in enumerate(headers):
+        path.write_bytes(crafted(header, 1 + number % 3))
+        try:
+            checkpoint.load_arrays(path)
+        except DamagedCheckpointError as error:
+            messages.append(str(error))
+    assert len(messages) > 300
+    assert all(line.startswith(f"{path}: damaged checkpoint (") and "\n" not in line for line in messages)
+
+
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
@@ -264,6 +307,23 @@ def test_the_folder_is_synced_after_the_name_is_there(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "fsync", fsync)
     checkpoint.save_arrays(path, {"a": np.zeros(1)})
     assert synced == [(False, False), (True, True)]
+
+
+def test_a_new_folders_name_is_synced_in_the_one_above(tmp_path: Path, monkeypatch: Any) -> None:
+    """A file that is on the disk is lost with its folder, if the power fails before the folder's name is."""
+    synced: list[tuple[str, list[str]]] = []
+
+    def fsync(handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}").resolve()
+        if path.is_dir():
+            synced.append((path.name, sorted(each.name for each in path.iterdir())))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.chdir(tmp_path)
+    with alone_in(Path("runs") / "mine"):
+        assert sorted(synced) == sorted([(tmp_path.name, ["runs"]), ("runs", ["mine"])])
+        checkpoint.save_checkpoint(Path("runs") / "mine", 1, {"a": np.zeros(1)}, keep=1)
+    assert synced[2:] == [("mine", [".lock", "checkpoints"]), ("checkpoints", ["step-00000001.npz"])]
 
 
 def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:
