@@ -32,6 +32,7 @@ from segmenter.network import NetworkGeometry
 from segmenter.normalisation import Normalisation
 from segmenter.schema import Recipe
 
+BEST = "best.npz"
 _FORMAT = 1
 _STEP = re.compile(r"step-(\d+)\.npz")
 
@@ -98,7 +99,7 @@ class Run:
         Raises:
             CheckpointError: the run has none yet.
         """
-        best = self.path / "best.npz"
+        best = self.path / BEST
         if best.is_file():
             return best
         return newest_checkpoint(self.path)

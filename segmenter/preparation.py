@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.checkpoint import has_checkpoint, load_run
+from segmenter.checkpoint import BEST, has_checkpoint, load_run
 from segmenter.config import recipe_from
 from segmenter.errors import CheckpointError, ConfigError, DatasetError
 from segmenter.index import TileIndex, build_index
@@ -59,9 +59,14 @@ def check_run_directory(
             raise CheckpointError(
                 f"{path}: holds a run already; go on with --resume, or name another with --run"
             )
+        if (path / BEST).exists():
+            raise CheckpointError(
+                f"{path}: holds the best model of a run, {BEST}, without a checkpoint to go on from; move it "
+                "elsewhere, or name another directory with --run"
+            )
         return None
-    known = load_run(path).recipe
     checkpoint = checkpoint_to_resume(path, resume_from)
+    known = load_run(path).recipe
     if checkpoint.facts is not None:
         known = recipe_from(checkpoint.facts.recipe, str(checkpoint.path))
     _check_same_recipe(path, known, recipe)

@@ -7,8 +7,8 @@ the same recipe, the same plan and the same versions; the checkpoint says which 
 from __future__ import annotations
 
 import hashlib
-import shutil
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict
 
 from segmenter import __version__
 from segmenter.array_file import META, Arrays, load_arrays
-from segmenter.checkpoint import checkpoints, newest_checkpoint, newest_whole
+from segmenter.checkpoint import BEST, checkpoints, newest_checkpoint, newest_whole
 from segmenter.errors import CheckpointError, DamagedCheckpointError
+from segmenter.files import make_folder, write_whole
 from segmenter.sampler import Plan
 from segmenter.schema import Recipe
 
@@ -46,6 +47,10 @@ class Position(NamedTuple):
     def planned_epoch(self) -> int:
         """The epoch that the last step was in."""
         return self.epoch if self.step else max(self.epoch - 1, 0)
+
+
+Seen = tuple[tuple[str, int], ...]
+"""Name and time of change (ns) of each checkpoint of a run, and of the best."""
 
 
 class Facts(BaseModel):
@@ -77,12 +82,21 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was found whole; `facts` is None in one of an older program."""
+    """A checkpoint that was found whole.
+
+    Attributes:
+        path: its file.
+        arrays: all that it holds.
+        position: where it stands.
+        facts: what it was made with; None in one of an older program.
+        seen: the run's checkpoints when it was chosen among them, as `check_as_seen` knows them.
+    """
 
     path: Path
     arrays: Arrays
     position: Position
     facts: Facts | None
+    seen: Seen = ()
 
     def check_plan(self, plan: Plan) -> None:
         """Refuse to go on where the rest of an epoch would not be the rest of the plan that was begun.
@@ -171,15 +185,45 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
         CheckpointError: there is none of that step, or it does not hold a position.
         DamagedCheckpointError: it is damaged; says from which one it can go on instead.
     """
+    seen = _seen(run)  # before any is read
     there = checkpoints(run)
+    if not there:
+        raise CheckpointError(
+            f"{run}: expected a run directory with a checkpoint to go on from, there is none yet; start "
+            "again without --resume, or name another directory with --run"
+        )
     if step is not None and step not in there:
-        known = f"one of {', '.join(map(str, there))}" if there else "a checkpoint, there is none yet"
-        raise CheckpointError(f"{run}: --resume-from {step}: expected {known}")
+        known = ", ".join(map(str, there))
+        raise CheckpointError(f"{run}: --resume-from {step}: expected one of {known}")
     path = newest_checkpoint(run) if step is None else there[step]
     try:
-        return _checkpoint(path, load_arrays(path))
+        return replace(_checkpoint(path, load_arrays(path)), seen=seen)
     except DamagedCheckpointError as error:
         raise DamagedCheckpointError(f"{error}; {_instead(run, path)}") from None
+
+
+def _seen(run: Path) -> Seen:
+    found = []
+    for path in (*checkpoints(run).values(), run / BEST):
+        with suppress(FileNotFoundError):  # also of one that another process removes while we look
+            found.append((path.name, path.stat().st_mtime_ns))
+    return tuple(found)
+
+
+def check_as_seen(run: Path, start: Checkpoint | None) -> None:
+    """Refuse to go on, or to start (None), where another process has trained meanwhile.
+
+    From the look at the run directory to its lock minutes can pass, in which files are indexed; with the
+    lock this has to be asked again.
+
+    Raises:
+        CheckpointError: the checkpoints are others.
+    """
+    if _seen(run) != (start.seen if start is not None else ()):
+        raise CheckpointError(
+            f"{run}: its checkpoints have changed while this program was getting ready: another process has "
+            "trained there; start again, with --resume to go on from its newest, or name another with --run"
+        )
 
 
 def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
@@ -207,7 +251,7 @@ def _instead(run: Path, damaged: Path) -> str:
         return f"the one of step {step} is whole: go on from it with --resume-from {step}"
     others = len(checkpoints(run)) - 1
     every = f"all {others + 1} checkpoints are damaged" if others else "there is no other"
-    best = run / "best.npz"
+    best = run / BEST
     if best.is_file() and _is_whole(best):
         return f"{every}, but {best} is whole: start a new run from it with --init-from {run}"
     return f"{every}: start anew in another directory with --run"
@@ -222,18 +266,39 @@ def _is_whole(path: Path) -> bool:
 
 
 def set_aside_after(run: Path, step: int) -> list[Path]:
-    """Move the checkpoints after a step out of the way, and keep a copy of the log; gives where they are.
+    """Move what is from after a step out of the way, and keep a copy of the log; gives where it is.
 
-    What was done after the step is done again, to the same result, and would meet them; but nothing is
-    deleted that the user may have meant to keep.
+    That is checkpoints and the best with its scores. What was done after the step is done again, to the same
+    result, and would meet them; but nothing is deleted that the user may have meant to keep: neither by
+    the training, to whom a best from after the step would be none, nor by the next who goes back.
     """
     later = [path for number, path in checkpoints(run).items() if number > step]
-    folder = run / "checkpoints" / _ASIDE
+    if _step_of(run / BEST) > step:
+        later += [path for path in (run / "best_scores.json", run / BEST) if path.is_file()]
+    if not later:
+        return []
+    log = run / "log.jsonl"
     try:
-        if later:
-            folder.mkdir(exist_ok=True)
-            if (run / "log.jsonl").is_file():
-                shutil.copy2(run / "log.jsonl", folder / "log.jsonl")
+        folder = _new_folder(run / "checkpoints" / _ASIDE)
+        if log.is_file():
+            write_whole(folder / log.name, log.read_bytes())
         return [path.replace(folder / path.name) for path in later]
     except OSError as error:
-        raise CheckpointError(f"{folder}: cannot set later checkpoints aside: {error.strerror}") from None
+        what = f"cannot set what is from after step {step} aside: {error.strerror}"
+        raise CheckpointError(f"{run / 'checkpoints' / _ASIDE}: {what}") from None
+
+
+def _new_folder(parent: Path) -> Path:
+    """The next of the folders `1`, `2` …, so that none goes over another."""
+    numbers = [int(path.name) for path in parent.glob("*") if path.name.isdecimal()]
+    folder = parent / str(max(numbers, default=0) + 1)
+    make_folder(folder)
+    return folder
+
+
+def _step_of(path: Path) -> int:
+    """After how many steps a checkpoint was written; -1 where there is none, or none that tells."""
+    try:
+        return _checkpoint(path, load_arrays(path)).position.done
+    except CheckpointError:
+        return -1

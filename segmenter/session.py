@@ -7,14 +7,14 @@ from pathlib import Path
 
 from segmenter.array_file import Arrays
 from segmenter.batches import BatchLoader
-from segmenter.checkpoint import Run, learned_weights, load_run, transfer_weights
+from segmenter.checkpoint import BEST, Run, learned_weights, load_run, transfer_weights
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.files import alone_in, remove_leftovers
 from segmenter.model import build_model, network_geometry
 from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
 from segmenter.preparation import Tiles, class_weights, describe_plan, epoch_plan
-from segmenter.resume import Checkpoint, set_aside_after
+from segmenter.resume import Checkpoint, check_as_seen, set_aside_after
 from segmenter.scenes import Dataset
 from segmenter.schedules import describe_schedule
 from segmenter.schema import Recipe
@@ -52,6 +52,9 @@ def start_training(
     weights = class_weights(recipe, tiles.index)
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
     with alone_in(path):
+        check_as_seen(path, checkpoint)
+        if checkpoint is None:
+            _clear(path)
         run.save()
         trainer = Trainer(run, tiles.index, loader, devices, dataset, weights, profile=profile)
         _describe(trainer, planned_for)
@@ -89,16 +92,31 @@ def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
     for line in checkpoint.warnings(trainer.devices.replicas):
         print(line)
     run = trainer.run.path
-    if left := sum(remove_leftovers(folder) for folder in (run, run / "checkpoints")):
-        print(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
+    _sweep(run)
+    trainer.resume(checkpoint)  # may refuse: before anything is moved
     step = checkpoint.position.done
     if later := set_aside_after(run, step):
         print(
             f"what came after step {step} will be done again; its checkpoints "
             f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
         )
-    trainer.resume(checkpoint)
+    if not (run / BEST).is_file():
+        trainer.position.best_miou = (
+            -1.0
+        )  # a record without its model would keep the next best from being kept
+    trainer.rewind_log()
     print(f"resumed after step {trainer.position.done} of {trainer.steps}")
+
+
+def _clear(run: Path) -> None:
+    """Remove what a training left that ended before its first checkpoint: it is begun anew."""
+    _sweep(run)
+    (run / "log.jsonl").unlink(missing_ok=True)
+
+
+def _sweep(run: Path) -> None:
+    if left := sum(remove_leftovers(folder) for folder in (run, run / "checkpoints")):
+        print(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
 
 
 def _train(trainer: Trainer) -> int:

@@ -127,7 +127,7 @@ class Trainer:
     # ---------------------------------------------------------------------------------- state
 
     def resume(self, start: Checkpoint) -> None:
-        """Go on from a checkpoint: weights, optimiser, position."""
+        """Go on from a checkpoint: weights, optimiser, position; the log is for `rewind_log`."""
         arrays = start.arrays
         checkpoint.assign_weights(self.model, arrays, "model")
         try:
@@ -138,6 +138,9 @@ class Trainer:
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
         self.position = Position(*start.position)
+
+    def rewind_log(self) -> None:
+        """Take from the log what came after the present position."""
         self._log.rewind(self.position.done, validated=self.position.step == 0)
 
     def save(self) -> Path:

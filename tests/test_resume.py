@@ -214,11 +214,12 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(recipe: Path, tmp_pat
     with (run / "log.jsonl").open("a") as file:
         file.write('{"step": 9')  # as a kill leaves it
     resumed = train(recipe, "--run", str(run), *settings, "--resume-from", str(before), limit=LIMIT).stdout
-    assert f"({checkpoint_name(last)}) and the log are kept in {run / 'checkpoints' / 'aside'}" in resumed
+    aside = run / "checkpoints" / "aside" / "1"
+    assert f"its checkpoints ({checkpoint_name(last)}" in resumed
+    assert f") and the log are kept in {aside}\n" in resumed
     assert f"resumed after step {before} of" in resumed
     check_same(run, whole)
     assert not half_written(run)
-    aside = run / "checkpoints" / "aside"
     assert (aside / checkpoint_name(last)).is_file()
     assert f'"step": {last},' in (aside / "log.jsonl").read_text()
 

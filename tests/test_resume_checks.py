@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import resource
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,11 +15,18 @@ import pytest
 
 from segmenter import resume
 from segmenter.array_file import META
-from segmenter.checkpoint import checkpoints, save_checkpoint
+from segmenter.checkpoint import BEST, checkpoints, save_checkpoint
 from segmenter.config import recipe_from
 from segmenter.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
 from segmenter.preparation import check_run_directory
-from segmenter.resume import Position, checkpoint_to_resume, facts_array, fingerprint, set_aside_after
+from segmenter.resume import (
+    Position,
+    check_as_seen,
+    checkpoint_to_resume,
+    facts_array,
+    fingerprint,
+    set_aside_after,
+)
 from segmenter.sampler import Plan
 
 RECIPE = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
@@ -137,25 +145,80 @@ def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"--resume-from 7: expected a checkpoint, there is none yet"):
-        checkpoint_to_resume(tmp_path, 7)
     for step in (4, 8):
         save(tmp_path, step)
     with pytest.raises(CheckpointError, match=r"--resume-from 7: expected one of 4, 8$"):
         checkpoint_to_resume(tmp_path, 7)
 
 
+def test_without_a_checkpoint_the_way_out_is_named(tmp_path: Path) -> None:
+    """A kill before the first one leaves at most the recipe, the log and a half-written file."""
+    (tmp_path / "recipe.yaml").write_text("name: t\n")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".step-00000003.npz.abcdefgh").write_bytes(b"PK")
+    for step in (None, 7):
+        with pytest.raises(CheckpointError, match=r"there is none yet; start again without --resume, or"):
+            check_run_directory(tmp_path, RECIPE, resume=True, resume_from=step)
+    assert check_run_directory(tmp_path, RECIPE, resume=False) is None
+
+
+def test_a_best_model_without_checkpoints_is_not_written_over(tmp_path: Path) -> None:
+    save(tmp_path, 4).replace(tmp_path / BEST)
+    with pytest.raises(CheckpointError, match=r"holds the best model of a run, best\.npz, without"):
+        check_run_directory(tmp_path, RECIPE, resume=False)
+
+
+def test_checkpoints_of_another_process_are_seen(tmp_path: Path) -> None:
+    check_as_seen(tmp_path, None)
+    save(tmp_path, 4)
+    with pytest.raises(CheckpointError, match=r"another process has trained there; start again, with --res"):
+        check_as_seen(tmp_path, None)
+    for step in (None, 4):
+        check_as_seen(tmp_path, checkpoint_to_resume(tmp_path, step))
+    start = checkpoint_to_resume(tmp_path)
+    path = save(tmp_path, 4)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # clocks can be coarse
+    with pytest.raises(CheckpointError, match="have changed while"):
+        check_as_seen(tmp_path, start)
+    start = checkpoint_to_resume(tmp_path, 4)
+    save(tmp_path, 8)
+    with pytest.raises(CheckpointError, match="have changed while"):
+        check_as_seen(tmp_path, start)
+
+
 def test_later_checkpoints_are_set_aside(tmp_path: Path) -> None:
     for step in (4, 8, 12):
         save(tmp_path, step)
     (tmp_path / "log.jsonl").write_text("a line\n")
-    assert set_aside_after(tmp_path, 12) == []
     aside = tmp_path / "checkpoints" / "aside"
+    assert set_aside_after(tmp_path, 12) == []
     assert not aside.exists()
-    moved = set_aside_after(tmp_path, 4)
-    assert moved == [aside / "step-00000008.npz", aside / "step-00000012.npz"]
-    assert {path.name for path in aside.iterdir()} == {path.name for path in moved} | {"log.jsonl"}
+    first = set_aside_after(tmp_path, 4)
+    assert first == [aside / "1" / "step-00000008.npz", aside / "1" / "step-00000012.npz"]
+    kept = {path: path.read_bytes() for path in [*first, aside / "1" / "log.jsonl"]}
+    assert set((aside / "1").iterdir()) == kept.keys()
     assert list(checkpoints(tmp_path)) == [4]
+    # Done again, and taken back again: what was kept the first time stays as it is.
+    save(tmp_path, 8, plan_of(last=30))
+    (tmp_path / "log.jsonl").write_text("another line\n")
+    assert set_aside_after(tmp_path, 4) == [aside / "2" / "step-00000008.npz"]
+    assert (aside / "2" / "log.jsonl").read_text() == "another line\n"
+    assert {path: path.read_bytes() for path in (aside / "1").iterdir()} == kept
+
+
+def test_a_best_from_after_the_step_is_set_aside_with_its_scores(tmp_path: Path) -> None:
+    """With the record of the step before, the next validation above that would go over it."""
+    save(tmp_path, 8).replace(tmp_path / BEST)
+    (tmp_path / "best_scores.json").write_text("{}")
+    save(tmp_path, 4)
+    assert set_aside_after(tmp_path, 8) == []
+    assert (tmp_path / BEST).is_file()
+    aside = tmp_path / "checkpoints" / "aside" / "1"
+    assert set_aside_after(tmp_path, 4) == [aside / "best_scores.json", aside / BEST]
+    assert not (tmp_path / BEST).exists()
+    assert not (tmp_path / "best_scores.json").exists()
+    (tmp_path / BEST).write_bytes(b"PK")  # damaged: predict.py names it
+    assert set_aside_after(tmp_path, 4) == []
 
 
 def test_the_recipe_is_compared_with_the_checkpoints_own(
