@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,9 @@ from segmenter.labels import ClassMap
 from segmenter.network import NetworkGeometry
 from segmenter.normalisation import Normalisation
 from segmenter.schema import Recipe
+
+if TYPE_CHECKING:
+    from segmenter.prediction import Wanted
 
 _FORMAT = 1
 _STEP = re.compile(r"step-(\d+)\.npz")
@@ -104,10 +107,14 @@ class Run:
             return best
         return newest_checkpoint(self.path)
 
-    def predictor(self) -> Any:
-        """The compiled model as a function (image (B, H, W, C), valid (B, H, W)) → class ids (B, H, W) uint8.
+    def predictor(self, wanted: Wanted | None = None, symmetries: str = "none") -> Any:
+        """The compiled model as an `inference.PredictFunction`: what `predictor.classify_all` takes.
 
         Imports TensorFlow.
+
+        Args:
+            wanted: beside class ids.
+            symmetries: over which it averages: none, flips or all (eight).
 
         Raises:
             CheckpointError: no checkpoint, a damaged one, or one of another model.
@@ -124,7 +131,7 @@ class Run:
         with memory_errors("loading the model", "is another program using the GPU?"):
             model = build_model(self.recipe.model, self.band_count, len(self.classes))
             assign_weights(model, arrays, "model")
-        return predict_function(model, self.normalisation)
+        return predict_function(model, self.normalisation, wanted, symmetries)
 
 
 def load_run(path: Path) -> Run:

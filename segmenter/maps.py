@@ -112,6 +112,7 @@ class MapJob:
     output: Path
     label: Path | None = None
     abandoned: bool = False
+    done_rows: int = 0
 
     def open(self) -> Raster:
         """Open the raster with the model's bands."""

@@ -7,10 +7,12 @@ values without it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+_IN_PLACE = {"BatchNormalization", "SyncBatchNorm", "ReLU", "Activation", "Dropout", "Rescaling", "Softmax"}
 Interval = tuple[int, int]
 _POINTWISE = {
     "InputLayer",
@@ -84,6 +86,35 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
         elements = math.ceil(height / scale) * math.ceil(width / scale) * layer.output.shape[-1]
         sizes.append(elements * _bytes_per_element(layer, mixed))
     return sum(sizes) + 2 * max(sizes)
+
+
+def inference_bytes_per_pixel(model: Any) -> float:
+    """Bytes of memory that a pixel of a window takes while it is predicted, by counting tensors.
+
+    Layers run in order; a tensor lives until the last layer that takes it has run. The peak is the largest
+    sum over the tensors that live while a layer runs, its output among them, in float32. Normalisation and
+    activation are fused into the convolution before them, or overwrite their input.
+    """
+    scales, layers = _scales(model), [x for x in model.layers if type(x).__name__ != "InputLayer"]
+    left: dict[int, int] = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
+    left[id(model.outputs[0])] += 1
+    sizes = {
+        id(layer.output): 4 * layer.output.shape[-1] / float(scales[id(layer.output)]) ** 2
+        for layer in model.layers
+    }
+    alive = {id(model.inputs[0])}
+    peak = 0.0
+    for layer in layers:
+        inputs = {id(tensor) for tensor in _inputs(layer)}
+        for tensor in inputs:
+            left[tensor] -= sum(id(t) == tensor for t in _inputs(layer))
+        ended = {tensor for tensor in inputs if not left[tensor]}
+        if type(layer).__name__ in _IN_PLACE:
+            alive -= ended
+        alive.add(id(layer.output))
+        peak = max(peak, sum(sizes[tensor] for tensor in alive))
+        alive -= ended
+    return peak
 
 
 def _bytes_per_element(layer: Any, mixed: bool) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
 from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.predictor import Prediction
 from segmenter.raster import write_raster
 
 Make = Callable[..., Path]
@@ -106,10 +107,10 @@ def test_potsdam_protocols_by_name(
     make_geotiff("in/top_potsdam_2_13_RGB.tif", pixels(rng, 40, 40, 3))
     write_raster(tmp_path / "top_potsdam_2_13_label_noBoundary.tif", label)
 
-    def half_right(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    def half_right(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         ids = np.zeros(valid.shape, np.uint8)
         ids[:, :40, :20] = truth[:, :20]
-        return ids
+        return Prediction(ids)
 
     arguments = (
         "in/top_potsdam_2_13_RGB.tif",
@@ -118,7 +119,7 @@ def test_potsdam_protocols_by_name(
         "--protocol",
         name,
     )
-    kind = {"classes": classes, "predictor": lambda: half_right}
+    kind = {"classes": classes, "predictor": lambda *_, **__: half_right}
     assert call(*arguments, labels="eroded", **kind) == 0
     scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
     assert scores["protocol"]["name"] == name

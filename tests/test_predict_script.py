@@ -327,7 +327,7 @@ INTERRUPTED = """
         time.sleep(0.2)
         return exact_network(2, 8)(image, valid)
     classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
-    segmenter.checkpoint.load_run = lambda _: fake_run(classes, predictor=lambda: slow)
+    segmenter.checkpoint.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: slow)
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     sys.exit(run_script(lambda: predict.main(["run", sys.argv[1], "--output", sys.argv[2]])))
