@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,7 @@ from segmenter.geometry import Size, Window
 from segmenter.raster_write import (
     RasterWriter,
     gdal_window,
+    leftovers,
     naming,
     remove_leftovers,
     write_raster,
@@ -46,6 +48,7 @@ __all__ = [
     "Raster",
     "RasterInfo",
     "RasterWriter",
+    "leftovers",
     "open_raster",
     "raster_info",
     "read_label",
@@ -217,7 +220,13 @@ def _out(bands: tuple[int, ...], shape: Size) -> tuple[int, int, int]:
     return len(bands), shape.height, shape.width
 
 
-def open_raster(path: Path, bands: tuple[int, ...] | None = None, *, max_pixels: int | None = None) -> Raster:
+def open_raster(
+    path: Path,
+    bands: tuple[int, ...] | None = None,
+    *,
+    max_pixels: int | None = None,
+    drivers: Sequence[str] = (),
+) -> Raster:
     """Open a raster without reading pixels; close it, or use it as a context manager.
 
     Args:
@@ -226,11 +235,12 @@ def open_raster(path: Path, bands: tuple[int, ...] | None = None, *, max_pixels:
             but alpha.
         max_pixels: refuse more. None: `MAX_EMPTY_PIXELS`, or 10,000 per byte of the file if that is
             more; a 401-byte file that declares 65535×65535 pixels is refused, a large mosaic is not.
+        drivers: further ones of GDAL that may open it. A VRT can read whatever this process may.
 
     Raises:
         RasterError: where there is no such file, it cannot be opened, or has not the bands.
     """
-    dataset = _open(path)
+    dataset = _open(path, drivers)
     try:
         with naming(path, "cannot read its header", "the file is damaged"):
             info = _info(path, dataset)
@@ -278,7 +288,7 @@ def read_label(
     return np.repeat(data, 3, axis=2) if expand_palette else np.ascontiguousarray(data[..., 0])
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path, drivers: Sequence[str] = ()) -> Any:
     if not path.is_file():
         raise RasterError(f"{path}: expected a raster file, there is none")
     with naming(path, "cannot open it", "expected a GeoTIFF, PNG or JPEG that is whole"):
@@ -287,8 +297,8 @@ def _open(path: Path) -> Any:
             driver = next((d for signature, d in _SIGNATURES.items() if start.startswith(signature)), None)
             if driver == "PNG" and not _png_ends(file):
                 raise OSError("it ends early")
-        if driver is not None:
-            return rasterio.open(path, driver=driver, sharing=False)
+        if driver is not None or drivers:
+            return rasterio.open(path, driver=driver or list(drivers), sharing=False)
     raise RasterError(f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}")
 
 

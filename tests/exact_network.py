@@ -84,6 +84,7 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
         "dtype": "uint8",
         "metres_per_pixel": 0.5,
         "labels": "full",
+        "checksum": lambda: "exact",
         "network": SimpleNamespace(stride=STRIDE, radius=RADIUS + STRIDE - 1),
         "recipe": SimpleNamespace(
             name="exact",
