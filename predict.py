@@ -110,7 +110,9 @@ def _plan(
     from segmenter.inputs import output_names
     from segmenter.map_jobs import MapJob, Request
     from segmenter.map_plan import plan_maps
+    from segmenter.raster import check_drivers
 
+    check_drivers(args.drivers)
     part = part_of(args)
     request = Request(args.bands or run.bands, run.band_count, part, args.max_pixels, args.drivers)
     plans = plan_maps(output_names(inputs.files), request, style, args.labels)
@@ -226,11 +228,12 @@ def _map(
     from tqdm import tqdm
 
     from segmenter.maps import Outcome, Progress, write_maps
-    from segmenter.raster import remove_leftovers
+    from segmenter.raster import quiet_libtiff, remove_leftovers
 
     if not waiting:
         return Outcome.of(run.classes, kept)
     predict = run.predictor(style.wanted)
+    quiet_libtiff()
     made = not args.output.exists()
     if not made:
         remove_leftovers(args.output)

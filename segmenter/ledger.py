@@ -102,13 +102,14 @@ class Ledger:
     def leave(self, job: MapJob, *, keep: bool = True) -> None:
         """Let go of a job; `keep` what is computed of it for the next call."""
         held = self._held.pop(id(job), None)
-        if held is None:
-            return
-        if held.spool is not None and keep:
-            held.spool.close()
-        elif held.spool is not None:
-            held.spool.remove()
-        held.lock.give_back()
+        if held is not None:
+            _let_go(held, keep=keep)
+
+    def leave_all(self) -> None:
+        """Let go of all jobs, keeping what is computed of them."""
+        for held in list(self._held.values()):
+            _let_go(held, keep=True)
+        self._held.clear()
 
     def _entry(self, job: MapJob) -> Entry:
         """What the journal will say of a job, but for its outputs: the input as it is when first asked."""
@@ -132,6 +133,14 @@ class Ledger:
             spool.remove()
             return None
         return spool
+
+
+def _let_go(held: _Held, *, keep: bool) -> None:
+    if held.spool is not None and keep:
+        held.spool.close()
+    elif held.spool is not None:
+        held.spool.remove()
+    held.lock.give_back()
 
 
 def header(info: RasterInfo) -> Facts:

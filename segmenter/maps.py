@@ -250,7 +250,7 @@ class _Maps:
         self._pool.shutdown(cancel_futures=True)
         for output in (*self._open.values(), *(output for output, _ in self._completing)):
             output.discard()
-            self._ledger.leave(output.job)
+        self._ledger.leave_all()
 
     def _note(self, output: _Output) -> None:
         self.outcome.written.append(output.job)

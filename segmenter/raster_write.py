@@ -9,6 +9,7 @@ no GDAL writer threads are used (with them a full disk raises nothing at all).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import time
 import zlib
@@ -61,6 +62,17 @@ def naming(path: Path, what: str, advice: str) -> Iterator[None]:
 def gdal_window(window: Window) -> GdalWindow:
     """The same rectangle in rasterio's (column first) order."""
     return GdalWindow(window.col, window.row, window.width, window.height)
+
+
+def quiet_libtiff() -> None:
+    """Stop libtiff from printing a line for each block that finds no space; errors are raised anyway.
+
+    rasterio silences GDAL, but not the library below it. Where that is not the one that rasterio's wheel
+    brings, its lines stay.
+    """
+    for library in Path(rasterio.__file__).parents[1].glob("rasterio.libs/libtiff*.so*"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(str(library)).TIFFSetErrorHandler(None)
 
 
 class RasterWriter:
