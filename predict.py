@@ -10,8 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from segmenter.ledger import Ledger
     from segmenter.map_files import MapStyle
     from segmenter.map_jobs import MapJob
-    from segmenter.maps import Outcome
+    from segmenter.map_scores import Outcome, Scoring
     from segmenter.predictor import Tiling
 
 
@@ -40,14 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.checkpoint import load_run
     from segmenter.inputs import check_pattern, find_inputs
     from segmenter.map_plan import check_outputs
-    from segmenter.maps import score_kept
+    from segmenter.map_scores import score_kept, write_scores
 
     # ------------------------------------------------------------------ what to predict, with what
     run = load_run(args.run)
     inputs = find_inputs(args.inputs)
     if args.labels is not None:
         check_pattern(args.labels, len(inputs.files))
-    _check_protocol(args, run)
+    scoring = _scoring(args, run)
     style = _style(args, run)
     jobs, failures = _plan(args, run, inputs, style)
     check_outputs(jobs, inputs, args.output, _SCORE_FILES if args.labels is not None else ())
@@ -60,13 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept, waiting = _sort(ledger, jobs, failures)
     outcome = _map(args, run, style, tiling, ledger, kept, waiting)
     failures += [error for _, error in outcome.failed]
+    failures += [outcome.stopped] if outcome.stopped else []
     # -------------------------------------------------------------------- the scores and the pictures
     score_kept(outcome, style)
     failures += [_not_scored(error) for _, error in outcome.unscored]
-    if outcome.scored:
-        _score(args, run, outcome)
-    if args.pictures:
-        _draw(outcome, style)
+    try:
+        if outcome.scored and scoring is not None:
+            print(write_scores(outcome, scoring, args.output, run.recipe.name).table())
+        if args.pictures:
+            _draw(outcome, style)
+    except SegmenterError as error:  # the maps are there all the same
+        failures.append(error)
     return _report(failures)
 
 
@@ -80,6 +83,17 @@ def _quiet_libraries() -> None:
     """What GDAL and TensorFlow have to say of an error is in our line; Ctrl-C and kill end alike."""
     logging.getLogger("rasterio").setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def _scoring(args: argparse.Namespace, run: Run) -> Scoring | None:
+    """How the maps are scored; what does not fit is refused before hours are spent."""
+    if args.labels is None:
+        if args.protocol or args.label_kind:
+            raise DatasetError("--protocol and --label-kind say how to score: they need --labels")
+        return None
+    from segmenter.map_scores import Scoring
+
+    return Scoring(run.classes, args.label_kind or run.labels, args.split_name, args.protocol)
 
 
 def _style(args: argparse.Namespace, run: Run) -> MapStyle:
@@ -138,27 +152,19 @@ def _plan(
 
 def _warn_of_differences(run: Run, jobs: Sequence[MapJob]) -> None:
     """One line for each way in which inputs differ from what the model has seen."""
-    notes: Counter[str] = Counter()
-    first: dict[str, Path] = {}
-    for job in jobs:
-        for note in _differences(run, job):
-            notes[note] += 1
-            first.setdefault(note, job.info.path)
-    for note, count in notes.items():
-        more = f" and {count - 1} more" if count > 1 else ""
-        print(f"warning: {first[note]}{more}: {note}", file=sys.stderr)
+    from segmenter.map_plan import differences
+
+    for line in _grouped((note, job.info.path) for job in jobs for note in differences(run, job)):
+        print(f"warning: {line}", file=sys.stderr)
 
 
-def _differences(run: Run, job: MapJob) -> list[str]:
-    found = []
-    if job.info.dtype != run.dtype:
-        found.append(f"values are {job.info.dtype}, the model was trained on {run.dtype}")
-    mine, theirs = job.info.metres_per_pixel, run.metres_per_pixel
-    if mine and theirs and not theirs / 2 <= mine <= theirs * 2:
-        found.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m")
-    if job.output.suffix == ".png" and job.info.georeferenced:
-        found.append("its georeference is lost in a PNG; --format geotiff keeps it")
-    return found
+def _grouped(notes: Iterable[tuple[str, Path]]) -> list[str]:
+    """One line for each note, with the first file that it is about and how many more there are."""
+    paths: dict[str, list[Path]] = {}
+    for note, path in notes:
+        paths.setdefault(note, []).append(path)
+    more = {note: f" and {len(files) - 1} more" if len(files) > 1 else "" for note, files in paths.items()}
+    return [f"{files[0]}{more[note]}: {note}" for note, files in paths.items()]
 
 
 def _tiling(args: argparse.Namespace, run: Run) -> Tiling:
@@ -193,8 +199,7 @@ def _sort(
 
     kept: list[MapJob] = []
     waiting: list[MapJob] = []
-    notes: Counter[str] = Counter()
-    first: dict[str, Path] = {}
+    notes: list[tuple[str, Path]] = []
     if ledger.journal.damaged:
         print(f"{ledger.journal.path}: {ledger.journal.damaged} damaged lines are left out of account")
     few = len(jobs) < 1000
@@ -206,11 +211,9 @@ def _sort(
             continue
         (kept if reason is None else waiting).append(job)
         if reason:
-            notes[reason] += 1
-            first.setdefault(reason, job.output)
-    for reason, count in notes.items():
-        more = f" and {count - 1} more" if count > 1 else ""
-        print(f"{first[reason]}{more}: made anew: {reason}")
+            notes.append((f"made anew: {reason}", job.output))
+    for line in _grouped(notes):
+        print(line)
     if kept:
         print(f"{len(kept)} of {len(jobs)} maps are finished and unchanged")
     return kept, waiting
@@ -227,11 +230,13 @@ def _map(
 ) -> Outcome:
     from tqdm import tqdm
 
-    from segmenter.maps import Outcome, Progress, write_maps
+    from segmenter.map_scores import Outcome
+    from segmenter.maps import Progress, write_maps
     from segmenter.raster import quiet_libtiff, remove_leftovers
+    from segmenter.scores import ConfusionMatrix
 
     if not waiting:
-        return Outcome.of(run.classes, kept)
+        return Outcome(ConfusionMatrix(run.classes), kept=kept)
     predict = run.predictor(style.wanted)
     quiet_libtiff()
     made = not args.output.exists()
@@ -256,37 +261,6 @@ def _map(
         print(f"{maps} in {args.output}: {done:.1f} Mpixel, {rate:.2f} Mpixel/s")
     outcome.kept += kept
     return outcome
-
-
-def _check_protocol(args: argparse.Namespace, run: Run) -> None:
-    """Refuse a protocol that does not fit before hours are spent."""
-    if args.labels is None and (args.protocol or args.label_kind):
-        raise DatasetError("--protocol and --label-kind say how to score: they need --labels")
-    if args.labels is not None:
-        from segmenter.scores import ConfusionMatrix
-
-        ConfusionMatrix(run.classes).scores(_protocol(args, run, ()))
-
-
-def _protocol(args: argparse.Namespace, run: Run, scenes: Sequence[str]) -> Any:
-    from segmenter.scores import Protocol
-
-    kind = args.label_kind or run.labels
-    if args.protocol:
-        return Protocol.published(args.protocol, labels=kind, split=args.split_name, scenes=scenes)
-    return Protocol(tuple(run.classes.names), kind, args.split_name, scenes=tuple(scenes))
-
-
-def _score(args: argparse.Namespace, run: Run, outcome: Outcome) -> None:
-    """Table, JSON and picture of the maps that have a label."""
-    from segmenter.figures import confusion_figure
-
-    assert outcome.confusion is not None
-    protocol = _protocol(args, run, [job.name for job in outcome.scored])
-    scores = outcome.confusion.scores(protocol)
-    print(scores.table())
-    scores.write(args.output / "scores.json")
-    confusion_figure(scores, args.output / "confusion.png", f"{run.recipe.name}: {protocol}")
 
 
 def _draw(outcome: Outcome, style: MapStyle) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segmenter.errors import DatasetError, SegmenterError
 from segmenter.inputs import Inputs, label_for
 from segmenter.map_files import MapStyle
 from segmenter.map_jobs import MapJob, Request
 from segmenter.raster import RasterInfo, raster_info
+
+if TYPE_CHECKING:
+    from segmenter.checkpoint import Run
 
 _HEADER_THREADS = 4
 
@@ -82,3 +86,16 @@ def check_outputs(jobs: Sequence[MapJob], inputs: Inputs, folder: Path, others: 
                 raise DatasetError(
                     f"{path}: would be written for {job.info.path} and for {other}; map them into two folders"
                 )
+
+
+def differences(run: Run, job: MapJob) -> list[str]:
+    """In what an input differs from what the model has seen, and what its map does not keep."""
+    found = []
+    if job.info.dtype != run.dtype:
+        found.append(f"values are {job.info.dtype}, the model was trained on {run.dtype}")
+    mine, theirs = job.info.metres_per_pixel, run.metres_per_pixel
+    if mine and theirs and not theirs / 2 <= mine <= theirs * 2:
+        found.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m")
+    if job.output.suffix == ".png" and job.info.georeferenced:
+        found.append("its georeference is lost in a PNG; --format geotiff keeps it")
+    return found

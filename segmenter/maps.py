@@ -6,19 +6,14 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from segmenter.errors import SegmenterError
+from segmenter.errors import DeviceError, SegmenterError
 from segmenter.geometry import Size, Window
-from segmenter.labels import ClassMap
 from segmenter.ledger import Ledger
 from segmenter.map_files import MapFiles, MapStyle
 from segmenter.map_jobs import MapJob
+from segmenter.map_scores import Outcome, Scorer
 from segmenter.predictor import (
     Failed,
     Finished,
@@ -28,66 +23,9 @@ from segmenter.predictor import (
     Tiling,
     classify_all,
 )
-from segmenter.raster import read_label
 from segmenter.scores import ConfusionMatrix
 
 _COMPLETED_AT_ONCE = 4
-_ROWS_AT_ONCE = 512
-"""Of a finished map that is read to be scored."""
-
-
-@dataclass
-class Outcome:
-    """What came of the jobs.
-
-    Attributes:
-        written: maps made by this call.
-        kept: maps that were there, finished by an earlier call or by another process.
-        failed: jobs with no (new) map.
-        unscored: maps whose label could not be counted.
-        warnings: what went wrong without harm to a map.
-    """
-
-    written: list[MapJob] = field(default_factory=list)
-    kept: list[MapJob] = field(default_factory=list)
-    failed: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
-    unscored: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    confusion: ConfusionMatrix | None = None
-
-    @classmethod
-    def of(cls, classes: ClassMap, kept: list[MapJob]) -> Outcome:
-        """Where nothing was left to do."""
-        return cls(kept=kept, confusion=ConfusionMatrix(classes))
-
-    @property
-    def scored(self) -> list[MapJob]:
-        """Maps whose label was counted."""
-        without = {id(job) for job, _ in self.unscored}
-        there = [*self.written, *self.kept]
-        return [job for job in there if job.label is not None and id(job) not in without]
-
-
-class _Scorer:
-    """One map against its label."""
-
-    def __init__(self, job: MapJob, classes: ClassMap) -> None:
-        self._label, self._classes = job.label, classes
-        self.confusion = ConfusionMatrix(classes)
-        self.error: SegmenterError | None = None
-
-    def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
-        """Count a window; what is wrong with the label is kept, since the map is still good."""
-        if self._label is None or self.error is not None:
-            return
-        try:
-            self.confusion.add(self._truth(self._label, window), ids)
-        except SegmenterError as error:
-            self.error = error
-
-    def _truth(self, label: Path, window: Window) -> NDArray[np.uint8]:
-        raw = read_label(label, window, expand_palette=self._classes.encoding == "colours")
-        return self._classes.decode(raw, f"{label}, {window}")
 
 
 class _Output:
@@ -97,7 +35,7 @@ class _Output:
         self.job, self._ledger = job, ledger
         self._files = MapFiles(job, style)
         self._spool = ledger.spool(job)
-        self.scorer = _Scorer(job, style.classes)
+        self.scorer = Scorer(job, style.classes)
         self.warning: str | None = None
         self._files.open()
         if self._spool is not None:
@@ -162,15 +100,18 @@ def write_maps(
     Args:
         ledger: locks the outputs, gives what an interrupted call left, and notes what is finished.
         progress: is told of the pixels.
-        fail_fast: stop at the first job that fails, and give up the others.
+        fail_fast: stop at the first job that fails, and give up the others; so does an error of the device.
     """
     with contextlib.closing(_Maps(style, ledger, progress)) as maps:
         events: Any = classify_all(maps.begun(jobs), tiling, predict)
         with contextlib.closing(events):  # a generator, whose threads are to end before the files are let go
-            for event in events:
-                maps.take(event)
-                if fail_fast and maps.outcome.failed:
-                    break
+            try:
+                for event in events:
+                    maps.take(event)
+                    if fail_fast and maps.outcome.failed:
+                        break
+            except DeviceError as error:
+                maps.outcome.stopped = error
         maps.settle()
         return maps.outcome
 
@@ -183,7 +124,7 @@ class _Maps:
     """
 
     def __init__(self, style: MapStyle, ledger: Ledger, progress: Progress | None) -> None:
-        self.outcome = Outcome(confusion=ConfusionMatrix(style.classes))
+        self.outcome = Outcome(ConfusionMatrix(style.classes))
         self._style, self._ledger, self._progress = style, ledger, progress
         self._open: dict[int, _Output] = {}
         self._pool = ThreadPoolExecutor(_COMPLETED_AT_ONCE)
@@ -256,7 +197,7 @@ class _Maps:
         self.outcome.written.append(output.job)
         if output.warning is not None:
             self.outcome.warnings.append(output.warning)
-        add_score(self.outcome, output.job, output.scorer)
+        self.outcome.add_score(output.job, output.scorer)
 
     def _give_up(self, job: MapJob, error: SegmenterError, *, keep: bool = True) -> None:
         job.abandoned = True
@@ -265,31 +206,6 @@ class _Maps:
         if output is not None:
             output.discard()
         self._ledger.leave(job, keep=keep)
-
-
-def score_kept(outcome: Outcome, style: MapStyle) -> None:
-    """Score the maps that were there, as far as they have a label."""
-    for job in outcome.kept:
-        if job.label is None:
-            continue
-        scorer = _Scorer(job, style.classes)
-        try:
-            for top in range(0, job.part.height, _ROWS_AT_ONCE):
-                height = min(_ROWS_AT_ONCE, job.part.height - top)
-                rows = Window(top, 0, height, job.part.width)
-                ids = style.ids(job, read_label(job.output, rows))
-                scorer.add(rows.shifted(job.part.row, job.part.col), ids)
-        except SegmenterError as error:
-            scorer.error = error
-        add_score(outcome, job, scorer)
-
-
-def add_score(outcome: Outcome, job: MapJob, scorer: _Scorer) -> None:
-    """Add a map's score to the others', or note why it has none."""
-    if scorer.error is not None:
-        outcome.unscored.append((job, scorer.error))
-    elif outcome.confusion is not None:
-        outcome.confusion.merge(scorer.confusion)
 
 
 def window_for(size: int, radius: int, stride: int) -> Size:
