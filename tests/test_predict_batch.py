@@ -14,6 +14,7 @@ import pytest
 from child_predict import COMMAND, ENVIRONMENT
 from exact_network import fake_run, run_predict
 
+from segmenter.errors import DeviceError
 from segmenter.labels import ClassMap
 from segmenter.raster import raster_info, write_raster
 
@@ -311,3 +312,28 @@ def test_more_inputs_than_may_be_open_at_once(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(list((tmp_path / "maps").glob("*.tif"))) == 150
+
+
+def test_a_device_that_gives_up_costs_only_what_is_not_done(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    for name in ("a", "b", "c"):
+        make_geotiff(f"in/{name}.tif", np.ones((300, 30, 3), np.uint8))
+    seen: list[int] = []
+
+    def lost(*_: Any, **__: Any) -> Any:
+        model = fake_run(None).predictor()  # type: ignore[arg-type]
+
+        def predict(image: Any, valid: Any) -> Any:
+            seen.append(1)
+            if len(seen) > 14:
+                raise DeviceError("no memory for a single window")
+            return model(image, valid)
+
+        return predict
+
+    assert call("in", "--tile", 64, "--batch", 1, predictor=lost) == 1
+    assert capsys.readouterr().err == "error: no memory for a single window\n"
+    assert names(tmp_path / "maps") == [".journal.jsonl", "a.tif"]
+    assert call("in", "--tile", 64, "--batch", 1) == 0
+    assert "1 of 3 maps are finished" in capsys.readouterr().out
