@@ -202,7 +202,7 @@ def _sort(
     notes: list[tuple[str, Path]] = []
     if ledger.journal.damaged:
         print(f"{ledger.journal.path}: {ledger.journal.damaged} damaged lines are left out of account")
-    few = len(jobs) < 1000
+    few = len(jobs) < 1000 and sum(job.part.size.pixels for job in jobs) < 1e9
     for job in tqdm(jobs, "finished maps", unit="file", disable=few or None):
         try:
             reason = ledger.unfinished(job)

@@ -97,7 +97,9 @@ class Journal:
         with self._lock, contextlib.suppress(FileNotFoundError):
             try:
                 with opened(self.path, os.O_RDONLY) as handle:
-                    data = os.pread(handle, os.fstat(handle).st_size - self._read_to, self._read_to)
+                    size = os.fstat(handle).st_size
+                    self._read_to = self._read_to if self._read_to <= size else 0  # someone made it anew
+                    data = os.pread(handle, size - self._read_to, self._read_to)
             except FileNotFoundError:
                 raise
             except OSError as error:

@@ -6,6 +6,7 @@ run left of it; `finished` writes it into the journal, or `leave` lets go of it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ class Ledger:
         self._entries: dict[int, Entry] = {}
         self._held: dict[int, _Held] = {}
         self._leftovers = leftovers(folder)
+        self._hidden = {path.name for path in folder.glob(".*")}
 
     def unfinished(self, job: MapJob) -> str | None:
         """Why a job is to be done; empty where it never was; None where its outputs are finished and whole.
@@ -58,7 +60,19 @@ class Ledger:
             return ""
         if self._redo:
             return "asked for by --redo"
-        return found.difference(entry) or damage(self._folder, found)
+        reason = found.difference(entry) or damage(self._folder, found)
+        if reason is None:
+            self._tidy(job)
+        return reason
+
+    def _tidy(self, job: MapJob) -> None:
+        """Remove what a call left that was killed between its last line in the journal and its end."""
+        lock, spool = OutputLock(job.output), Spool(job.output, "", job.part)
+        if {lock.path.name, spool.path.name} & self._hidden and id(job) not in self._held:
+            with contextlib.suppress(RasterError):
+                lock.take()
+                spool.remove()
+            lock.give_back()
 
     def take(self, job: MapJob) -> bool:
         """Lock a job's output and find the rows that are done (`job.done_rows`).
@@ -73,7 +87,8 @@ class Ledger:
         held.lock.take()
         self._held[id(job)] = held
         for leftover in (old for path in job.files for old in self._leftovers.pop(path.name, ())):
-            leftover.unlink(missing_ok=True)  # whoever wrote it has not the lock
+            with contextlib.suppress(OSError):
+                leftover.unlink()  # whoever wrote it has not the lock
         before = self.journal.find(job.name)
         self.journal.refresh()
         if self.journal.find(job.name) != before and self.unfinished(job) is None:
