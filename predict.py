@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from segmenter.compute_options import add_options, positive, tiling_for
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, run_script
-from segmenter.geometry import Size, Window
+from segmenter.geometry import Window
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _check_protocol(args, run)
     style = _style(args, run)
     jobs, failures = _plan(args, run, inputs, style)
+    if args.mosaic and jobs:
+        _join(inputs, jobs, failures)
     _refuse_overwriting(jobs, inputs, args.output)
     _warn_of_differences(run, jobs)
     # -------------------------------------------------------------------------------- the maps
@@ -106,14 +109,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
     parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
-    parser.add_argument("--tile", metavar="PX", type=_positive, help="side of the model's window (recipe's)")
-    parser.add_argument("--batch", metavar="N", type=_positive, help="windows computed at once (recipe's)")
     parser.add_argument(
         "--max-pixels",
         metavar="N",
-        type=_positive,
+        type=positive,
         help="refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
     )
+    add_options(parser)
     scores = parser.add_argument_group("scores")
     scores.add_argument("--labels", metavar="PATTERN", help="score the maps with these labels; see below")
     scores.add_argument(
@@ -126,15 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
-    return value
-
-
 def _bands(text: str) -> tuple[int, ...]:
-    return tuple(_positive(band) for band in text.split(","))
+    return tuple(positive(band) for band in text.split(","))
 
 
 def _quiet_libraries() -> None:
@@ -186,6 +181,17 @@ def _plan(
     if inputs.left_out:
         print(f"{len(inputs.left_out)} files of the folders are no images by name: {inputs.left_out[0]}, …")
     return jobs, failures
+
+
+def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterError]) -> None:
+    """Let the windows of all jobs look over the borders of their files, also into those beside a box."""
+    from segmenter.mosaic import Mosaic
+
+    if failures:
+        raise DatasetError(f"--mosaic: expected inputs that can all be read; {failures[0]}")
+    mosaic = Mosaic(inputs.files, jobs[0].request.open)
+    for job in jobs:
+        job.mosaic = mosaic
 
 
 def _part(args: argparse.Namespace) -> Any:
@@ -243,18 +249,16 @@ def _differences(run: Run, job: MapJob) -> list[str]:
 
 
 def _map(args: argparse.Namespace, run: Run, style: MapStyle, jobs: Sequence[MapJob]) -> Outcome:
+    import numpy as np
     from tqdm import tqdm
 
-    from segmenter.maps import window_for, write_maps
-    from segmenter.predictor import Tiling
+    from segmenter.maps import write_maps
+    from segmenter.prediction import Wanted
     from segmenter.raster import remove_leftovers
 
-    usual, network = run.recipe.prediction.window, run.network
-    window = Size(args.tile, args.tile) if args.tile else window_for(usual, network.radius, network.stride)
-    if not args.tile and window.height >= usual + network.stride:
-        print(f"windows of {window} pixels: {usual} are too few for the model's halo of {network.radius}")
-    tiling = Tiling(window, network.radius, network.stride, args.batch or run.recipe.prediction.batch)
-    predict = run.predictor()
+    item_bytes = max(np.dtype(job.info.dtype).itemsize for job in jobs)
+    tiling = tiling_for(args, run, [job.part.size for job in jobs], Wanted(), item_bytes)
+    predict = run.predictor(symmetries=args.symmetries)
     made = not args.output.exists()
     if not made:
         remove_leftovers(args.output)

@@ -17,6 +17,7 @@ from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.geometry import Size, Window
 from segmenter.inputs import label_for
 from segmenter.labels import IGNORE, ClassMap
+from segmenter.mosaic import Mosaic, MosaicView
 from segmenter.predictor import Failed, Finished, Mapped, PredictBatch, Tiling, classify_all
 from segmenter.raster import Raster, RasterInfo, RasterWriter, open_raster, raster_info, read_label
 from segmenter.scores import ConfusionMatrix
@@ -113,9 +114,12 @@ class MapJob:
     label: Path | None = None
     abandoned: bool = False
     done_rows: int = 0
+    mosaic: Mosaic | None = None
 
-    def open(self) -> Raster:
-        """Open the raster with the model's bands."""
+    def open(self) -> Raster | MosaicView:
+        """Open the raster with the model's bands; in a mosaic, with what lies around it."""
+        if self.mosaic is not None:
+            return self.mosaic.view(self.info.path)
         return self.request.open(self.info.path)
 
 
