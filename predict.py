@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import logging
 import os
 import signal
@@ -15,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, run_script
-from segmenter.geometry import Size
 from segmenter.predict_options import parse, part_of
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
     from segmenter.inputs import Inputs
+    from segmenter.journal import Journal
     from segmenter.ledger import Ledger
     from segmenter.map_files import MapStyle
     from segmenter.map_jobs import MapJob
@@ -37,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _quiet_libraries()
     # TensorFlow, rasterio and matplotlib are imported once they are needed: --help answers at once.
     from segmenter.checkpoint import load_run
+    from segmenter.compute_options import settled_tiling
     from segmenter.inputs import check_pattern, find_inputs
+    from segmenter.journal import Journal
     from segmenter.map_plan import check_outputs
     from segmenter.map_scores import score_kept, write_scores
 
@@ -49,13 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scoring = _scoring(args, run)
     style = _style(args, run)
     jobs, failures = _plan(args, run, inputs, style)
+    if args.mosaic and jobs:
+        _join(inputs, jobs, failures)
     check_outputs(jobs, inputs, args.output, _SCORE_FILES if args.labels is not None else ())
     _warn_of_differences(run, jobs)
     if not jobs or (failures and args.fail_fast):
         return _report(failures)
     # -------------------------------------------------------------------------------- the maps
-    tiling = _tiling(args, run)
-    ledger = _ledger(args, run, style, tiling)
+    journal = Journal(args.output)
+    tiling = settled_tiling(args, run, style.wanted, jobs, journal)
+    ledger = _ledger(args, run, style, tiling, journal)
     kept, waiting = _sort(ledger, jobs, failures)
     outcome = _map(args, run, style, tiling, ledger, kept, waiting)
     failures += [error for _, error in outcome.failed]
@@ -93,7 +96,9 @@ def _scoring(args: argparse.Namespace, run: Run) -> Scoring | None:
         return None
     from segmenter.map_scores import Scoring
 
-    return Scoring(run.classes, args.label_kind or run.labels, args.split_name, args.protocol)
+    return Scoring(
+        run.classes, args.label_kind or run.labels, args.split_name, args.protocol, args.symmetries
+    )
 
 
 def _style(args: argparse.Namespace, run: Run) -> MapStyle:
@@ -150,6 +155,17 @@ def _plan(
     return jobs, failures
 
 
+def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterError]) -> None:
+    """Let the windows of all jobs look over the borders of their files, also into those beside a box."""
+    from segmenter.mosaic import Mosaic
+
+    if failures:
+        raise DatasetError(f"--mosaic: expected inputs that can all be read; {failures[0]}")
+    mosaic = Mosaic(inputs.files, jobs[0].request.open)
+    for job in jobs:
+        job.mosaic = mosaic
+
+
 def _warn_of_differences(run: Run, jobs: Sequence[MapJob]) -> None:
     """One line for each way in which inputs differ from what the model has seen."""
     from segmenter.map_plan import differences
@@ -167,28 +183,22 @@ def _grouped(notes: Iterable[tuple[str, Path]]) -> list[str]:
     return [f"{files[0]}{more[note]}: {note}" for note, files in paths.items()]
 
 
-def _tiling(args: argparse.Namespace, run: Run) -> Tiling:
-    from segmenter.maps import window_for
-    from segmenter.predictor import Tiling
-
-    usual, network = run.recipe.prediction.window, run.network
-    window = Size(args.tile, args.tile) if args.tile else window_for(usual, network.radius, network.stride)
-    if not args.tile and window.height >= usual + network.stride:
-        print(f"windows of {window} pixels: {usual} are too few for the model's halo of {network.radius}")
-    return Tiling(window, network.radius, network.stride, args.batch or run.recipe.prediction.batch)
-
-
-def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling) -> Ledger:
+def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling, journal: Journal) -> Ledger:
+    from segmenter.compute_options import result_facts
     from segmenter.ledger import Ledger
 
-    how = json.loads(json.dumps({"bands": args.bands, **dataclasses.asdict(tiling)}))
+    how = {"bands": args.bands and list(args.bands), **result_facts(tiling, args.symmetries)}
+    reach = max(tiling.halo, tiling.blend is not None and max(tiling.window.height, tiling.window.width))
 
     def options(job: MapJob) -> dict[str, Any]:
         part = job.part
         return {"part": [part.row, part.col, part.height, part.width], **style.options(job), **how}
 
+    def around(job: MapJob) -> Sequence[Path]:
+        return job.mosaic.neighbours(job.info.path, reach + tiling.stride) if job.mosaic else ()
+
     facts = {"name": run.recipe.name, "model": run.checksum()}
-    return Ledger(args.output, facts, options, redo=args.redo)
+    return Ledger(journal, facts, options, around=around, redo=args.redo)
 
 
 def _sort(
@@ -237,7 +247,7 @@ def _map(
 
     if not waiting:
         return Outcome(ConfusionMatrix(run.classes), kept=kept)
-    predict = run.predictor(style.wanted)
+    predict = run.predictor(style.wanted, symmetries=args.symmetries)
     quiet_libtiff()
     made = not args.output.exists()
     if not made:

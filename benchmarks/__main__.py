@@ -22,6 +22,10 @@ def main() -> int:
             ["benchmarks.counting"],
             ["benchmarks.pipeline"],
             ["benchmarks.planning"],
+            ["benchmarks.prediction"],
+            # 20,000 pixels wide and 100,000 high in full: python -m benchmarks.prediction_memory
+            ["benchmarks.prediction_memory", "--width", "4000", "--heights", "4000", "20000"],
+            ["benchmarks.seams"],
             # Half an hour in full: python -m benchmarks.coverage_help
             ["benchmarks.coverage_help", "--quick"],
         ]

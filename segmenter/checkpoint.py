@@ -18,7 +18,7 @@ import json
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +55,7 @@ class Run:
         normalisation: of the bands.
         metres_per_pixel: of the training images; None where they are not georeferenced.
         labels: whether it learned from full or eroded labels.
-        network: stride and receptive-field radius.
+        network: stride, receptive-field radius and memory.
         tiles: fingerprint of the training tiles, on which the plans depend; empty: not known.
         planned_replicas: devices that each step's classes were planned for, one by one; 1: for the step.
     """
@@ -90,7 +90,7 @@ class Run:
             "normalisation": self.normalisation.to_dict(),
             "metres_per_pixel": self.metres_per_pixel,
             "labels": self.labels,
-            "network": {"stride": self.network.stride, "radius": self.network.radius},
+            "network": asdict(self.network),
             "tiles": self.tiles,
             "planned_replicas": self.planned_replicas,
         }

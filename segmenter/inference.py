@@ -41,22 +41,20 @@ class PredictFunction:
                 return model(pixels, training=False)
             return _average(model, pixels, SYMMETRIES[symmetries])
 
-        @tf.function(reduce_retracing=True)
         def compiled(image_BHWC: Any, valid_BHW: Any) -> Any:
             return _outputs(scores(image_BHWC, valid_BHW), wanted, are_logits=not self._several)
 
-        @tf.function(reduce_retracing=True)
         def weighted(image_BHWC: Any, valid_BHW: Any, rows_BH: Any, cols_BW: Any) -> Any:
             found = scores(image_BHWC, valid_BHW)
             probabilities = found if self._several else tf.nn.softmax(found)
             weights = rows_BH[:, :, tf.newaxis] * cols_BW[:, tf.newaxis, :]
             return probabilities * weights[..., tf.newaxis]
 
-        self._compiled, self._weighted = compiled, weighted
+        self._plain, self._weighted = _Graphs(compiled), _Graphs(weighted)
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
         with memory_errors(_doing(valid_BHW), _REMEDY):
-            outputs = self._compiled(tf.constant(image_BHWC), tf.constant(valid_BHW))
+            outputs = self._plain(image_BHWC, valid_BHW)
             return Prediction(**{name: tensor.numpy() for name, tensor in outputs.items()})
 
     def weighted(
@@ -67,10 +65,29 @@ class PredictFunction:
         cols_BW: NDArray[np.float32],
     ) -> NDArray[np.float32]:
         """(B, H, W, K) probabilities × the weights of each window's rows and columns."""
-        inputs = [tf.constant(array) for array in (image_BHWC, valid_BHW, rows_BH, cols_BW)]
         with memory_errors(_doing(valid_BHW), _REMEDY):
-            result: NDArray[np.float32] = self._weighted(*inputs).numpy()
+            result: NDArray[np.float32] = self._weighted(image_BHWC, valid_BHW, rows_BH, cols_BW).numpy()
         return result
+
+
+class _Graphs:
+    """A function compiled once per type and bands of its image, for windows of all shapes.
+
+    One graph for all shapes is less waiting, and a window goes through the same operations as a whole
+    raster does.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._compiled: dict[Any, Any] = {}
+
+    def __call__(self, *arrays: NDArray[Any]) -> Any:
+        key = (arrays[0].dtype.name, arrays[0].shape[-1])
+        if key not in self._compiled:
+            specs = [tf.TensorSpec([None] * array.ndim, array.dtype) for array in arrays]
+            specs[0] = tf.TensorSpec([None, None, None, key[1]], arrays[0].dtype)
+            self._compiled[key] = tf.function(self._function, input_signature=specs)
+        return self._compiled[key](*(tf.constant(array) for array in arrays))
 
 
 _REMEDY = "lower prediction.batch or prediction.window (--batch, --tile)"

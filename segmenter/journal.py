@@ -62,7 +62,8 @@ class Entry:
         What the new one does not name, an output that is not wanted this time, does not count.
         """
         if self.input != other.input:
-            return "the input has changed"
+            own, others = ({**entry.input, "around": None} for entry in (self, other))
+            return "the input has changed" if own != others else "an input beside it has changed"
         if self.run != other.run:
             return "the run has changed"
         pairs = [(name, self.options.get(name), new) for name, new in other.options.items()]
@@ -88,6 +89,7 @@ class Journal:
         self.damaged = 0
         self._lines: dict[str, bytes] = {}  # of the entries; a tenth of what these take in memory
         self._settings: dict[str, Facts] = {}
+        self._pending: list[Facts] = []
         self._read_to = 0
         self._lock = threading.Lock()
         self.refresh()
@@ -145,12 +147,24 @@ class Journal:
         return self._settings.get(digest(what))
 
     def settle(self, what: Mapping[str, Any], settings: Facts) -> None:
-        """Note what the program chose for `what`, so that the same call chooses the same."""
+        """Note what the program chose for `what`, so that the same call chooses the same.
+
+        It is written by `flush`, or with the next entry: a call that does nothing leaves nothing.
+        """
         if self.settings(what) != settings:
             self._settings[digest(what)] = settings
-            self._append({"for": digest(what), "settings": settings})
+            self._pending.append({"for": digest(what), "settings": settings})
+
+    def flush(self) -> None:
+        """Write what was noted."""
+        while self._pending:
+            self._write(self._pending.pop(0))
 
     def _append(self, record: Facts) -> bytes:
+        self.flush()
+        return self._write(record)
+
+    def _write(self, record: Facts) -> bytes:
         line = json.dumps({"format": _FORMAT, **record}, ensure_ascii=False).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

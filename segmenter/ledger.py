@@ -7,7 +7,7 @@ run left of it; `finished` writes it into the journal, or `leave` lets go of it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,25 @@ class Ledger:
     """The state of the jobs of one output folder.
 
     Args:
-        folder: of the outputs.
+        journal: of the folder.
         run: name and checksum of the run.
         options: of a job, all that decides what its outputs hold, as plain JSON.
+        around: other inputs that a job's outputs depend on.
         redo: take nothing up that is there.
     """
 
     def __init__(
-        self, folder: Path, run: Facts, options: Callable[[MapJob], Mapping[str, Any]], *, redo: bool = False
+        self,
+        journal: Journal,
+        run: Facts,
+        options: Callable[[MapJob], Mapping[str, Any]],
+        *,
+        around: Callable[[MapJob], Sequence[Path]] = lambda _: (),
+        redo: bool = False,
     ) -> None:
-        self.journal = Journal(folder)
+        folder = journal.path.parent
+        self.journal, self._around = journal, around
+        self._inputs: dict[Path, Facts] = {}
         self._folder, self._run, self._options, self._redo = folder, run, options, redo
         self._entries: dict[int, Entry] = {}
         self._held: dict[int, _Held] = {}
@@ -130,10 +139,18 @@ class Ledger:
         """What the journal will say of a job, but for its outputs: the input as it is when first asked."""
         if id(job) not in self._entries:
             facts = input_facts(job.info.path, header(job.info))
+            if beside := [self._input(path) for path in self._around(job)]:
+                facts["around"] = digest({"of": beside})
             source = str(job.info.path.resolve())
             entry = Entry(job.name, source, facts, self._run, dict(self._options(job)), {})
             self._entries[id(job)] = entry
         return self._entries[id(job)]
+
+    def _input(self, path: Path) -> Facts:
+        """Of an input as it lies beside others; its header is in its pieces, if not in all of its bytes."""
+        if path not in self._inputs:
+            self._inputs[path] = input_facts(path, {})
+        return self._inputs[path]
 
     def _recovered(self, job: MapJob) -> Spool | None:
         if job.part.size.pixels < LEAST_PIXELS:
@@ -144,6 +161,7 @@ class Ledger:
             if self._redo:
                 spool.remove()
             job.done_rows = spool.recover()
+            self.journal.flush()  # the windows of the spool depend on what was chosen
         except OSError:  # then it is done without
             spool.remove()
             return None

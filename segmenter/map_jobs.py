@@ -9,6 +9,7 @@ import numpy as np
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Window
+from segmenter.mosaic import Mosaic, MosaicView
 from segmenter.raster import Raster, RasterInfo, open_raster
 
 _EDGE = 1e-6
@@ -97,6 +98,7 @@ class MapJob:
         beside: further files that are written with the map.
         label: to score the map with.
         abandoned: see `predictor.Job`; so `done_rows`.
+        mosaic: what lies around it, where windows are to see over its edges.
     """
 
     request: Request
@@ -108,12 +110,15 @@ class MapJob:
     beside: tuple[Path, ...] = ()
     abandoned: bool = False
     done_rows: int = 0
+    mosaic: Mosaic | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
         """All outputs, the map first."""
         return self.output, *self.beside
 
-    def open(self) -> Raster:
-        """Open the raster with the model's bands."""
+    def open(self) -> Raster | MosaicView:
+        """Open the raster with the model's bands; in a mosaic, with what lies around it."""
+        if self.mosaic is not None:
+            return self.mosaic.view(self.info.path)
         return self.request.open(self.info.path)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from segmenter.compute_options import add_options, positive
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 
@@ -105,12 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
     parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
-    parser.add_argument("--tile", metavar="PX", type=_positive, help="side of the model's window (recipe's)")
-    parser.add_argument("--batch", metavar="N", type=_positive, help="windows computed at once (recipe's)")
     parser.add_argument(
         "--max-pixels",
         metavar="N",
-        type=_positive,
+        type=positive,
         help="refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
     )
     parser.add_argument(
@@ -122,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--redo", action="store_true", help="make all maps anew, also finished ones")
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first input that fails")
+    add_options(parser)
     scores = parser.add_argument_group("scores")
     scores.add_argument("--labels", metavar="PATTERN", help="score the maps with these labels; see below")
     scores.add_argument(
@@ -134,16 +134,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
-    return value
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
 def _bands(text: str) -> tuple[int, ...]:
-    return tuple(_positive(band) for band in text.split(","))
+    return tuple(positive(band) for band in text.split(","))

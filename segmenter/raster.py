@@ -150,16 +150,23 @@ class Raster:
         Raises:
             RasterError: naming file and window, where a block is corrupt or missing.
         """
+        inside = window.intersection(Window.of(self.info.size))
+        if inside == window and inside.size.pixels:
+            return self._read_inside(window)
         image = np.zeros((window.height, window.width, len(self.bands)), self.info.dtype)
         valid = np.zeros((window.height, window.width), np.bool_)
-        inside = window.intersection(Window.of(self.info.size))
         if inside.size.pixels:
-            with naming(self.info.path, f"cannot read {inside}", "the file is damaged or incomplete"):
-                data = np.moveaxis(self._dataset.read(self.bands, window=gdal_window(inside)), 0, 2)
-                good = self._valid(data, inside)
             where = inside.relative_to(window).slices()
-            valid[where] = good
-            np.copyto(image[where], data, where=good[..., None])
+            image[where], valid[where] = self._read_inside(inside)
+        return image, valid
+
+    def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        with naming(self.info.path, f"cannot read {window}", "the file is damaged or incomplete"):
+            data = np.moveaxis(self._dataset.read(self.bands, window=gdal_window(window)), 0, 2)
+            valid = self._valid(data, window)
+        image = np.ascontiguousarray(data)
+        if not valid.all():
+            image[~valid] = 0
         return image, valid
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.blending import Blend, blend_windows
 from segmenter.errors import ConfigError, SegmenterError
 from segmenter.geometry import Size, Window
-from segmenter.raster import Raster
+from segmenter.raster import RasterInfo
 from segmenter.tiling import Placement, halo_windows, round_up
 
 _MOST_AT_ONCE = 256
@@ -72,6 +72,16 @@ class Tiling:
         return max(self.batch, min(self.pixels // max(read.pixels, 1), _MOST_AT_ONCE))
 
 
+class Readable(Protocol):
+    """What is read: a `raster.Raster`, or a view of a mosaic, which also has an `extent`."""
+
+    info: RasterInfo
+    bands: tuple[int, ...]
+
+    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """(H, W, C) pixels of a window and (H, W) where they are valid."""
+
+
 class Job(Protocol):
     """A raster to be mapped."""
 
@@ -87,7 +97,7 @@ class Job(Protocol):
     def abandoned(self) -> bool:
         """Whether the rest of it is no longer wanted (its output failed)."""
 
-    def open(self) -> contextlib.AbstractContextManager[Raster]:
+    def open(self) -> contextlib.AbstractContextManager[Readable]:
         """Open the raster; called and used in the reading thread."""
 
 
@@ -195,7 +205,7 @@ def read_batches(jobs: Iterable[Job], tiling: Tiling) -> Iterator[Batch]:
         yield group.batch()
 
 
-def _read_job(job: Job, raster: Raster, tiling: Tiling) -> Iterator[tuple[Any, Piece, Any, Any]]:
+def _read_job(job: Job, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any, Piece, Any, Any]]:
     extent = extent_of(raster)
     part = _remaining(job, extent)
     for place in tiling.placements(extent, part):
@@ -221,7 +231,7 @@ def _add(
         yield groups.pop(next(iter(groups))).batch()
 
 
-def extent_of(raster: Raster) -> Window:
+def extent_of(raster: Readable) -> Window:
     """The pixels that can be read: of a mosaic seen from one of its files, more than that file has."""
     extent: Window = getattr(raster, "extent", None) or Window.of(raster.info.size)
     return extent

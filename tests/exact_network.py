@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import predict
 from segmenter.errors import run_script
 from segmenter.labels import ClassMap
+from segmenter.network import NetworkGeometry
 from segmenter.predictor import Prediction, Wanted
 
 RADIUS, STRIDE = 2, 8
@@ -48,7 +49,17 @@ def exact_network(
         values = sums + cells.repeat(stride, 1).repeat(stride, 2)
         return _prediction((values % CLASSES).astype(np.uint8), 0.5 + values // CLASSES % 8 / 16, wanted)
 
-    predict.wanted, predict.classes = wanted, CLASSES  # type: ignore[attr-defined]
+    def exactly(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:
+        half = exact_network(radius, stride, batches, Wanted(probabilities="float16"))
+        return np.asarray(half(image, valid).probabilities, np.float32)
+
+    def weighted(image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
+        weights = rows[:, :, None, None] * cols[:, None, :, None]
+        return np.asarray(exactly(image, valid) * weights, np.float32)
+
+    parts = {"wanted": wanted, "classes": CLASSES, "exactly": exactly, "weighted": weighted}
+    for name, part in parts.items():
+        setattr(predict, name, part)
     return predict
 
 
@@ -85,7 +96,7 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
         "metres_per_pixel": 0.5,
         "labels": "full",
         "checksum": lambda: "exact",
-        "network": SimpleNamespace(stride=STRIDE, radius=RADIUS + STRIDE - 1),
+        "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
         "recipe": SimpleNamespace(
             name="exact",
             dataset=SimpleNamespace(kind="folder"),
@@ -97,6 +108,8 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
 
 
 def run_predict(monkeypatch: pytest.MonkeyPatch, run: SimpleNamespace, *arguments: Any) -> int:
-    """`predict.py` with a stand-in for the run directory; gives the exit code."""
+    """`predict.py` with a stand-in for the run directory, in small windows; gives the exit code."""
+    if "--tile" not in arguments and "--memory" not in arguments:
+        arguments = (*arguments, "--tile", 64, "--batch", 4)
     monkeypatch.setattr("segmenter.checkpoint.load_run", lambda _: run)
     return run_script(lambda: predict.main(["run", *map(str, arguments)]))

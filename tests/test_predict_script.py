@@ -10,7 +10,6 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import predict
 from segmenter.errors import run_script
 from segmenter.inputs import output_names
 from segmenter.labels import ClassMap
+from segmenter.network import NetworkGeometry
 from segmenter.raster import raster_info, write_raster
 
 Make = Callable[..., Path]
@@ -185,13 +185,12 @@ def test_differences_from_training_are_one_line_each(
     ]
 
 
-def test_a_window_smaller_than_the_halo_grows_unless_it_was_asked_for(
+def test_a_window_that_is_asked_for_and_smaller_than_the_halo_is_refused(
     make_geotiff: Make, call: Callable[..., int], capsys: Any
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((99, 99, 3), np.uint8))
-    network = SimpleNamespace(stride=8, radius=40)
-    assert call(source, network=network) == 0
-    assert "windows of 160×160 pixels: 64 are too few for the model's halo of 40" in capsys.readouterr().out
+    network = NetworkGeometry(8, 40, 100.0)
+    assert call(source, "--memory", "4GB", network=network) == 0
     assert call(source, "--tile", 64, network=network) == 2
     assert "expected more than 80 pixels, twice the halo" in capsys.readouterr().err
 
@@ -335,7 +334,8 @@ INTERRUPTED = """
     segmenter.checkpoint.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: slow)
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    sys.exit(run_script(lambda: predict.main(["run", sys.argv[1], "--output", sys.argv[2]])))
+    arguments = ["run", sys.argv[1], "--output", sys.argv[2], "--tile", "64", "--batch", "4"]
+    sys.exit(run_script(lambda: predict.main(arguments)))
 """
 
 
