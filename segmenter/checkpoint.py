@@ -12,6 +12,7 @@ Arrays are kept as .npz, whose parts carry a CRC: a damaged file is told from a 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -106,6 +107,21 @@ class Run:
         if best.is_file():
             return best
         return newest_checkpoint(self.path)
+
+    def checksum(self) -> str:
+        """SHA-256 of all that its predictions depend on: weights, model, bands, normalisation, classes.
+
+        Raises:
+            CheckpointError: there are no weights, or they cannot be read.
+        """
+        total = hashlib.sha256(self.recipe.model.model_dump_json().encode())
+        for path in (self.path / "run.json", self.weights_file()):
+            try:
+                with path.open("rb") as file:
+                    total.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise CheckpointError(f"{path}: cannot read it: {error.strerror}") from None
+        return total.hexdigest()
 
     def predictor(self, wanted: Wanted | None = None, symmetries: str = "none") -> Any:
         """The compiled model as an `inference.PredictFunction`: what `predictor.classify_all` takes.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from segmenter.geometry import Size
@@ -12,6 +12,7 @@ from segmenter.geometry import Size
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
     from segmenter.prediction import Wanted
+    from segmenter.raster import RasterInfo
     from segmenter.reading import Tiling
 
 _BYTES_PER_WIDTH = 41
@@ -43,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--memory",
         metavar="SIZE",
         type=_memory,
-        help="what the program may take, as 8GB (half of what is free): decides how large windows are",
+        help="what the program may take, as 8GB (half of the machine's): decides how large windows are",
     )
     group.add_argument("--tile", metavar="PX", type=positive, help="side of the model's window, not chosen")
     group.add_argument("--batch", metavar="N", type=positive, help="windows computed at once, not chosen")
@@ -71,35 +72,42 @@ def _memory(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def tiling_for(
-    args: argparse.Namespace, run: Run, sizes: Iterable[Size], wanted: Wanted, item_bytes: int = 1
-) -> Tiling:
-    """The tiling for parts of these sizes; prints what is to be said about it.
+def tiling_for(args: argparse.Namespace, run: Run, infos: Sequence[RasterInfo], wanted: Wanted) -> Tiling:
+    """The tiling for rasters; prints what is to be said about it.
 
-    Args:
-        item_bytes: of one value of the rasters.
+    The same call on the same machine gives the same windows, however much of its memory is in use.
 
     Raises:
         ConfigError: what is asked for is impossible.
     """
+    import numpy as np
+
     from segmenter.blending import Blend
     from segmenter.budget import Choice, Needs, plan_tiling
     from segmenter.tiling import round_up
 
-    needs = Needs(_network(run), len(run.classes), run.band_count * item_bytes, wanted, _usual(run))
-    blend = Blend(args.overlap, args.weights)
-    choice = Choice(args.mode, blend, args.memory, args.tile, args.batch)
-    if args.mosaic and needs.network.radius is not None:  # each file is read with what lies around it
-        edge = 2 * round_up(needs.network.radius, needs.network.stride)
-        sizes = [Size(size.height + edge, size.width + edge) for size in sizes]
+    item_bytes = max((np.dtype(info.dtype).itemsize for info in infos), default=1)
+    network = _network(run)
+    usual = run.recipe.prediction.window
+    needs = Needs(network, len(run.classes), run.band_count * item_bytes, wanted, usual)
+    edge = 0
+    if args.mosaic and network.radius is not None:  # each file is read with what lies around it
+        edge = 2 * round_up(network.radius, network.stride)
+    sizes = [Size(info.size.height + edge, info.size.width + edge) for info in infos]
+    choice = Choice(args.mode, Blend(args.overlap, args.weights), args.memory, args.tile, args.batch)
     tiling, notes = plan_tiling(sizes, needs, choice)
     for note in notes:
         print(note)
     return tiling
 
 
-def _usual(run: Run) -> int:
-    return run.recipe.prediction.window
+def computing_options(args: argparse.Namespace, tiling: Tiling) -> dict[str, Any]:
+    """All of it that decides what comes out: of exact windows, their size does not."""
+    found: dict[str, Any] = {"symmetries": args.symmetries, "mode": "exact", "stride": tiling.stride}
+    if tiling.blend is None:
+        return {**found, "halo": tiling.halo}
+    window = [tiling.window.height, tiling.window.width]
+    return {**found, "mode": "smooth", "window": window, **asdict(tiling.blend)}
 
 
 def _network(run: Run) -> Any:

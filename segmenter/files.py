@@ -1,9 +1,11 @@
-"""Writing small files whole: law 8, *nothing half-written is ever visible*."""
+"""Writing small files whole (law 8, *nothing half-written is ever visible*), and what files need besides."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from segmenter.errors import SegmenterError
@@ -31,6 +33,22 @@ def write_whole(path: Path, content: bytes) -> None:
         raise SegmenterError(f"{path}: cannot write it: {error.strerror}; is the disk full?") from None
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """The number of a file opened with `os.open`'s flags; a link in its place is not followed but refused."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
+    with opened(path, os.O_RDONLY) as handle:
+        os.fsync(handle)
 
 
 def _umask() -> int:

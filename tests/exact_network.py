@@ -96,6 +96,7 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
         "metres_per_pixel": 0.5,
         "labels": "full",
         "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
+        "checksum": lambda: "exact",
         "recipe": SimpleNamespace(
             name="exact",
             dataset=SimpleNamespace(kind="folder"),

@@ -190,7 +190,7 @@ def test_naic_results_are_pngs_with_the_original_codes(
         name="n", dataset=SimpleNamespace(kind="naic2020"), prediction=SimpleNamespace(window=512, batch=2)
     )
     assert call(tmp_path / "in", classes=classes, recipe=recipe) == 0
-    names = sorted(p.name for p in (tmp_path / "maps").iterdir())
+    names = sorted(p.name for p in (tmp_path / "maps").glob("[!.]*"))
     assert names == ["0.png", "1.png", "2.png", "placed.tif"]
     for stem in ("0", "1"):
         got = ids(tmp_path / "maps" / f"{stem}.png")
@@ -210,7 +210,7 @@ def test_a_png_that_loses_the_place_says_so(
 
 def test_a_png_too_large_for_memory_is_refused(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:
     from segmenter.geometry import Size, Window
-    from segmenter.maps import MapStyle
+    from segmenter.map_files import MapStyle
 
     info = SimpleNamespace(path=Path("a.tif"), georeferenced=False, size=Size(9000, 9000))
     with pytest.raises(RasterError, match=r"9000×9000 pixels is too large for a PNG; use --format geotiff"):

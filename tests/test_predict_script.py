@@ -44,6 +44,11 @@ def call(
     return call
 
 
+def names(folder: Path) -> list[str]:
+    """What a user sees in a folder."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
 def pixels(rng: np.random.Generator, *shape: int) -> NDArray[np.uint8]:
     return rng.integers(0, 255, shape, np.uint8)
 
@@ -76,7 +81,7 @@ def test_a_map_is_exact_and_complete(
         assert file.colormap(1)[1] == (0, 0, 255, 255)
         tags = file.tags()
         assert (tags["CLASS_0"], tags["CODE_6"], tags["SOURCE"], tags["RUN"]) == ("a", "6", "a.tif", "exact")
-    assert [p.name for p in (tmp_path / "maps").iterdir()] == ["a.tif"]
+    assert names(tmp_path / "maps") == ["a.tif"]
 
 
 def test_pixels_without_data_stay_so_under_the_outputs_own_value(
@@ -148,7 +153,7 @@ def test_inputs_beside_the_box_are_left_out_and_counted(
         write_raster(tmp_path / f"{index}.tif", np.ones((100, 100, 3), np.uint8), transform=place)
     assert call("0.tif", "1.tif", "2.tif", "--bbox", 150, 20, 210, 80) == 0
     assert "1 inputs lie beside the bounding box" in capsys.readouterr().out
-    sizes = {p.name: raster_info(p).size for p in (tmp_path / "maps").iterdir()}
+    sizes = {name: raster_info(tmp_path / "maps" / name).size for name in names(tmp_path / "maps")}
     assert {name: (s.height, s.width) for name, s in sizes.items()} == {"1.tif": (60, 50), "2.tif": (60, 10)}
     assert call("0.tif", "--bbox", 900, 0, 901, 1, output="none") == 2
     assert "touches none of the 1 inputs" in capsys.readouterr().err
@@ -235,7 +240,7 @@ def test_one_bad_file_does_not_cost_the_others(
     assert len(errors) == 2
     assert "d.tif: expected a GeoTIFF, PNG or JPEG, the file begins with b'no i'" in errors[0]
     assert "b.tif: cannot read rows" in errors[1]
-    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["a.tif", "c.tif"]
+    assert names(tmp_path / "maps") == ["a.tif", "c.tif"]
 
 
 def test_a_broken_output_does_not_cost_the_others(
@@ -246,7 +251,7 @@ def test_a_broken_output_does_not_cost_the_others(
     (tmp_path / "maps" / "a.tif").mkdir(parents=True)
     assert call("in") == 1
     assert "maps/a.tif: could not be completed" in capsys.readouterr().err
-    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["a.tif", "b.tif"]
+    assert names(tmp_path / "maps") == ["a.tif", "b.tif"]
     assert (tmp_path / "maps" / "b.tif").is_file()
 
 
@@ -363,11 +368,11 @@ def test_maps_of_real_imagery_line_up(
     sources = sorted(p for p in shared_data(folder).rglob("*.tif*") if "mask" not in p.parent.name)
     assert len(sources) >= 6
     assert call(*sources, bands=bands, band_count=len(bands), metres_per_pixel=None) == 0
-    results = {p.name: p for p in (tmp_path / "maps").iterdir()}
+    results = {name: tmp_path / "maps" / name for name in names(tmp_path / "maps")}
     assert len(results) == len(sources)
-    names = output_names(sources)
+    stems = output_names(sources)
     for source in sources:
-        with rasterio.open(source) as image, rasterio.open(results[f"{names[source]}.tif"]) as result:
+        with rasterio.open(source) as image, rasterio.open(results[f"{stems[source]}.tif"]) as result:
             assert (result.crs, result.bounds, result.shape) == (image.crs, image.bounds, image.shape)
             data = np.moveaxis(image.read(bands), 0, 2)
             valid = np.ones(image.shape, np.bool_)
