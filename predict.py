@@ -239,7 +239,7 @@ def _map(
 
     if not waiting:
         return Outcome(ConfusionMatrix(run.classes), kept=kept)
-    predict = run.predictor(style.wanted, args.symmetries)
+    predict = run.predictor(style.wanted, symmetries=args.symmetries)
     quiet_libtiff()
     made = not args.output.exists()
     if not made:
