@@ -155,17 +155,6 @@ def _plan(
     return jobs, failures
 
 
-def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterError]) -> None:
-    """Let the windows of all jobs look over the borders of their files, also into those beside a box."""
-    from segmenter.mosaic import Mosaic
-
-    if failures:
-        raise DatasetError(f"--mosaic: expected inputs that can all be read; {failures[0]}")
-    mosaic = Mosaic(inputs.files, jobs[0].request.open)
-    for job in jobs:
-        job.mosaic = mosaic
-
-
 def _warn_of_differences(run: Run, jobs: Sequence[MapJob]) -> None:
     """One line for each way in which inputs differ from what the model has seen."""
     from segmenter.map_plan import differences
@@ -183,22 +172,30 @@ def _grouped(notes: Iterable[tuple[str, Path]]) -> list[str]:
     return [f"{files[0]}{more[note]}: {note}" for note, files in paths.items()]
 
 
-def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling, journal: Journal) -> Ledger:
-    from segmenter.compute_options import result_facts
-    from segmenter.ledger import Ledger
+def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterError]) -> None:
+    """Let the windows of all jobs look over the borders of their files, also into those beside a box."""
+    from segmenter.mosaic import Mosaic
 
-    how = {"bands": args.bands and list(args.bands), **result_facts(tiling, args.symmetries)}
-    reach = max(tiling.halo, tiling.blend is not None and max(tiling.window.height, tiling.window.width))
+    if failures:
+        raise DatasetError(f"--mosaic: expected inputs that can all be read; {failures[0]}")
+    mosaic = Mosaic(inputs.files, jobs[0].request.open)
+    for job in jobs:
+        job.mosaic = mosaic
+
+
+def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling, journal: Journal) -> Ledger:
+    from segmenter.compute_options import computing_options
+    from segmenter.ledger import Ledger, neighbour_facts
+
+    how = {"bands": args.bands and list(args.bands), **computing_options(args, tiling)}
 
     def options(job: MapJob) -> dict[str, Any]:
         part = job.part
-        return {"part": [part.row, part.col, part.height, part.width], **style.options(job), **how}
-
-    def around(job: MapJob) -> Sequence[Path]:
-        return job.mosaic.neighbours(job.info.path, reach + tiling.stride) if job.mosaic else ()
+        around = {} if job.mosaic is None else {"mosaic": neighbour_facts(job, tiling)}
+        return {"part": [part.row, part.col, part.height, part.width], **style.options(job), **how, **around}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
-    return Ledger(journal, facts, options, around=around, redo=args.redo)
+    return Ledger(journal, facts, options, redo=args.redo)
 
 
 def _sort(

@@ -32,8 +32,8 @@ from segmenter.reading import Tiling
 from segmenter.tiling import least_window, round_up
 
 BASE_BYTES = 1 << 30
-_SHARE_OF_FREE = 0.5
-"""Of the memory that is free when the program starts: others start programs too."""
+_SHARE_OF_MACHINE = 0.5
+"""Of all its memory, in use or not: the same call is to give the same windows."""
 _SHARE_OF_CARD = 0.8
 _GOOD_ENOUGH = 1.03
 """Of two window sizes the smaller, where it computes at most so much more: memory is worth something."""
@@ -198,23 +198,17 @@ def _fits(
     card = smallest_card()
     if card is not None and model > card * _SHARE_OF_CARD:
         return False
-    memory = free_memory() * _SHARE_OF_FREE if choice.memory is None else choice.memory
+    memory = machine_memory() * _SHARE_OF_MACHINE if choice.memory is None else choice.memory
     return rest + (model if card is None else 0) <= memory
 
 
-def free_memory() -> int:
-    """Bytes that this process can still take: of the machine, or of what its control group may have."""
+def machine_memory() -> int:
+    """Bytes of the machine, or of what this process's control group may have."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     except (OSError, ValueError):  # there is none, or it is "max"
-        return free
-    return min(free, max(0, limit - used))
+        return total
 
 
 def parse_memory(text: str) -> int:

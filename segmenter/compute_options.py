@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from segmenter.journal import Journal
     from segmenter.map_jobs import MapJob
     from segmenter.prediction import Wanted
+    from segmenter.raster import RasterInfo
     from segmenter.reading import Tiling
 
 _CHOSEN = ("mode", "overlap", "weights", "symmetries", "memory", "tile", "batch", "mosaic")
@@ -48,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--memory",
         metavar="SIZE",
         type=_memory,
-        help="what the program may take, as 8GB (half of what is free): decides how large windows are",
+        help="what the program may take, as 8GB (half of the machine's): decides how large windows are",
     )
     group.add_argument("--tile", metavar="PX", type=positive, help="side of the model's window, not chosen")
     group.add_argument("--batch", metavar="N", type=positive, help="windows computed at once, not chosen")
@@ -76,27 +77,29 @@ def _memory(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def tiling_for(
-    args: argparse.Namespace, run: Run, sizes: Iterable[Size], wanted: Wanted, item_bytes: int = 1
-) -> Tiling:
-    """The tiling for parts of these sizes; prints what is to be said about it.
+def tiling_for(args: argparse.Namespace, run: Run, infos: Sequence[RasterInfo], wanted: Wanted) -> Tiling:
+    """The tiling for rasters; prints what is to be said about it.
 
-    Args:
-        item_bytes: of one value of the rasters.
+    The same call on the same machine gives the same windows, however much of its memory is in use.
 
     Raises:
         ConfigError: what is asked for is impossible.
     """
+    import numpy as np
+
     from segmenter.blending import Blend
     from segmenter.budget import Choice, Needs, plan_tiling
     from segmenter.tiling import round_up
 
-    needs = Needs(_network(run), len(run.classes), run.band_count * item_bytes, wanted, _usual(run))
-    blend = Blend(args.overlap, args.weights)
-    choice = Choice(args.mode, blend, args.memory, args.tile, args.batch)
-    if args.mosaic and needs.network.radius is not None:  # each file is read with what lies around it
-        edge = 2 * round_up(needs.network.radius, needs.network.stride)
-        sizes = [Size(size.height + edge, size.width + edge) for size in sizes]
+    item_bytes = max((np.dtype(info.dtype).itemsize for info in infos), default=1)
+    network = _network(run)
+    usual = run.recipe.prediction.window
+    needs = Needs(network, len(run.classes), run.band_count * item_bytes, wanted, usual)
+    edge = 0
+    if args.mosaic and network.radius is not None:  # each file is read with what lies around it
+        edge = 2 * round_up(network.radius, network.stride)
+    sizes = [Size(info.size.height + edge, info.size.width + edge) for info in infos]
+    choice = Choice(args.mode, Blend(args.overlap, args.weights), args.memory, args.tile, args.batch)
     tiling, notes = plan_tiling(sizes, needs, choice)
     for note in notes:
         print(note)
@@ -106,20 +109,21 @@ def tiling_for(
 def settled_tiling(
     args: argparse.Namespace, run: Run, wanted: Wanted, jobs: Sequence[MapJob], journal: Journal
 ) -> Tiling:
-    """`tiling_for`, or what it gave an earlier call for the same, though other memory was free then.
+    """`tiling_for`, or what it gave an earlier call for the same, though that was on another machine.
 
-    What is chosen is noted in the journal.
+    What is chosen, window and batch among it, is noted in the journal.
     """
-    import numpy as np
-
-    sizes = [job.part.size for job in jobs]
+    infos = [job.info for job in jobs]
     what = {name: getattr(args, name) for name in _CHOSEN}
-    what |= {"run": run.checksum(), "wanted": str(wanted), "sizes": sorted(map(str, sizes))}
+    what |= {
+        "run": run.checksum(),
+        "wanted": str(wanted),
+        "sizes": sorted(f"{i.size} {i.dtype}" for i in infos),
+    }
     found = None if args.redo else _tiling_from(journal.settings(what), args.mode)
     if found is not None:
         return found
-    item_bytes = max(np.dtype(job.info.dtype).itemsize for job in jobs)
-    tiling = tiling_for(args, run, sizes, wanted, item_bytes)
+    tiling = tiling_for(args, run, infos, wanted)
     journal.settle(what, json.loads(json.dumps(asdict(tiling))))
     return tiling
 
@@ -139,20 +143,13 @@ def _tiling_from(facts: Mapping[str, Any] | None, asked: str | None) -> Tiling |
     return found or None
 
 
-def result_facts(tiling: Tiling, symmetries: str) -> dict[str, Any]:
-    """What of a tiling decides the result, as plain JSON.
-
-    Exact windows give the same wherever they lie and however many are computed at once; blended ones do
-    not where they are of another size.
-    """
+def computing_options(args: argparse.Namespace, tiling: Tiling) -> dict[str, Any]:
+    """All of it that decides what comes out: of exact windows, their size does not."""
+    found: dict[str, Any] = {"symmetries": args.symmetries, "mode": "exact", "stride": tiling.stride}
     if tiling.blend is None:
-        return {"mode": "exact", "symmetries": symmetries}
+        return {**found, "halo": tiling.halo}
     window = [tiling.window.height, tiling.window.width]
-    return {"mode": "smooth", "symmetries": symmetries, "windows": window, **asdict(tiling.blend)}
-
-
-def _usual(run: Run) -> int:
-    return run.recipe.prediction.window
+    return {**found, "mode": "smooth", "window": window, **asdict(tiling.blend)}
 
 
 def _network(run: Run) -> Any:

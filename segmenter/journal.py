@@ -62,16 +62,23 @@ class Entry:
         What the new one does not name, an output that is not wanted this time, does not count.
         """
         if self.input != other.input:
-            own, others = ({**entry.input, "around": None} for entry in (self, other))
-            return "the input has changed" if own != others else "an input beside it has changed"
+            return "the input has changed"
         if self.run != other.run:
             return "the run has changed"
         pairs = [(name, self.options.get(name), new) for name, new in other.options.items()]
-        changed = [f"{name} was {_short(old)}, is {_short(new)}" for name, old, new in pairs if old != new]
+        changed = [_change(name, old, new) for name, old, new in pairs if old != new]
         return f"other options: {', '.join(changed)}" if changed else None
 
 
+def _change(name: str, old: Any, new: Any) -> str:
+    if name == "mosaic" and old is not None and new is not None:
+        return "the inputs around it have changed"
+    return f"{name} was {_short(old)}, is {_short(new)}"
+
+
 def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return "another"
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))

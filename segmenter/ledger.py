@@ -7,9 +7,8 @@ run left of it; `finished` writes it into the journal, or `leave` lets go of it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from segmenter.errors import RasterError
@@ -17,6 +16,7 @@ from segmenter.journal import Entry, Facts, Journal, damage, digest, file_facts,
 from segmenter.locks import OutputLock
 from segmenter.map_jobs import MapJob
 from segmenter.raster import RasterInfo, leftovers
+from segmenter.reading import Tiling
 from segmenter.spool import LEAST_PIXELS, Spool
 
 
@@ -35,7 +35,6 @@ class Ledger:
         journal: of the folder.
         run: name and checksum of the run.
         options: of a job, all that decides what its outputs hold, as plain JSON.
-        around: other inputs that a job's outputs depend on.
         redo: take nothing up that is there.
     """
 
@@ -45,12 +44,10 @@ class Ledger:
         run: Facts,
         options: Callable[[MapJob], Mapping[str, Any]],
         *,
-        around: Callable[[MapJob], Sequence[Path]] = lambda _: (),
         redo: bool = False,
     ) -> None:
         folder = journal.path.parent
-        self.journal, self._around = journal, around
-        self._inputs: dict[Path, Facts] = {}
+        self.journal = journal
         self._folder, self._run, self._options, self._redo = folder, run, options, redo
         self._entries: dict[int, Entry] = {}
         self._held: dict[int, _Held] = {}
@@ -139,18 +136,10 @@ class Ledger:
         """What the journal will say of a job, but for its outputs: the input as it is when first asked."""
         if id(job) not in self._entries:
             facts = input_facts(job.info.path, header(job.info))
-            if beside := [self._input(path) for path in self._around(job)]:
-                facts["around"] = digest({"of": beside})
             source = str(job.info.path.resolve())
             entry = Entry(job.name, source, facts, self._run, dict(self._options(job)), {})
             self._entries[id(job)] = entry
         return self._entries[id(job)]
-
-    def _input(self, path: Path) -> Facts:
-        """Of an input as it lies beside others; its header is in its pieces, if not in all of its bytes."""
-        if path not in self._inputs:
-            self._inputs[path] = input_facts(path, {})
-        return self._inputs[path]
 
     def _recovered(self, job: MapJob) -> Spool | None:
         if job.part.size.pixels < LEAST_PIXELS:
@@ -166,6 +155,26 @@ class Ledger:
             spool.remove()
             return None
         return spool
+
+
+def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
+    """What a job's map in a mosaic depends on: the files around it, where the grid begins and where all ends.
+
+    An end that is farther away than a window sees is the same wherever it is; blended windows lie
+    otherwise in another mosaic.
+    """
+    assert job.mosaic is not None
+    exact, stride, path = tiling.blend is None, tiling.stride, job.info.path
+    reach = tiling.halo + stride if exact else max(tiling.window.height, tiling.window.width)
+    around = job.mosaic.extent(path)
+    ends = [-around.row, -around.col, around.row_stop, around.col_stop]
+    if exact:
+        size = job.info.size
+        beyond = [*ends[:2], ends[2] - size.height, ends[3] - size.width]
+        ends = [ends[0] % stride, ends[1] % stride, *(min(end, reach) for end in beyond)]
+    near = job.mosaic.neighbours(path, reach)
+    files = [{"path": str(other.resolve()), **input_facts(other, header(info))} for other, info in near]
+    return {"ends": ends, "files": sorted(files, key=lambda facts: str(facts["path"]))}
 
 
 def _let_go(held: _Held, *, keep: bool) -> None:

@@ -98,7 +98,7 @@ class MapJob:
         beside: further files that are written with the map.
         label: to score the map with.
         abandoned: see `predictor.Job`; so `done_rows`.
-        mosaic: what lies around it, where windows are to see over its edges.
+        mosaic: the files that its windows look into, beside its own; None: only its own.
     """
 
     request: Request

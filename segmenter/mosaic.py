@@ -65,15 +65,17 @@ class Mosaic:
 
     def view(self, path: Path) -> MosaicView:
         """The mosaic in the coordinates of one of its files."""
-        member = self._members[path]
-        extent = self._extent.relative_to(member.window)
-        return MosaicView(self, member, extent, self._open_file)
+        return MosaicView(self, self._members[path], self.extent(path), self._open_file)
 
-    def neighbours(self, path: Path, reach: int) -> list[Path]:
+    def extent(self, path: Path) -> Window:
+        """All of the mosaic, in the coordinates of one of its files."""
+        return self._extent.relative_to(self._members[path].window)
+
+    def neighbours(self, path: Path, reach: int) -> list[tuple[Path, RasterInfo]]:
         """The other files within so many pixels of one: what its map also depends on."""
         own = self._members[path].window
         around = Window(own.row - reach, own.col - reach, own.height + 2 * reach, own.width + 2 * reach)
-        return [m.info.path for m in self.touching(around) if m.info.path != path]
+        return [(m.info.path, m.info) for m in self.touching(around) if m.info.path != path]
 
     def touching(self, window: Window) -> list[_Member]:
         """The files that a window shares pixels with."""

@@ -81,6 +81,8 @@ class RasterInfo:
         gcps: ground control points in `gcp_crs`.
         metres_per_pixel: approximate, at the raster's centre; None where it cannot be told.
         tiled: stored in tiles, so that reading a window decodes little more than the window.
+        scaling: (scale, offset) of each band where the file gives any: values are scale × stored + offset,
+            and `dtype` is float32; empty: values are as stored.
     """
 
     path: Path
@@ -98,6 +100,7 @@ class RasterInfo:
     gcps: tuple[GroundControlPoint, ...] = ()
     gcp_crs: CRS | None = None
     tiled: bool = False
+    scaling: tuple[tuple[float, float], ...] = ()
 
     @property
     def georeferenced(self) -> bool:
@@ -162,7 +165,7 @@ class Raster:
 
     def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         with naming(self.info.path, f"cannot read {window}", "the file is damaged or incomplete"):
-            data = np.moveaxis(self._dataset.read(self.bands, window=gdal_window(window)), 0, 2)
+            data = self._scaled(self._dataset.read(self.bands, window=gdal_window(window)))
             valid = self._valid(data, window)
         image = np.ascontiguousarray(data)
         if not valid.all():
@@ -178,8 +181,16 @@ class Raster:
             data = self._dataset.read(
                 self.bands, window=gdal_window(window), out_shape=_out(self.bands, shape)
             )
-            image = np.moveaxis(data, 0, 2)
+            image = self._scaled(data)
             return image, self._valid(image, window)
+
+    def _scaled(self, data_CHW: NDArray[Any]) -> NDArray[Any]:
+        """(H, W, C) values of what is stored."""
+        data = np.moveaxis(data_CHW, 0, 2)
+        if not self.info.scaling:
+            return data
+        scale, offset = np.array([self.info.scaling[band - 1] for band in self.bands]).T
+        return (data * scale + offset).astype(np.float32)
 
     @property
     def may_have_nodata(self) -> bool:
@@ -291,11 +302,14 @@ def _info(path: Path, dataset: Any) -> RasterInfo:
     placed = not dataset.transform.is_identity and not gcps
     transform = dataset.transform if placed else None
     size = Size(dataset.height, dataset.width)
+    scaling = tuple(zip(dataset.scales, dataset.offsets, strict=True))
+    if all(pair == (1, 0) for pair in scaling) or np.dtype(dataset.dtypes[0]).kind == "c":
+        scaling = ()
     return RasterInfo(
         path=path,
         size=size,
         count=dataset.count,
-        dtype=dataset.dtypes[0],
+        dtype="float32" if scaling else dataset.dtypes[0],
         crs=dataset.crs,
         transform=transform,
         nodata=tuple(dataset.nodatavals),
@@ -307,6 +321,7 @@ def _info(path: Path, dataset: Any) -> RasterInfo:
         metres_per_pixel=_metres(dataset.crs, transform, size),
         gcps=tuple(gcps),
         gcp_crs=gcp_crs,
+        scaling=scaling,
     )
 
 

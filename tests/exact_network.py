@@ -95,8 +95,8 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
         "dtype": "uint8",
         "metres_per_pixel": 0.5,
         "labels": "full",
-        "checksum": lambda: "exact",
         "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
+        "checksum": lambda: "exact",
         "recipe": SimpleNamespace(
             name="exact",
             dataset=SimpleNamespace(kind="folder"),

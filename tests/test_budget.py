@@ -11,7 +11,7 @@ from test_predictor import ArrayJob, scene
 
 from segmenter import budget
 from segmenter.blending import Blend
-from segmenter.budget import Choice, Needs, free_memory, parse_memory, plan_tiling
+from segmenter.budget import Choice, Needs, machine_memory, parse_memory, plan_tiling
 from segmenter.errors import ConfigError, DeviceError
 from segmenter.geometry import Size
 from segmenter.network import NetworkGeometry
@@ -123,7 +123,7 @@ def test_an_amount_without_a_unit_is_refused(text: str) -> None:
 
 
 def test_the_machine_tells_its_memory() -> None:
-    assert 10**8 < free_memory() < 10**14
+    assert 10**8 < machine_memory() < 10**14
 
 
 # --------------------------------------------------------------------------------- out of memory

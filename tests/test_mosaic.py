@@ -102,7 +102,7 @@ def test_a_gap_between_files_holds_no_data(tmp_path: Path, rng: np.random.Genera
 def test_neighbours_are_those_within_reach(tmp_path: Path) -> None:
     files = cut(tmp_path, np.ones((131, 203, 1), np.uint8), GRIDS["north-up"])
     mosaic = Mosaic(list(files), open_raster)
-    near = {path.stem for path in mosaic.neighbours(tmp_path / "77_61.tif", 3)}
+    near = {path.stem for path, _ in mosaic.neighbours(tmp_path / "77_61.tif", 3)}
     assert near == {"77_64", "203_61", "203_64"}
     assert len(mosaic.neighbours(tmp_path / "77_61.tif", 4)) == 5
 
@@ -155,3 +155,26 @@ def test_predict_with_mosaic_writes_a_map_for_each_file(
     write_raster(tmp_path / "in" / "odd.tif", image, transform=Affine(1, 0, 0, 0, -1, 0))
     assert run_predict(monkeypatch, run, tmp_path / "in", "--output", tmp_path / "maps", "--mosaic") == 2
     assert "error: --mosaic: expected files of one CRS, grid and type" in capsys.readouterr().err
+
+
+def test_a_changed_file_changes_its_neighbours_maps_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_classes: Any, rng: np.random.Generator, capsys: Any
+) -> None:
+    image = rng.integers(0, 255, (400, 64, 3), np.uint8)
+    (tmp_path / "in").mkdir()
+    files = cut(tmp_path / "in", image, GRIDS["north-up"], rows=(0, 100, 200, 300, 400), cols=(0, 64))
+    run = fake_run(make_classes(7))
+    call = (tmp_path / "in", "--output", tmp_path / "maps", "--mosaic")
+    assert run_predict(monkeypatch, run, *call) == 0
+    first, changed = next(iter(files)), image.copy()
+    changed[:100] = 255 - image[:100]
+    with rasterio.open(first) as file:
+        crs, place = file.crs, file.transform
+    write_raster(first, changed[:100], crs=crs, transform=place)
+    capsys.readouterr()
+    assert run_predict(monkeypatch, run, *call) == 0
+    assert "2 of 4 maps are finished and unchanged" in capsys.readouterr().out
+    expected = exact_map(changed, np.ones((400, 64), np.bool_), RADIUS, STRIDE)
+    for path, window in files.items():
+        with rasterio.open(tmp_path / "maps" / path.name) as found:
+            np.testing.assert_array_equal(found.read(1), expected[window.slices()])
