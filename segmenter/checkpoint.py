@@ -124,7 +124,7 @@ class Run:
         return total.hexdigest()
 
     def predictor(self, wanted: Wanted | None = None, symmetries: str = "none") -> Any:
-        """The compiled model as an `inference.PredictFunction`: what `predictor.classify_all` takes.
+        """The compiled model on every GPU, as an `inference.PredictFunction` or several of them.
 
         Imports TensorFlow.
 
@@ -140,14 +140,18 @@ class Run:
 
         load_tensorflow()
         let_memory_grow()
-        from segmenter.inference import predict_function
+        from segmenter.inference import on_all_gpus, predict_function
         from segmenter.model import build_model
 
         arrays = load_arrays(self.weights_file())
-        with memory_errors("loading the model", "is another program using the GPU?"):
+
+        def build() -> Any:
             model = build_model(self.recipe.model, self.band_count, len(self.classes))
             assign_weights(model, arrays, "model")
-        return predict_function(model, self.normalisation, wanted, symmetries)
+            return predict_function(model, self.normalisation, wanted, symmetries)
+
+        with memory_errors("loading the model", "is another program using the GPU?"):
+            return on_all_gpus(build)
 
 
 def load_run(path: Path) -> Run:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,10 @@ class PredictFunction:
         DeviceError: where a batch does not fit into memory.
     """
 
-    def __init__(self, model: Any, normalisation: Normalisation, wanted: Wanted, symmetries: str) -> None:
-        self.wanted = wanted
+    def __init__(
+        self, model: Any, normalisation: Normalisation, wanted: Wanted, symmetries: str, device: str | None
+    ) -> None:
+        self.wanted, self._device = wanted, device
         self.classes, self.bytes_per_pixel = _measures(model)
         self._several = len(SYMMETRIES[symmetries]) > 1
 
@@ -53,9 +57,16 @@ class PredictFunction:
         self._plain, self._weighted = _Graphs(compiled), _Graphs(weighted)
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
-        with memory_errors(_doing(valid_BHW), _REMEDY):
+        with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
             outputs = self._plain(image_BHWC, valid_BHW)
             return Prediction(**{name: tensor.numpy() for name, tensor in outputs.items()})
+
+    def _placed(self) -> Any:
+        return nullcontext() if self._device is None else tf.device(self._device)
+
+    def run_on(self, device: str) -> None:
+        """Compute there from now on."""
+        self._device = device
 
     def weighted(
         self,
@@ -65,9 +76,41 @@ class PredictFunction:
         cols_BW: NDArray[np.float32],
     ) -> NDArray[np.float32]:
         """(B, H, W, K) probabilities × the weights of each window's rows and columns."""
-        with memory_errors(_doing(valid_BHW), _REMEDY):
+        with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
             result: NDArray[np.float32] = self._weighted(image_BHWC, valid_BHW, rows_BH, cols_BW).numpy()
         return result
+
+
+class OnSeveralDevices:
+    """One function for each device: `predictor.classify_all` gives batches to all of them at once."""
+
+    def __init__(self, workers: Sequence[PredictFunction]) -> None:
+        self.workers = tuple(workers)
+        self.wanted, self.classes = workers[0].wanted, workers[0].classes
+        self.bytes_per_pixel = workers[0].bytes_per_pixel
+
+    def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
+        """On the first of them."""
+        return self.workers[0](image_BHWC, valid_BHW)
+
+
+def on_all_gpus(build: Callable[[], PredictFunction], devices: Sequence[str] | None = None) -> Any:
+    """A function on every GPU that TensorFlow sees, each with a model of its own; without any, on the CPU.
+
+    Args:
+        build: makes a model and its function, on the device that is in force.
+        devices: other ones, as CPU:1.
+    """
+    names = devices or [device.name for device in tf.config.list_logical_devices("GPU")]
+    if len(names) < 2:
+        return build()
+    workers = []
+    for name in names:
+        with tf.device(name):
+            worker = build()
+        worker.run_on(name)
+        workers.append(worker)
+    return OnSeveralDevices(workers)
 
 
 class _Graphs:
@@ -106,7 +149,7 @@ def predict_function(
     Args:
         symmetries: none, flips or all: see `symmetries.SYMMETRIES`.
     """
-    return PredictFunction(model, normalisation, wanted or Wanted(), symmetries)
+    return PredictFunction(model, normalisation, wanted or Wanted(), symmetries, None)
 
 
 def _measures(model: Any) -> tuple[int, float]:

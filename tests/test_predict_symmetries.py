@@ -132,6 +132,33 @@ def blended_or_exact(raster: ArrayRaster, tiling: Tiling, predict: Any) -> Any:
     return np.asarray(event.prediction.probabilities, np.float32)
 
 
+def test_a_model_on_each_device_gives_the_same(
+    tensorflow: ModuleType, four_replicas: list[str], network: Any, rng: np.random.Generator
+) -> None:
+    import keras
+
+    from segmenter.inference import on_all_gpus, predict_function
+
+    made: list[Any] = []
+
+    def build() -> Any:
+        made.append(keras.models.clone_model(network))
+        made[-1].set_weights(network.get_weights())
+        return predict_function(made[-1], Normalisation.of((127, 127), (70, 70)), Wanted(True, "float16"))
+
+    raster = _raster(rng, 223, 61)
+    one, several = build(), on_all_gpus(build, four_replicas[1:])
+    assert [m.variables[0].value.device.rpartition(":")[2] for m in made] == ["0", "1", "2", "3"]
+    tiling = Tiling(Size(64, 64), 0, 4, 1)
+    events = zip(*(classify_all([Job(raster)], tiling, predict) for predict in (one, several)), strict=True)
+    compared = 0
+    for plain, found in events:
+        if isinstance(plain, Mapped):
+            np.testing.assert_array_equal(found.prediction.probabilities, plain.prediction.probabilities)
+            compared += 1
+    assert compared == 8
+
+
 def test_there_are_eight_and_each_is_undone() -> None:
     array = np.arange(24).reshape(1, 4, 6, 1)
     turned = [symmetry.apply(array, np.transpose) for symmetry in SYMMETRIES["all"]]

@@ -320,6 +320,27 @@ def test_reading_computing_and_taking_overlap(rng: np.random.Generator) -> None:
     assert len(list(events)) == 8
 
 
+def test_several_devices_compute_at_once_and_the_order_stays(rng: np.random.Generator) -> None:
+    raster, plain = scene(rng, 331, 97), exact_network(5, 8)
+    meeting, used = threading.Barrier(3), []
+
+    def worker(number: int) -> Any:
+        def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+            if len(used) < 3:
+                meeting.wait(20)  # breaks unless all three are busy at the same time
+            used.append(number)
+            return plain(image, valid)
+
+        return predict
+
+    several: Any = exact_network(5, 8)
+    several.workers = tuple(worker(number) for number in range(3))
+    tiling = Tiling(Size(48, 48), 12, 8, 2)
+    found = assembled(raster, Window.of(raster.info.size), tiling, several)
+    np.testing.assert_array_equal(found, whole_image(raster, plain, 8))
+    assert set(used) == {0, 1, 2}
+
+
 def test_memory_is_bounded(tmp_path: Path, make_geotiff: Make) -> None:
     """Eight times the height, the same memory: from a file, through the tiles, to a file."""
     peaks = []
