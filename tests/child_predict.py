@@ -41,7 +41,14 @@ def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
             time.sleep(seconds)
             return exact(image, valid)
 
-        model.wanted, model.classes = exact.wanted, exact.classes  # type: ignore[attr-defined]
+        def slow_weighted(image: NDArray[Any], *rest: Any) -> Any:
+            print("batch", flush=True)
+            time.sleep(seconds)
+            return exact.weighted(image, *rest)
+
+        parts = {"wanted": exact.wanted, "classes": exact.classes, "weighted": slow_weighted}
+        for name, part in parts.items():
+            setattr(model, name, part)
         return model
 
     def telling(self: RasterWriter) -> None:

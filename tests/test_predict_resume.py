@@ -117,15 +117,16 @@ def test_kill_9_at_many_random_moments(tmp_path: Path, make_geotiff: Make, seed:
     kill_at_random(tmp_path, make_geotiff, kills=5, seed=10 + seed)
 
 
-def test_a_large_raster_goes_on_from_its_last_band(tmp_path: Path, make_geotiff: Make) -> None:
+@pytest.mark.parametrize("mode", ["exact", "smooth"])
+def test_a_large_raster_goes_on_from_its_last_band(tmp_path: Path, make_geotiff: Make, mode: str) -> None:
     source = scene(make_geotiff, "in/a.tif", 700, 50)
-    options = ("--tile", "64", "--batch", "1")
+    options = ("--tile", "64", "--batch", "1", "--mode", mode, "--probabilities", "uint8")
     out = finished(tmp_path / "undisturbed", source, *options)
     batches = out.count("batch")
     assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
     assert files(tmp_path / "maps") == {}
     assert ".a.tif.spool" in {path.name for path in (tmp_path / "maps").iterdir()}
-    assert finished(tmp_path / "maps", source, *options).count("batch") <= 10
+    assert finished(tmp_path / "maps", source, *options).count("batch") <= 12
     assert files(tmp_path / "maps") == files(tmp_path / "undisturbed")
 
 
@@ -295,3 +296,45 @@ def test_what_another_process_finished_meanwhile_is_not_made_twice(
 
     assert call(source, predictor=meanwhile) == 0
     assert "map" not in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------ the windows
+
+
+def test_windows_are_chosen_once(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
+    import segmenter.compute_options
+
+    chosen: list[str] = []
+    plan = segmenter.compute_options.tiling_for
+
+    def tiling_for(args: Any, *rest: Any) -> Any:
+        chosen.append(args.mode)
+        return plan(args, *rest)
+
+    monkeypatch.setattr("segmenter.compute_options.tiling_for", tiling_for)
+    source, other = (scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in ("a", "b"))
+    assert call(source, "--mode", "smooth") == 0
+    assert call(source, "--mode", "smooth") == 0
+    assert chosen == ["smooth"]
+    assert call(source, "--mode", "smooth", "--memory", "3GB") == 0
+    assert call(source, other, "--mode", "smooth") == 0
+    assert chosen == ["smooth"] * 3
+    out = capsys.readouterr().out
+    assert "made anew" not in out, "the windows are the recipe's, whatever the memory"
+    assert call(source, "--mode", "smooth", "--tile", 32) == 0
+    assert "made anew: other options: window was [64,64], is [32,32]" in capsys.readouterr().out
+    assert call(source) == 0
+    assert "made anew: other options: mode was smooth, is exact" in capsys.readouterr().out
+    assert call(source, "--tile", 48, "--batch", 1) == 0
+    assert "made anew" not in capsys.readouterr().out, "exact maps do not depend on their windows"
+    lines = (tmp_path / "maps" / ".journal.jsonl").read_text().splitlines()
+    settings = [json.loads(line)["settings"] for line in lines if "settings" in line]
+    assert settings[0]["window"] == {"height": 64, "width": 64}
+    assert all(facts["batch"] >= 1 for facts in settings)
