@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import signal
@@ -13,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.compute_options import computing_options, tiling_for
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, run_script
 from segmenter.predict_options import parse, part_of
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
     from segmenter.inputs import Inputs
+    from segmenter.journal import Journal
     from segmenter.ledger import Ledger
     from segmenter.map_files import MapStyle
     from segmenter.map_jobs import MapJob
@@ -36,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _quiet_libraries()
     # TensorFlow, rasterio and matplotlib are imported once they are needed: --help answers at once.
     from segmenter.checkpoint import load_run
+    from segmenter.compute_options import settled_tiling
     from segmenter.inputs import check_pattern, find_inputs
+    from segmenter.journal import Journal
     from segmenter.map_plan import check_outputs
     from segmenter.map_scores import score_kept, write_scores
 
@@ -55,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not jobs or (failures and args.fail_fast):
         return _report(failures)
     # -------------------------------------------------------------------------------- the maps
-    tiling = tiling_for(args, run, [job.info for job in jobs], style.wanted)
-    ledger = _ledger(args, run, style, tiling)
+    journal = Journal(args.output)
+    tiling = settled_tiling(args, run, style.wanted, jobs, journal)
+    ledger = _ledger(args, run, style, tiling, journal)
     kept, waiting = _sort(ledger, jobs, failures)
     outcome = _map(args, run, style, tiling, ledger, kept, waiting)
     failures += [error for _, error in outcome.failed]
@@ -94,7 +96,9 @@ def _scoring(args: argparse.Namespace, run: Run) -> Scoring | None:
         return None
     from segmenter.map_scores import Scoring
 
-    return Scoring(run.classes, args.label_kind or run.labels, args.split_name, args.protocol)
+    return Scoring(
+        run.classes, args.label_kind or run.labels, args.split_name, args.protocol, args.symmetries
+    )
 
 
 def _style(args: argparse.Namespace, run: Run) -> MapStyle:
@@ -179,10 +183,11 @@ def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterEr
         job.mosaic = mosaic
 
 
-def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling) -> Ledger:
+def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling, journal: Journal) -> Ledger:
+    from segmenter.compute_options import computing_options
     from segmenter.ledger import Ledger, neighbour_facts
 
-    how = json.loads(json.dumps({"bands": args.bands, **computing_options(args, tiling)}))
+    how = {"bands": args.bands and list(args.bands), **computing_options(args, tiling)}
 
     def options(job: MapJob) -> dict[str, Any]:
         part = job.part
@@ -190,7 +195,7 @@ def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling)
         return {"part": [part.row, part.col, part.height, part.width], **style.options(job), **how, **around}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
-    return Ledger(args.output, facts, options, redo=args.redo)
+    return Ledger(journal, facts, options, redo=args.redo)
 
 
 def _sort(
@@ -204,7 +209,7 @@ def _sort(
     notes: list[tuple[str, Path]] = []
     if ledger.journal.damaged:
         print(f"{ledger.journal.path}: {ledger.journal.damaged} damaged lines are left out of account")
-    few = len(jobs) < 1000
+    few = len(jobs) < 1000 and sum(job.part.size.pixels for job in jobs) < 1e9
     for job in tqdm(jobs, "finished maps", unit="file", disable=few or None):
         try:
             reason = ledger.unfinished(job)

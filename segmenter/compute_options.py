@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,14 @@ from segmenter.geometry import Size
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
+    from segmenter.journal import Journal
+    from segmenter.map_jobs import MapJob
     from segmenter.prediction import Wanted
     from segmenter.raster import RasterInfo
     from segmenter.reading import Tiling
 
+_CHOSEN = ("mode", "overlap", "weights", "symmetries", "memory", "tile", "batch", "mosaic")
+"""Options that a tiling follows from."""
 _BYTES_PER_WIDTH = 41
 """Of a pixel of a window, for each channel of the U-Net's first level: for runs that do not tell."""
 
@@ -99,6 +104,43 @@ def tiling_for(args: argparse.Namespace, run: Run, infos: Sequence[RasterInfo], 
     for note in notes:
         print(note)
     return tiling
+
+
+def settled_tiling(
+    args: argparse.Namespace, run: Run, wanted: Wanted, jobs: Sequence[MapJob], journal: Journal
+) -> Tiling:
+    """`tiling_for`, or what it gave an earlier call for the same, though that was on another machine.
+
+    What is chosen, window and batch among it, is noted in the journal.
+    """
+    infos = [job.info for job in jobs]
+    what = {name: getattr(args, name) for name in _CHOSEN}
+    what |= {
+        "run": run.checksum(),
+        "wanted": str(wanted),
+        "sizes": sorted(f"{i.size} {i.dtype}" for i in infos),
+    }
+    found = None if args.redo else _tiling_from(journal.settings(what), args.mode)
+    if found is not None:
+        return found
+    tiling = tiling_for(args, run, infos, wanted)
+    journal.settle(what, json.loads(json.dumps(asdict(tiling))))
+    return tiling
+
+
+def _tiling_from(facts: Mapping[str, Any] | None, asked: str | None) -> Tiling | None:
+    """A tiling of plain JSON; says where it is smooth without having been asked for."""
+    from segmenter.blending import Blend
+    from segmenter.reading import Tiling
+
+    try:
+        blend = None if facts is None or facts["blend"] is None else Blend(**facts["blend"])
+        found = facts and Tiling(**{**facts, "window": Size(**facts["window"]), "blend": blend})
+    except (KeyError, TypeError):  # of another version of this program
+        return None
+    if found and blend is not None and asked is None:
+        print("smooth mode, as before")
+    return found or None
 
 
 def computing_options(args: argparse.Namespace, tiling: Tiling) -> dict[str, Any]:

@@ -66,11 +66,19 @@ class Entry:
         if self.run != other.run:
             return "the run has changed"
         pairs = [(name, self.options.get(name), new) for name, new in other.options.items()]
-        changed = [f"{name} was {_short(old)}, is {_short(new)}" for name, old, new in pairs if old != new]
+        changed = [_change(name, old, new) for name, old, new in pairs if old != new]
         return f"other options: {', '.join(changed)}" if changed else None
 
 
+def _change(name: str, old: Any, new: Any) -> str:
+    if name == "mosaic" and old is not None and new is not None:
+        return "the inputs around it have changed"
+    return f"{name} was {_short(old)}, is {_short(new)}"
+
+
 def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return "another"
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
@@ -88,6 +96,7 @@ class Journal:
         self.damaged = 0
         self._lines: dict[str, bytes] = {}  # of the entries; a tenth of what these take in memory
         self._settings: dict[str, Facts] = {}
+        self._pending: list[Facts] = []
         self._read_to = 0
         self._lock = threading.Lock()
         self.refresh()
@@ -97,7 +106,9 @@ class Journal:
         with self._lock, contextlib.suppress(FileNotFoundError):
             try:
                 with opened(self.path, os.O_RDONLY) as handle:
-                    data = os.pread(handle, os.fstat(handle).st_size - self._read_to, self._read_to)
+                    size = os.fstat(handle).st_size
+                    self._read_to = self._read_to if self._read_to <= size else 0  # someone made it anew
+                    data = os.pread(handle, size - self._read_to, self._read_to)
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -143,12 +154,24 @@ class Journal:
         return self._settings.get(digest(what))
 
     def settle(self, what: Mapping[str, Any], settings: Facts) -> None:
-        """Note what the program chose for `what`, so that the same call chooses the same."""
+        """Note what the program chose for `what`, so that the same call chooses the same.
+
+        It is written by `flush`, or with the next entry: a call that does nothing leaves nothing.
+        """
         if self.settings(what) != settings:
             self._settings[digest(what)] = settings
-            self._append({"for": digest(what), "settings": settings})
+            self._pending.append({"for": digest(what), "settings": settings})
+
+    def flush(self) -> None:
+        """Write what was noted."""
+        while self._pending:
+            self._write(self._pending.pop(0))
 
     def _append(self, record: Facts) -> bytes:
+        self.flush()
+        return self._write(record)
+
+    def _write(self, record: Facts) -> bytes:
         line = json.dumps({"format": _FORMAT, **record}, ensure_ascii=False).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,9 +6,9 @@ run left of it; `finished` writes it into the journal, or `leave` lets go of it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from segmenter.errors import RasterError
@@ -32,20 +32,27 @@ class Ledger:
     """The state of the jobs of one output folder.
 
     Args:
-        folder: of the outputs.
+        journal: of the folder.
         run: name and checksum of the run.
         options: of a job, all that decides what its outputs hold, as plain JSON.
         redo: take nothing up that is there.
     """
 
     def __init__(
-        self, folder: Path, run: Facts, options: Callable[[MapJob], Mapping[str, Any]], *, redo: bool = False
+        self,
+        journal: Journal,
+        run: Facts,
+        options: Callable[[MapJob], Mapping[str, Any]],
+        *,
+        redo: bool = False,
     ) -> None:
-        self.journal = Journal(folder)
+        folder = journal.path.parent
+        self.journal = journal
         self._folder, self._run, self._options, self._redo = folder, run, options, redo
         self._entries: dict[int, Entry] = {}
         self._held: dict[int, _Held] = {}
         self._leftovers = leftovers(folder)
+        self._hidden = {path.name for path in folder.glob(".*")}
 
     def unfinished(self, job: MapJob) -> str | None:
         """Why a job is to be done; empty where it never was; None where its outputs are finished and whole.
@@ -59,7 +66,19 @@ class Ledger:
             return ""
         if self._redo:
             return "asked for by --redo"
-        return found.difference(entry) or damage(self._folder, found)
+        reason = found.difference(entry) or damage(self._folder, found)
+        if reason is None:
+            self._tidy(job)
+        return reason
+
+    def _tidy(self, job: MapJob) -> None:
+        """Remove what a call left that was killed between its last line in the journal and its end."""
+        lock, spool = OutputLock(job.output), Spool(job.output, "", job.part)
+        if {lock.path.name, spool.path.name} & self._hidden and id(job) not in self._held:
+            with contextlib.suppress(RasterError):
+                lock.take()
+                spool.remove()
+            lock.give_back()
 
     def take(self, job: MapJob) -> bool:
         """Lock a job's output and find the rows that are done (`job.done_rows`).
@@ -74,7 +93,8 @@ class Ledger:
         held.lock.take()
         self._held[id(job)] = held
         for leftover in (old for path in job.files for old in self._leftovers.pop(path.name, ())):
-            leftover.unlink(missing_ok=True)  # whoever wrote it has not the lock
+            with contextlib.suppress(OSError):
+                leftover.unlink()  # whoever wrote it has not the lock
         before = self.journal.find(job.name)
         self.journal.refresh()
         if self.journal.find(job.name) != before and self.unfinished(job) is None:
@@ -130,6 +150,7 @@ class Ledger:
             if self._redo:
                 spool.remove()
             job.done_rows = spool.recover()
+            self.journal.flush()  # the windows of the spool depend on what was chosen
         except OSError:  # then it is done without
             spool.remove()
             return None

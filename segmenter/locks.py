@@ -14,12 +14,12 @@ class OutputLock:
     """A lock on an output, `.NAME.lock` beside it.
 
     It is the system's (flock): it ends with its process, however that ends, so none is ever left behind. The
-    file goes when the lock is given back; after a kill it stays, empty, until the output is next written.
+    file goes when the lock is given back; after a kill it stays, empty, until the next call.
     """
 
     def __init__(self, output: Path) -> None:
         self._output = output
-        self._path = output.with_name(f".{output.name}.lock")
+        self.path = output.with_name(f".{output.name}.lock")
         self._handle: int | None = None
 
     def take(self) -> None:
@@ -42,12 +42,12 @@ class OutputLock:
             ) from None
 
     def _try(self) -> int | None:
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever had it may have removed the file in between: then this is a lock on nothing.
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), os.stat(self._path)):
+                if os.path.samestat(os.fstat(handle), os.stat(self.path)):
                     kept, handle = handle, -1
                     return kept
             return None
@@ -60,5 +60,5 @@ class OutputLock:
         handle, self._handle = self._handle, None
         if handle is not None:
             with contextlib.suppress(OSError):
-                self._path.unlink()
+                self.path.unlink()
             os.close(handle)

@@ -106,12 +106,14 @@ class Scoring:
         labels: full or eroded.
         split: what is scored, for the record.
         protocol: name of a published one; None: all classes of the run.
+        tta: test-time augmentation.
     """
 
     classes: ClassMap
     labels: Literal["full", "eroded"]
     split: str
     protocol: str | None = None
+    tta: str = "none"
 
     def __post_init__(self) -> None:
         ConfusionMatrix(self.classes).scores(
@@ -121,8 +123,9 @@ class Scoring:
     def of(self, scenes: Sequence[str]) -> Protocol:
         """The protocol with the scenes that were scored."""
         if self.protocol:
-            return Protocol.published(self.protocol, labels=self.labels, split=self.split, scenes=scenes)
-        return Protocol(tuple(self.classes.names), self.labels, self.split, scenes=tuple(scenes))
+            kind, split, tta = self.labels, self.split, self.tta
+            return Protocol.published(self.protocol, labels=kind, split=split, tta=tta, scenes=scenes)
+        return Protocol(tuple(self.classes.names), self.labels, self.split, self.tta, scenes=tuple(scenes))
 
 
 def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -> Scores:

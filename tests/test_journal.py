@@ -31,6 +31,10 @@ def test_what_is_appended_is_found_by_others_and_the_last_counts(tmp_path: Path)
     journal.refresh()
     assert journal.find("a") == newer
     assert (tmp_path / "maps" / ".journal.jsonl").read_text().count("\n") == 2
+    (tmp_path / "maps" / ".journal.jsonl").unlink()
+    Journal(tmp_path / "maps").append(replace(ENTRY, name="b"))
+    journal.refresh()
+    assert journal.find("b") is not None
 
 
 def test_every_way_of_tearing_the_last_line_costs_only_that_line(tmp_path: Path) -> None:

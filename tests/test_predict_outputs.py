@@ -191,6 +191,23 @@ def test_a_part_is_that_part_in_every_file(
     assert read(tmp_path / "maps" / "a.quicklook.png").shape == (70, 101, 4)
 
 
+def test_a_certain_class_is_not_taken_for_no_data(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+) -> None:
+    def certain(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        ids = np.full(valid.shape, 2, np.uint8)
+        return Prediction(ids, None, np.where(np.arange(7) == 2, 255, 0 * ids[..., None]).astype(np.uint8))
+
+    certain.wanted, certain.classes = Wanted(probabilities="uint8"), 7  # type: ignore[attr-defined]
+    image = np.ones((20, 30, 3), np.uint8)
+    image[3] = 0
+    options = ("--probabilities", "uint8")
+    assert call(make_geotiff("in/a.tif", image, nodata=0), *options, predictor=lambda *_, **__: certain) == 0
+    found = read(tmp_path / "maps" / "a.probabilities.tif")
+    assert (found[3] == 255).all()
+    assert (np.delete(found, 3, axis=0) == np.where(np.arange(7) == 2, 254, 0)).all()
+
+
 def test_a_cog_is_no_png(make_geotiff: Make, call: Callable[..., int], capsys: Any) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     assert call(source, "--cog", "--format", "png") == 2
