@@ -36,8 +36,10 @@ demo: $(VENV)/.stamp-$(EXTRA)
 	  --labels 'demo/data/5_Labels_all_noBoundary/{scene}_label_noBoundary.tif' --protocol potsdam-6 --split-name test
 	@echo "map: demo/top_potsdam_2_13_RGB.tif   picture: demo/top_potsdam_2_13_RGB.view.png   scores: demo/scores.json"
 
+# A file's tests stay in one process, which has one TensorFlow with one set of devices; WORKERS=0: all in one.
+WORKERS ?= 2
 test: $(VENV)/.stamp-$(EXTRA)-test
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 test-slow: $(VENV)/.stamp-$(EXTRA)-test
 	@$(PY) -m pytest -m slow --timeout 3600

@@ -18,6 +18,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--run", type=Path, help="run directory to write (default: runs/NAME of the recipe)")
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
+    start.add_argument(
+        "--resume-from", type=int, metavar="STEP", help="go on from the checkpoint of this step instead"
+    )
     start.add_argument("--init-from", type=Path, metavar="RUN", help="start from another run's weights")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="as in training.global_batch=32"
@@ -29,6 +32,9 @@ def parse_arguments() -> argparse.Namespace:
         choices=range(1, 65),
         metavar="N",
         help="split the CPU into N replicas, to try out several",
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
     )
     return parser.parse_args()
 
@@ -50,7 +56,10 @@ def main() -> int:
     from segmenter import preparation
 
     run_path = arguments.run or Path("runs") / recipe.name
-    preparation.check_run_directory(run_path, recipe, resume=arguments.resume)
+    resume = arguments.resume or arguments.resume_from is not None
+    checkpoint = preparation.check_run_directory(
+        run_path, recipe, resume=resume, resume_from=arguments.resume_from
+    )
     dataset = load_dataset(recipe)
     tiles = preparation.prepare_tiles(recipe, dataset)
 
@@ -65,12 +74,19 @@ def main() -> int:
     from segmenter.session import start_training
 
     return start_training(
-        recipe, dataset, tiles, devices, run_path, resume=arguments.resume, init_from=arguments.init_from
+        recipe,
+        dataset,
+        tiles,
+        devices,
+        run_path,
+        checkpoint=checkpoint,
+        init_from=arguments.init_from,
+        profile=arguments.profile,
     )
 
 
 def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(signal_number)
 
 
 if __name__ == "__main__":

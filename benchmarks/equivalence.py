@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.equivalence_matrix import KINDS, LIMIT, NAIVE, ROWS, SEEN, Laboratory
+from benchmarks.page import renew
 from segmenter.strategy import load_tensorflow
 
 REPLICAS = (2, 4)
-_BEGIN, _END = "<!-- table: python -m benchmarks.equivalence --page -->", "<!-- end of table -->"
+_MARK = "<!-- table: python -m benchmarks.equivalence --page -->"
 
 
 def main() -> int:
@@ -32,8 +33,7 @@ def main() -> int:
         lines.append(_line(laboratory, name))
         print(json.dumps(lines[-1]), flush=True)
     if arguments.page:
-        page = arguments.page.read_text(encoding="utf-8")
-        arguments.page.write_text(_with_table(page, lines), encoding="utf-8")
+        renew(arguments.page, _MARK, _table(lines))
     return int(not all(line["exact"] and line["seen"] for line in lines))
 
 
@@ -65,16 +65,14 @@ def _by_kind(choose: Callable[[Iterable[float]], float], found: list[dict[str, f
     return {kind: float(f"{choose(values[kind] for values in found):.1e}") for kind in KINDS}
 
 
-def _with_table(page: str, lines: list[dict[str, Any]]) -> str:
-    """The page with a new table between its two marks."""
+def _table(lines: list[dict[str, Any]]) -> list[str]:
     head = f"| row | ignored | {' | '.join(KINDS)} | naive variant | its {' | its '.join(KINDS)} |"
     table = [head, "| --- | --- |" + " ---: |" * 4 + " --- |" + " ---: |" * 4]
     for line in lines:
         exact, naive = ([f"{line[p + kind]:.0e}" for kind in KINDS] for p in ("", "naive_"))
         ignored = "lopsided" if ROWS[line["row"]].lopsided else "none"
         table.append(f"| {' | '.join([line['row'], ignored, *exact, line['naive'], *naive])} |")
-    before, rest = page.split(_BEGIN)
-    return "\n".join([before + _BEGIN, *table, _END + rest.split(_END)[1]])
+    return table
 
 
 if __name__ == "__main__":

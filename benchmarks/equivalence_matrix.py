@@ -58,6 +58,7 @@ class Row:
         images: in the global batch; fewer than `BATCH` leave replicas with fewer or none.
         clip: `norm`, `value` or nothing.
         naive: which variant it guards against, of `NAIVE`.
+        depth: of the model.
     """
 
     loss: LossConfig = field(default_factory=LossConfig)
@@ -65,6 +66,7 @@ class Row:
     images: int = BATCH
     clip: str = ""
     naive: Naive = "means"
+    depth: int = MODEL.depth
 
     @property
     def weights(self) -> tuple[float, ...] | None:
@@ -154,6 +156,7 @@ class Setting:
     replicas: int
     clip: str = ""
     naive: Naive = ""
+    depth: int = MODEL.depth
 
 
 class Laboratory:
@@ -166,12 +169,13 @@ class Laboratory:
 
     def exact(self, name: str, replicas: int) -> Result:
         """A row as the program computes it."""
-        return self._result(name, Setting(replicas, self._rows[name].clip))
+        row = self._rows[name]
+        return self._result(name, Setting(replicas, row.clip, depth=row.depth))
 
     def naive(self, name: str, replicas: int) -> Result:
         """A row with the mistake that it guards against."""
         row = self._rows[name]
-        return self._result(name, Setting(replicas, row.clip, row.naive))
+        return self._result(name, Setting(replicas, row.clip, row.naive, row.depth))
 
     def differences(self, name: str, replicas: int, *, naive: bool = False) -> dict[str, float]:
         """Kind → the difference from one device, which is never naive."""
@@ -182,7 +186,7 @@ class Laboratory:
     def _result(self, name: str, setting: Setting) -> Result:
         if (name, setting) not in self._results:
             if setting not in self._trainers:
-                rows = [r for r in self._rows.values() if r.clip == setting.clip]
+                rows = [r for r in self._rows.values() if (r.clip, r.depth) == (setting.clip, setting.depth)]
                 rows = [r for r in rows if setting.naive in ("", r.naive)]
                 self._trainers[setting] = _Trainer(setting, rows)
             self._results[name, setting] = self._trainers[setting].run(self._rows[name])
@@ -197,9 +201,9 @@ class _Trainer:
 
         self._setting = setting
         self._strategy = strategy_of(setting.replicas)
-        start = _initial_weights()
+        start = _initial_weights(setting.depth)
         with self._strategy.scope():
-            self._model = _model(setting.replicas > 1 and setting.naive != "norm")
+            self._model = _model(setting.depth, setting.replicas > 1 and setting.naive != "norm")
             self._optimiser = _optimiser(setting, self._model)
         self._start = list(zip(self._model.variables, start, strict=True))
         self._start += [(v, v.numpy()) for v in self._optimiser.variables]
@@ -256,19 +260,20 @@ class _Trainer:
         return tuple(a.most_specific_common_supertype([b]) for a, b in types)
 
 
-def _model(synchronised: bool) -> Any:
+def _model(depth: int, synchronised: bool) -> Any:
     from segmenter.model import build_model
 
-    return build_model(MODEL, BANDS, CLASSES, dtype="float64", synchronised=synchronised)
+    config = MODEL.model_copy(update={"depth": depth})
+    return build_model(config, BANDS, CLASSES, dtype="float64", synchronised=synchronised)
 
 
 @functools.cache
-def _initial_weights() -> list[NDArray[Any]]:
+def _initial_weights(depth: int) -> list[NDArray[Any]]:
     """Drawn once: setting the seed makes TensorFlow compile anew all that it has compiled."""
     import keras
 
     keras.utils.set_random_seed(1)
-    return [v.numpy() for v in _model(False).variables]
+    return [v.numpy() for v in _model(depth, False).variables]
 
 
 _Term = tuple[LossConfig, int | None]

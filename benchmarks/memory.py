@@ -52,7 +52,9 @@ def _formula(depth: int, width: int) -> int:
     from segmenter.network import training_bytes_per_image
     from segmenter.schema import ModelConfig
 
-    return training_bytes_per_image(build_model(ModelConfig(depth=depth, width=width), 3, 6), SIDE, SIDE)
+    return training_bytes_per_image(
+        build_model(ModelConfig(depth=depth, width=width), 3, 6, synchronised=True), SIDE, SIDE
+    )
 
 
 def _peak(depth: int, width: int, batch: int) -> int:
@@ -69,7 +71,7 @@ def _peak(depth: int, width: int, batch: int) -> int:
 
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        model = build_model(ModelConfig(depth=depth, width=width), 3, 6)
+        model = build_model(ModelConfig(depth=depth, width=width), 3, 6, synchronised=True)
         optimiser = build_optimiser(TrainingConfig(), model, 100)
     loss = segmentation_loss(LossConfig(dice=1), None, batch)
     step = make_step(StepParts(strategy, model, optimiser, loss, Normalisation.of([0] * 3, [1] * 3), 32))

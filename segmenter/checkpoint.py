@@ -7,17 +7,16 @@
     log.jsonl, tensorboard/ what happened
     scores.json, *.png      the last validation, and the learning curves
 
-Arrays are kept as .npz, whose parts carry a CRC: a damaged file is told from a whole one.
+Arrays are kept as .npz with a SHA-256 (`array_file`): a damaged file is told from a whole one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
-import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.array_file import Arrays, load_arrays, save_arrays
 from segmenter.config import dump_recipe, load_recipe
-from segmenter.errors import CheckpointError
+from segmenter.errors import CheckpointError, DamagedCheckpointError
 from segmenter.files import write_whole
 from segmenter.labels import ClassMap
 from segmenter.network import NetworkGeometry
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _STEP = re.compile(r"step-(\d+)\.npz")
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,20 @@ class Run:
                 raise CheckpointError(f"{path}: cannot read it: {error.strerror}") from None
         return total.hexdigest()
 
+    def weights(self) -> Arrays:
+        """The arrays of the best checkpoint, else of the newest.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged; says which one could be used instead.
+        """
+        file = self.weights_file()
+        try:
+            return load_arrays(file)
+        except DamagedCheckpointError as error:
+            whole = newest_whole(self.path, but=file)
+            other = f"to use the newest whole one, {whole}, rename it" if whole else "no other is whole"
+            raise DamagedCheckpointError(f"{error}; {other}") from None
+
     def predictor(self, wanted: Wanted | None = None, symmetries: str = "none") -> Any:
         """The compiled model on every GPU, as an `inference.PredictFunction` or several of them.
 
@@ -143,11 +156,11 @@ class Run:
         from segmenter.inference import on_all_gpus, predict_function
         from segmenter.model import build_model
 
-        arrays = load_arrays(self.weights_file())
+        arrays = learned_weights(self.weights())
 
         def build() -> Any:
             model = build_model(self.recipe.model, self.band_count, len(self.classes))
-            assign_weights(model, arrays, "model")
+            assign_weights(model, arrays, "model", predicting=True)
             return predict_function(model, self.normalisation, wanted, symmetries)
 
         with memory_errors("loading the model", "is another program using the GPU?"):
@@ -196,7 +209,7 @@ def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], ke
     _make(folder)
     path = folder / f"step-{step:08d}.npz"
     save_arrays(path, arrays)
-    for old in _checkpoints(run)[:-keep]:
+    for old in list(checkpoints(run).values())[:-keep]:
         old.unlink(missing_ok=True)
     return path
 
@@ -208,73 +221,77 @@ def _make(folder: Path) -> None:
         raise CheckpointError(f"{folder}: cannot make the folder: {error.strerror}") from None
 
 
-def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays to a file that appears whole or not at all."""
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    write_whole(path, buffer.getvalue())
-
-
-def load_arrays(path: Path) -> Arrays:
-    """The arrays of a checkpoint; nothing in it can run code.
-
-    Raises:
-        CheckpointError: missing or damaged (each part's CRC is checked).
-    """
-    try:
-        # Opened here: NumPy leaves a file open that turns out to be damaged.
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: damaged checkpoint ({error}); use the one before it") from None
-
-
 def has_checkpoint(run: Path) -> bool:
     """Whether a run directory has something to go on from."""
-    return bool(_checkpoints(run))
+    return bool(checkpoints(run))
 
 
 def newest_checkpoint(run: Path) -> Path:
-    """The newest checkpoint of a run directory."""
-    found = _checkpoints(run)
+    """The newest checkpoint of a run directory, whole or not."""
+    found = list(checkpoints(run).values())
     if not found:
         raise CheckpointError(f"{run}: expected a checkpoint in {run / 'checkpoints'}, there is none yet")
     return found[-1]
 
 
-def _checkpoints(run: Path) -> list[Path]:
-    return sorted(p for p in (run / "checkpoints").glob("step-*.npz") if _STEP.fullmatch(p.name))
+def newest_whole(run: Path, *, but: Path | None = None) -> Path | None:
+    """The newest checkpoint that is not damaged; None: there is none."""
+    for path in reversed(checkpoints(run).values()):
+        with suppress(CheckpointError):
+            if path != but:
+                load_arrays(path)
+                return path
+    return None
+
+
+def checkpoints(run: Path) -> dict[int, Path]:
+    """Step → file of each checkpoint, oldest first; the best is not among them."""
+    matches = ((_STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*.npz"))
+    return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
 # ----------------------------------------------------------------------------- weights of a model
 
 
-def _name(variable: Any) -> str:
-    """A variable's path; Keras counts dropout's seed generators through the process, which is no name."""
-    return re.sub(r"seed_generator(_\d+)?/", "seed_generator/", variable.path)
+def _is_dropout(variable: Any) -> bool:
+    """Whether a variable says where dropout's masks stand: no part of what a model has learned."""
+    return str(variable.path).endswith("/masks")
 
 
 def weight_arrays(model: Any, prefix: str) -> Arrays:
     """The weights of a Keras model by the path of each variable; of several replicas, the first's."""
-    return {f"{prefix}/{_name(variable)}": np.asarray(variable.numpy()) for variable in model.variables}
+    return {f"{prefix}/{variable.path}": np.asarray(variable.numpy()) for variable in model.variables}
 
 
-def assign_weights(model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> None:
-    """Set all weights of a model.
+def assign_weights(
+    model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str, *, predicting: bool = False
+) -> None:
+    """Set all weights of a model; for predicting, all but where dropout's masks stand.
 
     Raises:
         CheckpointError: naming the first weight that is missing or of another shape.
     """
     for variable in model.variables:
-        value = arrays.get(f"{prefix}/{_name(variable)}")
+        if predicting and _is_dropout(variable):
+            continue
+        value = arrays.get(f"{prefix}/{variable.path}")
+        if value is None and _is_dropout(variable):
+            raise CheckpointError(
+                f"checkpoint: expected where dropout's masks stand ({variable.path}), got none: an older "
+                "program wrote it; predict with this run, or use --init-from to start a new one from it"
+            )
         if value is None or value.shape != tuple(variable.shape):
             got = "none" if value is None else str(value.shape)
             raise CheckpointError(
                 f"checkpoint: expected weight {variable.path} of shape {tuple(variable.shape)}, got {got}"
             )
         variable.assign(value)
+
+
+def learned_weights(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The weights of a checkpoint that predict: under `model/`, the averaged ones where there are any."""
+    prefix = "ema/" if any(name.startswith("ema/") for name in arrays) else "model/"
+    return {f"model/{n.removeprefix(prefix)}": array for n, array in arrays.items() if n.startswith(prefix)}
 
 
 def transfer_weights(
@@ -286,7 +303,7 @@ def transfer_weights(
     """
     kept, fresh = [], []
     for variable in model.variables:
-        if "seed_generator" in variable.path:
+        if _is_dropout(variable):
             continue  # where dropout's randomness stands is no knowledge to carry over
         value = arrays.get(f"model/{variable.path}")
         if variable.path.startswith("logits/") and not same_classes:

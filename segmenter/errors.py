@@ -17,6 +17,8 @@ EXIT_INTERRUPTED = 130
 class SegmenterError(Exception):
     """Root of all errors that are the user's to mend; its text is one clear line."""
 
+    exit_code = EXIT_WRONG_CALL
+
 
 class ConfigError(SegmenterError):
     """A recipe has an unknown key, a wrong unit or an impossible combination."""
@@ -42,6 +44,16 @@ class CheckpointError(SegmenterError):
     """A run directory or checkpoint is missing, damaged or does not fit."""
 
 
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint is not what was written: cut, changed, or not written by this program at all."""
+
+
+class OutputError(SegmenterError):
+    """A result cannot be written though the call was right: the disk is full."""
+
+    exit_code = EXIT_SOME_FAILED
+
+
 class ScoreError(SegmenterError):
     """Scores are asked for under a protocol that the data do not fit, or of two different protocols."""
 
@@ -51,12 +63,15 @@ class TrainingError(SegmenterError):
 
 
 def run_script(main: Callable[[], int]) -> int:
-    """Run a script's `main`; a user's error becomes one line on stderr and exit code 2, Ctrl-C 130."""
+    """Run a script's `main`; a user's error becomes one line on stderr and its exit code, 2 or 1.
+
+    Ctrl-C gives 130. A handler of another signal raises `KeyboardInterrupt(number)`: 128 + number.
+    """
     try:
         return main()
     except SegmenterError as error:
         print(f"error: {error}", file=sys.stderr)
-        return EXIT_WRONG_CALL
-    except KeyboardInterrupt:
+        return error.exit_code
+    except KeyboardInterrupt as interruption:
         print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return 128 + interruption.args[0] if interruption.args else EXIT_INTERRUPTED

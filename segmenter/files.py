@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from segmenter.errors import SegmenterError
+from segmenter.errors import OutputError, SegmenterError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png)\.[a-z0-9_]{8}")
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Write `content` to `path`, whole or not at all; an older file stays until the new one is complete.
 
+    After it returns, the file is there even if the power fails: it and its name are on the disk.
+
     Raises:
-        SegmenterError: where the folder is missing or cannot be written, or the disk is full.
+        SegmenterError: where the folder is missing or cannot be written; an OutputError, where the disk
+            is full.
     """
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise SegmenterError(f"{path}: cannot write there: {error.strerror}") from None
+        kind = OutputError if error.errno in _FULL else SegmenterError
+        raise kind(f"{path}: cannot write there: {error.strerror}") from None
     aside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -29,8 +39,9 @@ def write_whole(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         aside.chmod(0o666 & ~_umask())  # mkstemp's 0600 would hide the result from colleagues
         aside.replace(path)
+        _sync_names(path.parent)
     except OSError as error:
-        raise SegmenterError(f"{path}: cannot write it: {error.strerror}; is the disk full?") from None
+        raise OutputError(f"{path}: cannot write it: {error.strerror}; is the disk full?") from None
     finally:
         aside.unlink(missing_ok=True)
 
@@ -45,10 +56,55 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         os.close(handle)
 
 
+def _sync_names(folder: Path) -> None:
+    """Bring a folder's names to the disk: a rename is only in memory until then."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems cannot, and do it at once anyway
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or a folder's list of names, is on the disk."""
     with opened(path, os.O_RDONLY) as handle:
         os.fsync(handle)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep another process out of a folder, which is made; one that was killed holds nothing back.
+
+    Raises:
+        SegmenterError: another process is in it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a")
+    except OSError as error:
+        raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SegmenterError(
+                f"{folder}: another process is writing there; wait until it has ended, or stop it"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove what killed processes were writing into a folder; gives the number of files.
+
+    For folders that one process alone writes to.
+    """
+    left = [path for path in folder.glob(".*") if _ASIDE.fullmatch(path.name) and path.is_file()]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return len(left)
 
 
 def _umask() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from segmenter.batchnorm import SyncBatchNorm
+from segmenter.dropout import GlobalDropout
 from segmenter.network import NetworkGeometry, describe
 from segmenter.schema import ModelConfig
 
@@ -26,7 +27,8 @@ def build_model(
     Args:
         config: the recipe's model section.
         dtype: a Keras dtype policy, `mixed_float16` for tensor cores. Logits are float32 at least.
-        synchronised: BatchNorm statistics over all replicas, by `SyncBatchNorm`; the weights are the same.
+        synchronised: for training: BatchNorm by `SyncBatchNorm`, over all replicas and with the same bits in
+            each run, on one device too. The weights are the same.
 
     Height and width of the input are multiples of the model's total stride.
     """
@@ -50,7 +52,7 @@ def _unet(
         x = keras.layers.MaxPooling2D(2, dtype=policy, name=f"pool{level}")(x)
     x = layers.block(x, layers.width(config.depth), "bottom")
     if config.dropout:
-        x = keras.layers.Dropout(config.dropout, dtype=policy, name="dropout")(x)
+        x = GlobalDropout(config.dropout, dtype=policy, name="dropout")(x)
     for level in reversed(range(config.depth)):
         x = layers.enlarge(x, layers.width(level), f"enlarge{level}")
         x = keras.layers.Concatenate(dtype=policy, name=f"join{level}")([x, skips[level]])

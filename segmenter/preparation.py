@@ -12,17 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.checkpoint import has_checkpoint, load_run
+from segmenter.config import recipe_from
 from segmenter.errors import CheckpointError, ConfigError, DatasetError
 from segmenter.index import TileIndex, build_index
 from segmenter.index_cache import cache_folder
 from segmenter.raster import raster_info
+from segmenter.resume import Checkpoint, checkpoint_to_resume
 from segmenter.sampler import Plan, plan
 from segmenter.scenes import Dataset
 from segmenter.schema import Recipe
 from segmenter.statistics import BandStatistics, band_statistics
 from segmenter.store import SceneStore
 
-_FREE_TO_CHANGE = ("distribution.", "dataset.root", "prediction.")
+_FREE_TO_CHANGE = (
+    *("distribution.", "dataset.root", "prediction."),
+    *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
+)
 """Settings that may differ between a run and its resumption: they do not change what is computed."""
 
 
@@ -36,8 +41,13 @@ class Tiles:
     metres_per_pixel: float | None
 
 
-def check_run_directory(path: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Refuse to write over a run, and to resume one under another recipe.
+def check_run_directory(
+    path: Path, recipe: Recipe, *, resume: bool, resume_from: int | None = None
+) -> Checkpoint | None:
+    """Refuse to write over a run, and to resume one under another recipe; gives what to go on from.
+
+    Args:
+        resume_from: the step whose checkpoint it is to be; None: the newest.
 
     Raises:
         CheckpointError, ConfigError: saying what to do instead.
@@ -49,8 +59,17 @@ def check_run_directory(path: Path, recipe: Recipe, *, resume: bool) -> None:
             raise CheckpointError(
                 f"{path}: holds a run already; go on with --resume, or name another with --run"
             )
-        return
-    before = dict(_flat(load_run(path).recipe.model_dump(mode="json")))
+        return None
+    known = load_run(path).recipe
+    checkpoint = checkpoint_to_resume(path, resume_from)
+    if checkpoint.facts is not None:
+        known = recipe_from(checkpoint.facts.recipe, str(checkpoint.path))
+    _check_same_recipe(path, known, recipe)
+    return checkpoint
+
+
+def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> None:
+    before = dict(_flat(known.model_dump(mode="json")))
     now = dict(_flat(recipe.model_dump(mode="json")))
     changed = [key for key in before | now if before.get(key) != now.get(key)]
     changed = [key for key in changed if not key.startswith(_FREE_TO_CHANGE)]
@@ -140,16 +159,14 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
         note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
         lines.append(f"  {name:<{width}} {share:8.3%} of the pixels, held by {held} tiles{note}")
     if not recipe.sampling.planned_per_replica:  # that plan needs the number of devices: said once known
-        first = plan(
-            index.counts_NK,
-            recipe.training.global_batch,
-            recipe.sampling,
-            recipe.seed,
-            0,
-            names=names,
-        )
-        lines += describe_plan(first, held_K, names)
+        lines += describe_plan(epoch_plan(recipe, index, names, 0), held_K, names)
     return "\n".join(lines)
+
+
+def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: int, replicas: int = 1) -> Plan:
+    """The plan of an epoch under a recipe; `names` are those of the classes."""
+    batch, rules = recipe.training.global_batch, recipe.sampling
+    return plan(index.counts_NK, batch, rules, recipe.seed, epoch, names=names, replicas=replicas)
 
 
 def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) -> list[str]:

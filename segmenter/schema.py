@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.schema_datasets import DatasetConfig as DatasetConfig
 from segmenter.schema_devices import DistributionConfig as DistributionConfig
+from segmenter.schema_loss import LossConfig as LossConfig
 from segmenter.sections import Section, setting
 
 # --------------------------------------------------------------------------------- what is sampled
@@ -109,56 +110,6 @@ class ModelConfig(Section):
     dropout: float = setting(0.0, "probability", "at the deepest level, where weights are most", ge=0, lt=1)
 
 
-class LossConfig(Section):
-    """Weighted sum of the terms; pixels to ignore count in none."""
-
-    cross_entropy: float = setting(1.0, "weight", "of cross-entropy, a mean as `normalisation` says", ge=0)
-    focal: float = setting(0.0, "weight", "of focal loss, a mean as `normalisation` says", ge=0)
-    focal_gamma: float = setting(
-        2.0, "exponent", "how much less an easy pixel counts; the paper's best (arXiv:1708.02002)", ge=0
-    )
-    normalisation: Literal["per_image", "per_pixel"] = setting(
-        "per_image",
-        "",
-        "per_image: mean over the valid pixels of an image, then over images; per_pixel: Σ w·ℓ / Σ w of all",
-    )
-    dice: float = setting(
-        0.0, "weight", "1 − soft Dice over the global batch, mean over the classes in it", ge=0
-    )
-    jaccard: float = setting(0.0, "weight", "1 − soft Jaccard, likewise", ge=0)
-    tversky: float = setting(0.0, "weight", "1 − soft Tversky index, likewise", ge=0)
-    tversky_alpha: float = setting(
-        0.3, "weight", "of false positives; the paper's best (arXiv:1706.05721)", ge=0
-    )
-    tversky_beta: float = setting(0.7, "weight", "of false negatives: missing costs more than adding", ge=0)
-    lovasz: float = setting(
-        0.0, "weight", "Lovász-softmax per image, mean over images; sorts all pixels: slow", ge=0
-    )
-    class_weights: Literal["none", "inverse_sqrt"] | tuple[Annotated[float, Field(ge=0)], ...] = setting(
-        "none",
-        "",
-        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share), mean 1 over pixels",
-    )
-    label_smoothing: float = setting(
-        0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1
-    )
-
-    @model_validator(mode="after")
-    def _something(self) -> LossConfig:
-        terms = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")
-        if not any(getattr(self, term) for term in terms):
-            raise PydanticCustomError(
-                "loss",
-                "expected a weight above 0 for one of {terms}, got 0 for all",
-                {"terms": ", ".join(terms)},
-            )
-        if self.tversky and not self.tversky_alpha + self.tversky_beta:
-            raise PydanticCustomError(
-                "loss", "expected tversky_alpha or tversky_beta above 0, got 0 for both: the index is then 1"
-            )
-        return self
-
-
 class TrainingConfig(Section):
     """The one loop."""
 
@@ -195,7 +146,31 @@ class TrainingConfig(Section):
     precision: Literal["float32", "mixed_float16"] = setting(
         "float32", "", "mixed_float16 uses the 2080 Ti's tensor cores"
     )
+    accumulate: int = setting(
+        1,
+        "micro-batches",
+        "that a device cuts its part of a step into, one after the other: less memory",
+        ge=1,
+    )
+    ema: float = setting(
+        0.0,
+        "share",
+        "decay of a moving average of the weights that validates and predicts; 0: off",
+        ge=0,
+        lt=1,
+    )
+    steps_per_call: int = setting(
+        4,
+        "steps",
+        "done on the devices between two looks of the host; a stop waits for so many",
+        ge=1,
+        le=1000,
+    )
+    xla: bool = setting(False, "", "compile the step with XLA; one device only")
     validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
+    checkpoint_every: int = setting(
+        1000, "steps", "and at the end of an epoch: what a power cut may cost at most", ge=1
+    )
     keep_checkpoints: int = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
 
     @model_validator(mode="after")
@@ -261,6 +236,28 @@ class Recipe(Section):
     training: TrainingConfig = TrainingConfig()
     distribution: DistributionConfig = DistributionConfig()
     prediction: PredictionConfig = PredictionConfig()
+
+    @model_validator(mode="after")
+    def _micro_batches(self) -> Recipe:
+        terms = [term for term in ("dice", "jaccard", "tversky") if getattr(self.loss, term)]
+        if self.training.accumulate > 1 and terms:
+            raise PydanticCustomError(
+                "training.accumulate",
+                "expected 1 with loss.{terms}, got {count}: a ratio of sums over the whole batch is no sum "
+                "over micro-batches; use cross_entropy, focal or lovasz",
+                {"terms": ", loss.".join(terms), "count": self.training.accumulate},
+            )
+        if self.training.accumulate > 1 and self.training.xla:
+            raise PydanticCustomError(
+                "training.xla", "expected false with training.accumulate above 1, got true"
+            )
+        if self.training.global_batch % self.training.accumulate:
+            raise PydanticCustomError(
+                "training.accumulate",
+                "expected a divisor of global_batch, {batch}, got {count}",
+                {"batch": self.training.global_batch, "count": self.training.accumulate},
+            )
+        return self
 
     @model_validator(mode="after")
     def _stride(self) -> Recipe:

@@ -50,7 +50,7 @@ class DistributionConfig(Section):
         False, "", "write the device of every operation to stderr: thousands of lines"
     )
     deterministic: bool = setting(
-        False, "", "ask TensorFlow for the same bits in each run, at a cost; see CONTRIBUTING, Bits"
+        False, "", "the same bits in each run on GPUs too, at a cost; a CPU has them without"
     )
 
     @model_validator(mode="after")

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from segmenter.array_file import Arrays
 from segmenter.batches import BatchLoader
-from segmenter.checkpoint import Run, load_arrays, load_run, transfer_weights
-from segmenter.errors import CheckpointError
+from segmenter.checkpoint import Run, learned_weights, load_run, transfer_weights
+from segmenter.errors import CheckpointError, ConfigError, OutputError
+from segmenter.files import alone_in, remove_leftovers
 from segmenter.model import build_model, network_geometry
 from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
-from segmenter.preparation import Tiles, class_weights, describe_plan
+from segmenter.preparation import Tiles, class_weights, describe_plan, epoch_plan
+from segmenter.resume import Checkpoint, set_aside_after
 from segmenter.scenes import Dataset
 from segmenter.schedules import describe_schedule
 from segmenter.schema import Recipe
@@ -26,41 +29,89 @@ def start_training(
     devices: Devices,
     path: Path,
     *,
-    resume: bool = False,
+    checkpoint: Checkpoint | None = None,
     init_from: Path | None = None,
+    profile: bool = False,
 ) -> int:
-    """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it."""
+    """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it.
+
+    Args:
+        checkpoint: of this run, to go on from.
+        init_from: another run, whose weights to start from.
+    """
     # Everything that can be refused is, before anything is written.
+    _check_devices(recipe, devices)
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
-    if resume:
+    if checkpoint is not None:
         run = replace(load_run(path), recipe=recipe)
-        _check_same_plan(run, tiles, planned_for)
+        _check_same_plan(run, tiles, planned_for, checkpoint)
     else:
         run = replace(_new_run(recipe, dataset, tiles, path), planned_replicas=planned_for)
     source = load_run(init_from) if init_from is not None else None
-    learned = load_arrays(source.weights_file()) if source is not None else {}
+    learned = source.weights() if source is not None else {}
     weights = class_weights(recipe, tiles.index)
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
-    run.save()
-    trainer = Trainer(run, tiles.index, loader, devices, dataset, weights)
+    with alone_in(path):
+        run.save()
+        trainer = Trainer(run, tiles.index, loader, devices, dataset, weights, profile=profile)
+        _describe(trainer, planned_for)
+        if checkpoint is not None:
+            _resume(trainer, checkpoint)
+        elif source is not None:
+            _fine_tune(trainer, source, learned)
+        return _train(trainer)
+
+
+def _describe(trainer: Trainer, planned_for: int) -> None:
+    """Lines on the schedule, micro-batches, and the plan where it depends on the devices."""
+    recipe = trainer.run.recipe
     print(describe_schedule(recipe.training, trainer.steps))
+    if line := _describe_accumulation(recipe, trainer.devices.replicas):
+        print(line)
     if planned_for > 1:
-        held_K = (tiles.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
-        lines = describe_plan(trainer.first_plan, held_K, dataset.classes.names)
+        held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
+        lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
         print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
-    if resume:
-        trainer.resume()
-        print(f"resumed after step {trainer.position.done} of {trainer.steps}")
-    elif source is not None:
-        same = source.classes.names == run.classes.names
-        kept, fresh = transfer_weights(trainer.model, learned, same_classes=same)
-        layers = ", ".join(dict.fromkeys(name.split("/")[0] for name in kept))
-        print(f"from {source.path}: kept {layers or 'nothing'}; anew: {', '.join(fresh) or 'none'}")
+
+
+def _fine_tune(trainer: Trainer, source: Run, learned: Arrays) -> None:
+    """Start from another run's weights, as far as they fit."""
+    same = source.classes.names == trainer.run.classes.names
+    kept, fresh = transfer_weights(trainer.model, learned_weights(learned), same_classes=same)
+    if trainer.averaged is not None:
+        trainer.averaged.follow()
+    layers = ", ".join(dict.fromkeys(name.split("/")[0] for name in kept))
+    print(f"from {source.path}: kept {layers or 'nothing'}; anew: {', '.join(fresh) or 'none'}")
+
+
+def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Take the run back to a checkpoint, and say what that changes."""
+    for line in checkpoint.warnings(trainer.devices.replicas):
+        print(line)
+    run = trainer.run.path
+    if left := sum(remove_leftovers(folder) for folder in (run, run / "checkpoints")):
+        print(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
+    step = checkpoint.position.done
+    if later := set_aside_after(run, step):
+        print(
+            f"what came after step {step} will be done again; its checkpoints "
+            f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
+        )
+    trainer.resume(checkpoint)
+    print(f"resumed after step {trainer.position.done} of {trainer.steps}")
+
+
+def _train(trainer: Trainer) -> int:
+    """Train, and say how to go on from where it ends."""
+    path, loader = trainer.run.path, trainer.loader
     try:
         trainer.train()
     except StoppedError as stopped:
         print(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
         return stopped.exit_code
+    except OutputError as error:
+        how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
+        raise OutputError(f"{error} {how}") from None
     if (drawn := loader.drawn).tiles:
         print(
             f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
@@ -70,10 +121,42 @@ def start_training(
     return 0
 
 
+def _check_devices(recipe: Recipe, devices: Devices) -> None:
+    """Refuse what does not go with so many devices."""
+    training, replicas = recipe.training, devices.replicas
+    if training.xla and replicas > 1:
+        raise ConfigError(
+            f"training.xla: expected false on {replicas} devices, got true: sums over devices cannot be "
+            "compiled with XLA; use distribution.strategy: one_device, or leave it out"
+        )
+    if devices.local_batch(training.global_batch) % training.accumulate:
+        raise ConfigError(
+            f"training.accumulate: expected a divisor of the {devices.local_batch(training.global_batch)} "
+            f"tiles that each of {replicas} devices gets, got {training.accumulate}"
+        )
+
+
+def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
+    """What accumulation means for this recipe; empty without it."""
+    training = recipe.training
+    if training.accumulate == 1:
+        return ""
+    at_once = training.global_batch // training.accumulate
+    line = (
+        f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, {at_once // replicas} on "
+        f"each device, make a step of {training.global_batch}"
+    )
+    if recipe.model.normalisation == "batch":
+        line += (
+            f"; BatchNorm's statistics are those of {at_once} tiles, all else is of {training.global_batch}"
+        )
+    return line
+
+
 def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
     statistics = tiles.statistics
     bands, classes = len(statistics.mean_C), len(dataset.classes)
-    model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision)
+    model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision, synchronised=True)
     network = network_geometry(model)
     side = recipe.tiles.size
     mixed = recipe.training.precision == "mixed_float16"
@@ -97,7 +180,7 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
     )
 
 
-def _check_same_plan(run: Run, tiles: Tiles, planned_for: int) -> None:
+def _check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
     """Refuse to go on where the rest of an epoch would not be the rest of the plan that was begun."""
     if run.tiles and run.tiles != tiles.index.fingerprint():
         raise CheckpointError(
@@ -109,3 +192,5 @@ def _check_same_plan(run: Run, tiles: Tiles, planned_for: int) -> None:
             f"{run.path}: sampling.per_replica: guarantee planned its steps for {run.planned_replicas} "
             f"devices, there are {planned_for}; resume on as many, or use --init-from to start a new run"
         )
+    epoch, names = checkpoint.position.planned_epoch, run.classes.names
+    checkpoint.check_plan(epoch_plan(run.recipe, tiles.index, names, epoch, planned_for))

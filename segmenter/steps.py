@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from segmenter.losses import ReplicaLoss
+from segmenter.averaging import AveragedWeights
 from segmenter.normalisation import Normalisation
 from segmenter.optimisers import sum_over_replicas
+
+_SUM = tf.distribute.ReduceOp.SUM
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """What a step is made of; `min_pixels` is the recipe's, for counting the classes a batch holds."""
+    """What a step is made of.
+
+    Attributes:
+        loss: a `losses.ReplicaLoss`.
+        min_pixels: the recipe's, for counting the classes that a batch holds.
+        accumulate: micro-batches that each replica cuts its part of the batch into.
+        averaged: takes part in each step, where the weights are averaged over the steps.
+        xla: compile a replica's work with XLA; for one device, without accumulation.
+    """
 
     strategy: Any
     model: Any
     optimiser: Any
-    loss: ReplicaLoss
+    loss: Any
     normalisation: Normalisation
     min_pixels: int
+    accumulate: int = 1
+    averaged: AveragedWeights | None = None
+    xla: bool = False
 
 
 def make_step(parts: StepParts) -> Any:
@@ -32,28 +46,132 @@ def make_step(parts: StepParts) -> Any:
     batch hold each class, and how many replicas have such a tile.
 
     Law 2, *equivalence*: the sum of the replicas' shares is the loss of the global batch, and the summed
-    gradients are its gradients, whatever the number of replicas.
+    gradients are its gradients, whatever the number of replicas and of micro-batches.
     """
-    strategy, model, optimiser = parts.strategy, parts.model, parts.optimiser
-
-    def replica(image: Any, valid: Any, label: Any) -> Any:
-        pixels = parts.normalisation.apply(image, valid, model.inputs[0].dtype)
-        with tf.GradientTape() as tape:
-            logits = model(pixels, training=True)
-            loss = parts.loss(label, logits)
-            scaled = optimiser.scale_loss(loss)
-        gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
-        optimiser.apply(sum_over_replicas(gradients), model.trainable_variables)
-        tiles_K = tiles_holding(label, logits.shape[-1], parts.min_pixels)
-        return loss, tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.int32)])
+    one = _one_step(parts)
 
     @tf.function(reduce_retracing=True)
     def step(batch: Any) -> Any:
-        loss, held = strategy.run(replica, args=batch)
-        total = tf.distribute.ReduceOp.SUM
-        return strategy.reduce(total, loss, axis=None), strategy.reduce(total, held, axis=None)
+        return one(batch)
 
     return step
+
+
+def make_steps(parts: StepParts) -> Any:
+    """A compiled function of (stack, count) → (losses (count,) float32, held (count, 2, K) int32).
+
+    `stack` is a distributed batch whose parts have a further axis in front: the batches of several steps, of
+    which the first `count` are done, one after the other, without coming back to the host. The steps are
+    those of `make_step`.
+    """
+    one, strategy = _one_step(parts), parts.strategy
+
+    @tf.function(reduce_retracing=True)
+    def steps(stack: Any, count: Any) -> Any:
+        losses = tf.TensorArray(tf.float32, count, element_shape=())
+        held = tf.TensorArray(tf.int32, count, element_shape=(2, parts.model.outputs[0].shape[-1]))
+        for i in tf.range(count):
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+            loss, held_2K = one(strategy.run(_nth, args=(stack, i)))
+            losses = losses.write(i, tf.cast(loss, tf.float32))
+            held = held.write(i, held_2K)
+        return losses.stack(), held.stack()
+
+    return steps
+
+
+def _nth(stack: Any, i: Any) -> Any:
+    return tuple(part[i] for part in stack)
+
+
+def _one_step(parts: StepParts) -> Callable[[Any], Any]:
+    """A step as a function for the cross-replica context, to be traced."""
+    strategy = parts.strategy
+    update = _accumulated(parts) if parts.accumulate > 1 else _at_once(parts)
+
+    def one(batch: Any) -> Any:
+        loss, held = update(batch)
+        if parts.averaged is not None:
+            parts.averaged.update()
+        return strategy.reduce(_SUM, loss, axis=None), strategy.reduce(_SUM, held, axis=None)
+
+    return one
+
+
+def _at_once(parts: StepParts) -> Callable[[Any], Any]:
+    """All of a replica's part in one forward and one backward pass."""
+    model, optimiser = parts.model, parts.optimiser
+
+    def replica(image: Any, valid: Any, label: Any) -> Any:
+        loss, gradients = _gradients(parts, image, valid, label)
+        optimiser.apply(sum_over_replicas(gradients), model.trainable_variables)
+        return loss, _held(parts, label)
+
+    compiled = tf.function(replica, jit_compile=True) if parts.xla else replica
+    return lambda batch: parts.strategy.run(compiled, args=batch)
+
+
+def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
+    """Micro-batch after micro-batch, whose gradients are added up on each replica, then one update.
+
+    What the losses divide by, the images or the weight of the valid pixels of the global batch, is known
+    before the first micro-batch, so that the sum is the gradient of the whole batch. BatchNorm is not part
+    of that: it sees the micro-batches (of all replicas), one by one.
+    """
+    strategy, model, optimiser = parts.strategy, parts.model, parts.optimiser
+    # Each replica's own: nothing is sent before the last micro-batch is done.
+    local = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
+    dtype = model.outputs[0].dtype
+    with strategy.scope():
+        sums = [tf.Variable(tf.zeros(v.shape, v.dtype), False, **local) for v in model.trainable_variables]
+        loss_sum = tf.Variable(tf.zeros((), dtype), False, **local)
+
+    def start(image: Any, valid: Any, label: Any) -> Any:
+        for variable in (*sums, loss_sum):
+            variable.assign(tf.zeros_like(variable))
+        known = parts.loss.needs_valid_weight
+        return parts.loss.valid_weight(label, dtype) if known else tf.zeros((), dtype)
+
+    def micro(image: Any, valid: Any, label: Any, weight: Any, i: Any) -> None:
+        own = (_part(tensor, parts.accumulate, i) for tensor in (image, valid, label))
+        known = (weight,) if parts.loss.needs_valid_weight else ()
+        loss, gradients = _gradients(parts, *own, *known)
+        for variable, gradient in zip((*sums, loss_sum), (*gradients, loss), strict=True):
+            variable.assign_add(gradient)
+
+    def finish(image: Any, valid: Any, label: Any) -> Any:
+        summed = sum_over_replicas([tf.convert_to_tensor(v) for v in sums])
+        optimiser.apply(summed, model.trainable_variables)
+        return tf.convert_to_tensor(loss_sum), _held(parts, label)
+
+    def update(batch: Any) -> Any:
+        weight = strategy.run(start, args=batch)
+        for i in tf.range(parts.accumulate):
+            # One at a time: side by side, they would need the memory that they are to save.
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+            strategy.run(micro, args=(*batch, weight, i))
+        return strategy.run(finish, args=batch)
+
+    return update
+
+
+def _part(tensor: Any, parts: int, i: Any) -> Any:
+    """The i-th of so many equal parts along the first axis, which is static."""
+    return tf.reshape(tensor, (parts, tensor.shape[0] // parts, *tensor.shape[1:]))[i]
+
+
+def _gradients(parts: StepParts, image: Any, valid: Any, label: Any, *weight: Any) -> Any:
+    """This replica's share of the loss, and its gradients times the loss scale."""
+    pixels = parts.normalisation.apply(image, valid, parts.model.inputs[0].dtype)
+    with tf.GradientTape() as tape:
+        loss = parts.loss(label, parts.model(pixels, training=True), *weight)
+        scaled = parts.optimiser.scale_loss(loss)
+    return loss, tape.gradient(scaled, [v.value for v in parts.model.trainable_variables])
+
+
+def _held(parts: StepParts, label: Any) -> Any:
+    tiles_K = tiles_holding(label, parts.model.outputs[0].shape[-1], parts.min_pixels)
+    return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.int32)])
 
 
 def tiles_holding(label_BHW: Any, classes: int, min_pixels: int) -> Any:

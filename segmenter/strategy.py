@@ -48,22 +48,36 @@ class Devices:
             )
         return global_batch // self.replicas
 
-    def dealt(self, batch: Any) -> Any:
-        """A global batch (a tuple of tensors) as each replica's contiguous block of it.
+    def dealt(self, batch: Any, axis: int = 0) -> Any:
+        """A global batch (a tuple of tensors) as each replica's contiguous block of it, on its device.
 
         Not by `experimental_distribute_dataset`: its iterator ignores the dataset's options, and when it
         is let go of at the end of an epoch, it waits for its tuning thread, up to a minute, with all
         devices idle.
+
+        Args:
+            axis: the one along which the tiles are.
         """
-        if self.replicas == 1:
-            return batch
+        import tensorflow as tf
 
         def block(context: Any) -> Any:
-            local = batch[0].shape[0] // self.replicas
-            first = context.replica_id_in_sync_group * local
-            return tuple(part[first : first + local] for part in batch)
+            replica = context.replica_id_in_sync_group
+            # Cut on the host: the first device would otherwise get, and send on, what is for all.
+            with tf.device("CPU:0"):
+                own = (
+                    batch if self.replicas == 1 else tuple(self._part(part, replica, axis) for part in batch)
+                )
+            with tf.device(self.names[replica]):
+                return tuple(tf.identity(part) for part in own)
 
         return self.strategy.experimental_distribute_values_from_function(block)
+
+    def _part(self, tensor: Any, replica: int, axis: int) -> Any:
+        if self.replicas == 1:
+            return tensor
+        local = tensor.shape[axis] // self.replicas
+        within = slice(replica * local, (replica + 1) * local)
+        return tensor[(slice(None),) * axis + (within,)]
 
 
 def make_devices(config: DistributionConfig, logical_devices: int | None = None) -> Devices:

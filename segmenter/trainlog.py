@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from segmenter.errors import TrainingError
+from segmenter.errors import OutputError
 from segmenter.figures import confusion_figure, learning_curves
 from segmenter.files import write_whole
 from segmenter.scores import ConfusionMatrix, Scores
@@ -40,11 +41,10 @@ class TrainLog:
     def trained(self, step: int, values: dict[str, Any]) -> None:
         """A line on the steps since the last one; its numbers are TensorBoard scalars, too, its lists not."""
         self._append({"step": step, **values})
-        with self._board.as_default(step):
+        with self._shown(step):
             for name, value in values.items():
                 if not isinstance(value, list):
                     tf.summary.scalar(f"training/{name}", value)
-        self._board.flush()
 
     def validated(self, step: int, epoch: int, scores: Scores, confusion: ConfusionMatrix) -> None:
         """The scores of a validation: a line of the log, scores.json, the confusion matrix as a picture."""
@@ -54,12 +54,11 @@ class TrainLog:
         self._append({"step": step, "epoch": epoch, "miou": data["miou"], "iou": iou, "protocol": protocol})
         scores.write(self._run / "scores.json")
         confusion_figure(confusion, self._run / "confusion.png", f"validation after step {step}")
-        with self._board.as_default(step):
+        with self._shown(step):
             for key in ("miou", "mf1", "oa"):
                 tf.summary.scalar(f"validation/{key}", data[key] or 0.0)
             for name, value in iou.items():
                 tf.summary.scalar(f"validation_iou/{name}", value or 0.0)
-        self._board.flush()
 
     def curves(self) -> None:
         """Draw learning_curves.png from the whole log."""
@@ -70,9 +69,18 @@ class TrainLog:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise TrainingError(
-                f"{self._file}: cannot write it: {error.strerror}; is the disk full?"
-            ) from None
+            raise OutputError(f"{self._file}: cannot write it: {error.strerror}; is the disk full?") from None
+
+    @contextmanager
+    def _shown(self, step: int) -> Iterator[None]:
+        """For TensorBoard, at once."""
+        try:
+            with self._board.as_default(step):
+                yield
+            self._board.flush()
+        except tf.errors.OpError as error:
+            where, what = self._run / "tensorboard", str(error.message).splitlines()[0]
+            raise OutputError(f"{where}: cannot write there: {what}; is the disk full?") from None
 
 
 def _whole_records(text: str) -> Iterator[dict[str, Any]]:

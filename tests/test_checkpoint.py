@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from made_training import ROOT
 
 from segmenter import checkpoint
 from segmenter.checkpoint import Run, load_run
 from segmenter.config import recipe_from
-from segmenter.errors import CheckpointError
+from segmenter.errors import CheckpointError, DamagedCheckpointError, OutputError, SegmenterError
+from segmenter.files import alone_in, remove_leftovers
 from segmenter.labels import ClassMap
 from segmenter.network import NetworkGeometry
 from segmenter.normalisation import Normalisation
@@ -87,6 +95,200 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path, fault: str) -> None:
         np.savez(path, weights=np.array([{"code": "would run"}], dtype=object))
     with pytest.raises(CheckpointError, match=r"step-00000001.npz: damaged checkpoint"):
         checkpoint.load_arrays(path)
+
+
+def odd_arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {
+        "model/kernel": rng.normal(size=(3, 1, 2)).astype(np.float32),
+        "optimiser/00000": np.array(7, np.int64),
+        "ema/half": np.asfortranarray(rng.normal(size=(2, 3))).astype(np.float16, order="F"),
+        "none": np.zeros((0, 4)),
+        "meta": np.frombuffer(b"{}", np.uint8),
+    }
+
+
+def test_every_flipped_byte_is_recognised_or_harmless(tmp_path: Path) -> None:
+    path, arrays = tmp_path / "a.npz", odd_arrays()
+    checkpoint.save_arrays(path, arrays)
+    whole = path.read_bytes()
+    messages = []
+    for position in range(len(whole)):
+        content = bytearray(whole)
+        content[position] ^= (0xFF, 0x01, 0x20)[position % 3]
+        path.write_bytes(content)
+        try:
+            assert_same(checkpoint.load_arrays(path), arrays)
+        except DamagedCheckpointError as error:
+            messages.append(str(error))
+    assert len(messages) > len(whole) / 2
+    assert all(line.startswith(f"{path}: damaged checkpoint (") and "\n" not in line for line in messages)
+
+
+def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        assert (array.dtype, array.shape) == (other[name].dtype, other[name].shape)
+        np.testing.assert_array_equal(array, other[name])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.update(none=np.zeros((0, 5))),
+        lambda a: a.update({"optimiser/00000": np.array(7, np.int32)}),
+        lambda a: a.update({"other/kernel": a.pop("model/kernel")}),
+        lambda a: a.pop("none"),
+        lambda a: a.pop("sha256"),
+        lambda a: a.update({"sha256": a["sha256"][::-1]}),
+    ],
+    ids=["shape", "dtype", "name", "missing", "no digest", "digest"],
+)
+def test_the_digest_sees_what_no_crc_does(tmp_path: Path, change: Any) -> None:
+    """A whole zip, each CRC right, with other arrays than were written."""
+    path = tmp_path / "a.npz"
+    checkpoint.save_arrays(path, odd_arrays())
+    with np.load(path) as file:
+        arrays = dict(file)
+    change(arrays)
+    np.savez(path, **arrays)
+    with pytest.raises(DamagedCheckpointError, match="its SHA-256 is another"):
+        checkpoint.load_arrays(path)
+
+
+def test_a_file_of_an_older_program_is_loaded(tmp_path: Path) -> None:
+    arrays = odd_arrays()
+    arrays.pop("meta")
+    np.savez(tmp_path / "old.npz", **arrays)
+    assert_same(checkpoint.load_arrays(tmp_path / "old.npz"), arrays)
+
+
+def test_the_same_arrays_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        checkpoint.save_arrays(tmp_path / name, odd_arrays())
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(10**6))
+    with pytest.raises(DamagedCheckpointError, match=r"a\.npy: expected a plain array"):
+        checkpoint.load_arrays(tmp_path / "bomb.npz")
+    header = (
+        b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f8', 'fortran_order': False, 'shape': (999999999999999,), }"
+    )
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        archive.writestr("a.npy", header.ljust(127) + b"\n")
+    with pytest.raises(DamagedCheckpointError, match=r"huge\.npz: damaged checkpoint"):
+        checkpoint.load_arrays(tmp_path / "huge.npz")
+
+
+WRITER = """
+import sys, numpy as np
+from pathlib import Path
+from segmenter.checkpoint import save_checkpoint
+for step in range(1, 10**6):
+    arrays = {"a": np.full(10**5, step), "meta": np.zeros(3, np.uint8)}
+    save_checkpoint(Path(sys.argv[1]), step, arrays, 2)
+"""
+
+
+def test_killed_while_writing_all_that_is_there_is_whole(tmp_path: Path) -> None:
+    """Aimed: a process that does nothing else is killed when its temporary file is seen."""
+    folder, half_written = tmp_path / "checkpoints", 0
+    for _ in range(3):
+        for path in checkpoint.checkpoints(tmp_path).values():
+            path.unlink()
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT)
+        while len(list(folder.glob("step-*"))) < 2 or not list(folder.glob(".step-*")):
+            assert process.poll() is None
+            time.sleep(0.0002)
+        process.kill()
+        process.wait()
+        half_written += len(list(folder.glob(".step-*")))
+        steps = checkpoint.checkpoints(tmp_path)
+        assert len(steps) in (2, 3)
+        for step, path in steps.items():
+            assert (checkpoint.load_arrays(path)["a"] == step).all()
+        remove_leftovers(folder)
+        assert set(folder.iterdir()) == set(steps.values())
+    assert half_written
+
+
+def test_a_full_disk_leaves_what_was_there(run: Run) -> None:
+    checkpoint.save_checkpoint(run.path, 1, {"a": np.arange(1000)}, keep=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(
+            OutputError, match=r"step-00000002\.npz: cannot write it: File too large"
+        ) as caught:
+            checkpoint.save_checkpoint(run.path, 2, {"a": np.arange(1000)}, keep=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.exit_code == 1
+    assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step-00000001.npz"]
+    assert (checkpoint.load_arrays(run.weights_file())["a"] == np.arange(1000)).all()
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from segmenter.files import alone_in
+with alone_in(Path(sys.argv[1])):
+    print("in it", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "run"
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in it\n"
+        with pytest.raises(SegmenterError, match=r"run: another process is writing there"), alone_in(folder):
+            pass
+        process.kill()
+        process.wait()
+    with alone_in(folder):
+        pass
+
+
+def test_the_folder_is_synced_after_the_name_is_there(tmp_path: Path, monkeypatch: Any) -> None:
+    synced: list[tuple[bool, bool]] = []
+    path = tmp_path / "a.npz"
+
+    def fsync(handle: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{handle}").resolve() == tmp_path.resolve(), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    checkpoint.save_arrays(path, {"a": np.zeros(1)})
+    assert synced == [(False, False), (True, True)]
+
+
+def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:
+    for step in (5, 10):
+        checkpoint.save_checkpoint(run.path, step, {"a": np.arange(step)}, keep=2)
+    (run.path / "best.npz").write_bytes(b"PK")
+    newest = run.path / "checkpoints" / "step-00000010.npz"
+    with pytest.raises(
+        DamagedCheckpointError, match=rf"best.npz: damaged checkpoint .*newest whole one, {newest}, rename it"
+    ):
+        run.weights()
+    (run.path / "best.npz").rename(run.path / "best.old.npz")
+    assert len(run.weights()["a"]) == 10
+    newest.write_bytes(b"")
+    with pytest.raises(DamagedCheckpointError, match=r"10\.npz: damaged .*whole one, .*step-00000005.npz"):
+        run.weights()
+    checkpoint.checkpoints(run.path)[5].write_bytes(b"")
+    with pytest.raises(DamagedCheckpointError, match=r"10\.npz: damaged .*no other is whole"):
+        run.weights()
+
+
+def test_steps_are_ordered_as_numbers(run: Run) -> None:
+    for step in (99_999_999, 100_000_000):
+        checkpoint.save_checkpoint(run.path, step, {"a": np.zeros(1)}, keep=2)
+    assert checkpoint.newest_checkpoint(run.path).name == "step-100000000.npz"
 
 
 def test_weights_of_another_model_are_refused(tensorflow: ModuleType) -> None:

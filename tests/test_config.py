@@ -120,6 +120,23 @@ def test_defaults_are_a_whole_recipe() -> None:
             {"loss": {"tversky": 1, "tversky_alpha": 0, "tversky_beta": 0}},
             "loss: expected tversky_alpha or tversky_beta above 0, got 0 for both: the index is then 1",
         ),
+        # What would change nothing.
+        *(
+            (
+                {"loss": {"cross_entropy": 0, "dice": 1, **unused}},
+                f"loss.{next(iter(unused))}: expected a weight above 0 for {terms} with it, got 0: it would ",
+            )
+            for unused, terms in (
+                ({"class_weights": [1, 2]}, "cross_entropy or focal"),
+                ({"class_weights": "inverse_sqrt"}, "cross_entropy or focal"),
+                ({"label_smoothing": 0.1}, "cross_entropy or focal"),
+                ({"normalisation": "per_pixel"}, "cross_entropy or focal"),
+                ({"focal_gamma": 1}, "focal"),
+                ({"tversky_alpha": 0.5}, "tversky"),
+                ({"tversky_beta": 0.5}, "tversky"),
+            )
+        ),
+        ({"loss": {"focal_gamma": 1}}, "loss.focal_gamma: expected a weight above 0 for focal with it"),
         (
             {"training": {"clip_norm": 1, "clip_value": 1}},
             "training: expected one of clip_norm and clip_value, got both: set the other to 0",
@@ -142,6 +159,21 @@ def test_defaults_are_a_whole_recipe() -> None:
 def test_a_mistake_says_where_it_is_and_what_was_expected(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _recipe(**sections)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"focal_gamma": 2.0, "tversky_alpha": 0.3, "class_weights": "none"},  # as a described recipe has them
+        {"cross_entropy": 0, "focal": 1, "focal_gamma": 1, "label_smoothing": 0.1, "class_weights": [1, 2]},
+        {"cross_entropy": 0, "tversky": 1, "tversky_beta": 1},
+    ],
+)
+def test_a_setting_that_a_term_reads_is_taken(loss: dict[str, Any]) -> None:
+    assert (
+        dict(_recipe(loss=loss).loss).items()
+        >= {k: v for k, v in loss.items() if k != "class_weights"}.items()
+    )
 
 
 def test_all_mistakes_are_said_at_once() -> None:

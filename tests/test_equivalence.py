@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -31,13 +32,18 @@ from segmenter.schema import LossConfig
 
 # Compiling for four replicas takes a minute, and minutes where the processor is shared.
 pytestmark = pytest.mark.timeout(900)
-ONE_FACTOR = [(name, 2) for name in ROWS] + [(name, 4) for name, row in ROWS.items() if not row.clip]
-CLIPPED_ON_FOUR = [(name, 4) for name, row in ROWS.items() if row.clip]
+FREE = [name for name, row in ROWS.items() if not row.clip]
+CLIPPED = [name for name, row in ROWS.items() if row.clip]
+# Clipping is the optimiser's affair: a shallow model shows it, and compiles in a third of the time.
+SHALLOW = {name: replace(ROWS[name], depth=1) for name in ("cross-entropy", *CLIPPED)}
+SHALLOW = {f"{name}, shallow": row for name, row in SHALLOW.items()}
+SHALLOW_CLIPPED = [name for name, row in SHALLOW.items() if row.clip]
+ONE_FACTOR = [*itertools.product(FREE, (2, 4)), *itertools.product(SHALLOW_CLIPPED, (2,))]
 
 
 @pytest.fixture(scope="module")
 def laboratory(tensorflow: ModuleType) -> Laboratory:
-    return Laboratory(ROWS)
+    return Laboratory(ROWS | SHALLOW)
 
 
 def check(laboratory: Laboratory, name: str, replicas: int) -> None:
@@ -51,21 +57,21 @@ def test_equivalence(laboratory: Laboratory, name: str, replicas: int) -> None:
     check(laboratory, name, replicas)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", [*FREE, *SHALLOW_CLIPPED])
 def test_naive_variants_are_seen(laboratory: Laboratory, name: str) -> None:
     assert max(laboratory.differences(name, 2, naive=True).values()) > SEEN
 
 
-@pytest.mark.parametrize("name", ["clipped by norm", "clipped by value"])
+@pytest.mark.parametrize("name", SHALLOW_CLIPPED)
 def test_the_clipping_does_clip(laboratory: Laboratory, name: str) -> None:
-    clipped, free = laboratory.exact(name, 1), laboratory.exact("cross-entropy", 1)
+    clipped, free = laboratory.exact(name, 1), laboratory.exact("cross-entropy, shallow", 1)
     assert difference(clipped, free, "loss") == 0
     assert difference(clipped, free, "gradients") > 0.1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "replicas"), CLIPPED_ON_FOUR)
-def test_equivalence_of_clipping_on_four(laboratory: Laboratory, name: str, replicas: int) -> None:
+@pytest.mark.parametrize(("name", "replicas"), list(itertools.product(CLIPPED, (2, 4))))
+def test_equivalence_of_clipping(laboratory: Laboratory, name: str, replicas: int) -> None:
     check(laboratory, name, replicas)
     assert max(laboratory.differences(name, replicas, naive=True).values()) > SEEN
 

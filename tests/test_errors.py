@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from segmenter import errors
-from segmenter.errors import ConfigError, SegmenterError, run_script
+from segmenter.errors import ConfigError, OutputError, SegmenterError, run_script
 
 
 def _raise(error: BaseException) -> int:
@@ -30,6 +32,16 @@ def test_a_users_error_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture
 def test_ctrl_c_is_exit_code_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_script(lambda: _raise(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_another_signal_is_its_own_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_script(lambda: _raise(KeyboardInterrupt(signal.SIGTERM))) == 143
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_full_disk_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_script(lambda: _raise(OutputError("a.npz: cannot write it: No space left on device"))) == 1
+    assert capsys.readouterr().err == "error: a.npz: cannot write it: No space left on device\n"
 
 
 def test_a_defect_keeps_its_traceback() -> None:

@@ -16,8 +16,29 @@ SCRIPTS = ("train.py", "predict.py")
 
 # The only modules that may import TensorFlow or Keras, at their top or inside functions.
 TENSORFLOW = {
-    *("batchnorm", "checkpoint", "hardware", "inference", "keras_way", "losses", "metrics", "model"),
-    *("normalisation", "optimisers", "pipeline", "schedules", "steps", "strategy", "trainer", "trainlog"),
+    *(
+        "averaging",
+        "batchnorm",
+        "checkpoint",
+        "dropout",
+        "hardware",
+        "inference",
+        "keras_way",
+        "losses",
+        "metrics",
+        "model",
+    ),
+    *(
+        "normalisation",
+        "optimisers",
+        "pipeline",
+        "profiling",
+        "schedules",
+        "steps",
+        "strategy",
+        "trainer",
+        "trainlog",
+    ),
     *("losses.pixel", "losses.region", "losses.replicas", "losses.total"),
 }
 # Wires the modules above; the scripts import it late.

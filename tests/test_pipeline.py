@@ -157,3 +157,18 @@ def test_the_dataset_gives_the_loaders_batches_in_order(tensorflow: ModuleType, 
     assert len(batches) == rows.steps - 2
     for step, batch in enumerate(batches, start=2):
         assert same(batch, loader.load(rows, 0, step))
+
+
+def test_stacked_batches_are_the_same_ones_and_the_last_stack_is_filled_up(
+    tensorflow: ModuleType, dataset: Dataset
+) -> None:
+    settings = recipe()
+    loader, index = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    first, stacked = rows.steps - 5, 3
+    stacks = list(epoch_dataset(loader, rows, 0, first, stacked=stacked).as_numpy_iterator())
+    assert [len(stack[0]) for stack in stacks] == [3, 3]
+    for step in range(first, rows.steps):
+        stack, place = divmod(step - first, stacked)
+        assert same(tuple(part[place] for part in stacks[stack]), loader.load(rows, 0, step))
+    assert all((part[2] == 0).all() for part in stacks[1])

@@ -1,0 +1,152 @@
+"""What a training step asks of a GPU, counted from the operations that TensorFlow has traced for it.
+
+Nothing is run: the model, its loss and its optimiser are traced for a batch of a given shape, and every
+operation that the step needs is counted with its arithmetic and with the bytes of the tensors that it reads
+and writes. TensorFlow runs each as a kernel of its own (XLA is off under a strategy).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
+
+BANDS, CLASSES = 3, 6
+_MOVES_NOTHING = {
+    *(
+        "Const",
+        "ExpandDims",
+        "Identity",
+        "IdentityN",
+        "Placeholder",
+        "PreventGradient",
+        "Rank",
+        "ReadVariableOp",
+    ),
+    *("Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StopGradient"),
+}
+"""Of what these are given, they read the shape alone, or hand it on."""
+_CONVOLUTIONS = ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Attributes:
+    part: the layer it belongs to; empty for the loss, the optimiser and what is not told apart.
+    flops: multiplications and additions of a convolution, both counted; 0 for all others.
+    half: whether it computes with float16.
+    bytes: of all tensors that it reads and writes.
+    backward: whether it belongs to the backward pass.
+    """
+
+    part: str
+    flops: int
+    half: bool
+    bytes: int
+    backward: bool = False
+
+    def seconds(self, flops: float, half_flops: float, bandwidth: float) -> float:
+        """By the roofline: whatever takes longer, the arithmetic or the memory."""
+        return max(self.flops / (half_flops if self.half else flops), self.bytes / bandwidth)
+
+
+def step_operations(
+    config: ModelConfig, precision: str, images: int, side: int, *, synchronised: bool
+) -> list[Operation]:
+    """The operations of one replica's step, without its collectives.
+
+    Args:
+        images: of this replica, each side × side pixels.
+        synchronised: with `SyncBatchNorm`, which on one replica does what it does on each of several, but
+            for the collective; else with Keras' BatchNormalization.
+    """
+    import tensorflow as tf
+
+    from segmenter.losses import segmentation_loss
+    from segmenter.model import build_model
+    from segmenter.optimisers import build_optimiser
+
+    model = build_model(config, BANDS, CLASSES, dtype=precision, synchronised=synchronised)
+    optimiser = build_optimiser(TrainingConfig(), model, 1000)
+    loss = segmentation_loss(LossConfig(), None, images)
+
+    @tf.function
+    def step(image: Any, label: Any) -> Any:
+        with tf.GradientTape() as tape:
+            share = loss(label, model(tf.cast(image, model.inputs[0].dtype), training=True))
+        gradients = tape.gradient(share, [v.value for v in model.trainable_variables])
+        optimiser.apply(gradients, model.trainable_variables)
+        return share
+
+    traced = step.get_concrete_function(
+        tf.TensorSpec((images, side, side, BANDS), tf.uint8), tf.TensorSpec((images, side, side), tf.uint8)
+    )
+    return list(_counted(traced.graph, [layer.name for layer in model.layers]))
+
+
+def parameters(config: ModelConfig) -> int:
+    """Trainable weights of the model."""
+    from segmenter.model import build_model
+
+    return sum(
+        int(v.value.shape.num_elements()) for v in build_model(config, BANDS, CLASSES).trainable_variables
+    )
+
+
+def norm_channels(config: ModelConfig) -> list[int]:
+    """Channels of each BatchNorm layer."""
+    from segmenter.model import build_model
+
+    model = build_model(config, BANDS, CLASSES)
+    return [layer.output.shape[-1] for layer in model.layers if "_norm" in layer.name]
+
+
+def _counted(graph: Any, layers: Sequence[str]) -> Iterator[Operation]:
+    name = re.compile("|".join(sorted(map(re.escape, layers), key=len, reverse=True)))
+    for operation in _needed(graph):
+        if operation.type in _MOVES_NOTHING:
+            continue
+        tensors = [*operation.inputs, *operation.outputs]
+        found = name.search(operation.name)
+        yield Operation(
+            found.group() if found else "",
+            _flops(operation),
+            any(t.dtype.name == "float16" for t in operation.outputs),
+            sum(_bytes(tensor) for tensor in tensors),
+            "gradient_tape" in operation.name,
+        )
+
+
+def _needed(graph: Any) -> list[Any]:
+    """Operations that the outputs or a variable's new value depend on; the others are never run."""
+    waiting = [t.op for t in graph.outputs]
+    waiting += [op for op in graph.get_operations() if op.type.startswith("Assign")]
+    seen = {}
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in seen:
+            seen[operation.name] = operation
+            waiting += [t.op for t in operation.inputs]
+    return list(seen.values())
+
+
+def _bytes(tensor: Any) -> int:
+    if tensor.dtype.name == "resource":
+        return 0
+    count = tensor.shape.num_elements()
+    assert count is not None, f"{tensor.name} has no fixed shape"
+    return int(count) * int(tensor.dtype.size)
+
+
+def _flops(operation: Any) -> int:
+    """Of a convolution with stride 1: 2 · pixels · kernel · channels in · channels out, in all directions."""
+    if operation.type not in _CONVOLUTIONS:
+        return 0
+    forward = operation.type == "Conv2D"
+    filters = {"Conv2D": operation.inputs[1], "Conv2DBackpropFilter": operation.outputs[0]}
+    kernel = filters.get(operation.type, operation.inputs[1])
+    pixels = (operation.outputs[0] if forward else operation.inputs[2]).shape[:3]
+    return 2 * int(pixels.num_elements()) * int(kernel.shape.num_elements())

@@ -1,0 +1,94 @@
+"""Files of named arrays (.npz) that tell when they are damaged, and never run code when loaded.
+
+A zip's CRC covers the content of its parts, not their names, and is 32 bits. So a file also carries the
+SHA-256 of all its arrays: names, dtypes, shapes and bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import CheckpointError, DamagedCheckpointError
+from segmenter.files import write_whole
+
+Arrays = dict[str, NDArray[Any]]
+META = "meta"
+"""The array that says what the others are: the bytes of a JSON text. Only older files have none."""
+_DIGEST = "sha256"
+_DAMAGE = (
+    *(OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError),
+    *(SyntaxError, struct.error, zipfile.BadZipFile),
+)
+"""What `zipfile` and NumPy raise of damaged files; each was seen (RuntimeError: "encrypted")."""
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to a file that appears whole or not at all.
+
+    The same arrays give the same bytes: neither times nor places are written.
+
+    Raises:
+        SegmenterError: it cannot be written; an older file stays as it was.
+    """
+    buffer = io.BytesIO()
+    # The digest comes first: a table of contents that is cut short loses others before it.
+    np.savez(buffer, allow_pickle=False, **{_DIGEST: _digest(arrays), **arrays})
+    write_whole(path, buffer.getbuffer())
+
+
+def load_arrays(path: Path) -> Arrays:
+    """The arrays of a file; nothing in it can run code.
+
+    A file without a digest is one of an older program, if it has no `META` either.
+
+    Raises:
+        CheckpointError: missing or unreadable.
+        DamagedCheckpointError: damaged, or not written by this program.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot read the checkpoint: {error.strerror}") from None
+    try:
+        arrays = _parts(content)
+    except _DAMAGE as error:
+        what = " ".join(str(error).split()) or type(error).__name__
+        raise DamagedCheckpointError(f"{path}: damaged checkpoint ({what})") from None
+    digest = arrays.pop(_DIGEST, None)
+    if digest is None and META not in arrays:
+        return arrays
+    if digest is None or digest.tobytes() != _digest(arrays).tobytes():
+        raise DamagedCheckpointError(f"{path}: damaged checkpoint (its SHA-256 is another)")
+    return arrays
+
+
+def _parts(content: bytes) -> Arrays:
+    arrays = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for part in archive.infolist():
+            if part.compress_type != zipfile.ZIP_STORED or not part.filename.endswith(".npy"):
+                raise ValueError(f"{part.filename}: expected a plain array")
+            array = io.BytesIO(archive.read(part))  # all of it, so that its CRC is checked before its header
+            arrays[part.filename.removesuffix(".npy")] = np.lib.format.read_array(array, allow_pickle=False)
+    return arrays
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+    """(32,) SHA-256 over the arrays by name."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        digest.update(repr((name, array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).data if array.size else b"")
+    return np.frombuffer(digest.digest(), np.uint8)

@@ -1,0 +1,102 @@
+"""Dropout whose masks belong to the images of the global batch, whichever replica has them.
+
+Keras' Dropout draws the same mask on every replica: its state is one variable that all replicas share. Here
+a mask is read off Philox (Salmon et al., doi:10.1145/2063384.2063405), which computes random numbers from a
+key and a counter, four for each value of the counter. The key is the layer's; the counter's upper half is the
+number of the mask, its lower half the place in the global batch. So R replicas together draw what one device
+would, without a word between them, and a resumed run what it would have drawn.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+_PHILOX = 1  # tf.random.Algorithm.PHILOX, as an operation takes it
+_NUMBERS = 4  # that Philox computes at a time
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class GlobalDropout(keras.layers.Layer):
+    """Sets a share of the inputs to 0 in training and multiplies the others by 1 / (1 − rate).
+
+    Srivastava et al., JMLR 15 (2014). The masks of R replicas, each with its contiguous and equally large
+    part of the batch, are those of one device with the whole batch, in every precision; they go by the place
+    in the batch, which `sampling.per_replica` may change with R. Where the parts are not equally large,
+    images of two replicas may have the same mask. Each call in training draws a mask of its own, also those
+    for the micro-batches of one step. XLA has other numbers than TensorFlow for the same key and counter:
+    compiled by it, a run repeats itself, and no other.
+
+    Args:
+        rate: share of the inputs to drop, in [0, 1).
+        seed: where the masks start; two layers with the same seed have the same masks. By default one is
+            drawn from Python's generator, which `keras.utils.set_random_seed` sets.
+
+    Its weight `masks`, (2,) int64, is the seed and the number of masks drawn: with it in a checkpoint, masks
+    go on where they stopped.
+
+    Raises:
+        ValueError: a rate outside of [0, 1).
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        if not 0 <= rate < 1:
+            raise ValueError(f"GlobalDropout: expected a rate in [0, 1), got {rate}")
+        self.rate, self.seed, self.supports_masking = rate, seed, True
+        self._first = random.getrandbits(63) if seed is None else seed
+
+    def build(self, input_shape: Any) -> None:
+        """Make the variable, in the strategy's scope if there is one."""
+        # Every replica counts its own copy, which costs no word between them, and the first one's is saved.
+        self.masks = keras.Variable(
+            np.array([self._first, 0], np.int64),
+            dtype="int64",
+            trainable=False,
+            synchronization="on_read",
+            aggregation="only_first_replica",
+            name="masks",  # `checkpoint` knows it by its name
+        )
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Inputs (b, …, C), of one replica, with some set to 0 if training."""
+        if not training or not self.rate:
+            return inputs
+        seed, number = tf.unstack(tf.convert_to_tensor(self.masks))
+        self.masks.assign_add(np.array([0, 1], np.int64))
+        keep = self._draw(tf.shape(inputs), inputs.shape[-1], seed, number) >= self.rate
+        return tf.where(keep, inputs * (1 / (1 - self.rate)), tf.zeros((), inputs.dtype))
+
+    def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
+        """Random numbers in [0, 1) of the shape of a replica's part: those at its place in the batch."""
+        # Whole counters for each pixel, so that a replica's part starts with one whatever its size.
+        drawn = -(-channels // _NUMBERS) * _NUMBERS
+        shape = tf.concat([shape[:-1], [drawn]], axis=0)
+        counters = tf.reduce_prod(tf.cast(shape, tf.int64)) // _NUMBERS
+        place = tf.stack([_replica() * counters, number])
+        uniform = tf.raw_ops.StatelessRandomUniformV2(
+            shape=shape,
+            key=tf.bitcast(seed[None], tf.uint64),
+            counter=tf.bitcast(place, tf.uint64),
+            alg=_PHILOX,
+            dtype=tf.float32,
+        )
+        return uniform if drawn == channels else uniform[..., :channels]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """That of the inputs."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+def _replica() -> Any:
+    """The replica's number; 0 where there is but one, or in a cross-replica context."""
+    context = tf.distribute.get_replica_context()
+    return tf.cast(0 if context is None else context.replica_id_in_sync_group, tf.int64)

@@ -1,0 +1,70 @@
+"""Batches on their way to the devices, one call's worth ahead of the one that computes."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+_AHEAD = 1
+"""Calls' batches that wait on the devices, beside the one that is computed with: memory is dear there."""
+_POLL_SECONDS = 0.1
+
+
+class Feeder:
+    """Takes batches from an iterable and puts them on the devices, in a thread of its own.
+
+    Copying to a GPU then goes on while it computes, and so does waiting for the files.
+
+    Attributes:
+        waited: seconds that the taking side has waited for batches.
+    """
+
+    def __init__(self, batches: Iterable[Any], to_devices: Callable[[Any], Any]) -> None:
+        self._batches, self._to_devices = batches, to_devices
+        self._queue: queue.Queue[Any] = queue.Queue(_AHEAD)
+        self._stop = threading.Event()
+        self.waited = 0.0
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches on the devices; an error of the thread is raised here."""
+        while True:
+            started = time.perf_counter()
+            item = self._queue.get()
+            self.waited += time.perf_counter() - started
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            yield item
+
+    def close(self) -> None:
+        """Stop; returns when the thread has let go of its files."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            for batch in self._batches:
+                self._put(self._to_devices(batch))
+                if self._stop.is_set():
+                    return
+            self._put(_End())
+        except BaseException as error:  # whatever it is, the waiting side must hear of it
+            self._put(_End(error))
+
+    def _put(self, item: Any) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(item, timeout=_POLL_SECONDS)
+                return
+
+
+class _End:
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error

@@ -1,0 +1,195 @@
+"""What is checked before a run goes on: which checkpoint, the same plan, the same versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter import resume
+from segmenter.array_file import META
+from segmenter.checkpoint import checkpoints, save_checkpoint
+from segmenter.config import recipe_from
+from segmenter.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
+from segmenter.preparation import check_run_directory
+from segmenter.resume import Position, checkpoint_to_resume, facts_array, fingerprint, set_aside_after
+from segmenter.sampler import Plan
+
+RECIPE = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
+
+
+def plan_of(last: int = 31, blocks: int = 1) -> Plan:
+    rows = np.arange(32).reshape(4, 8)
+    rows[-1, -1] = last
+    return Plan(rows, 0, 0, True, 0, promised=(0,), best_effort=(), blocks=blocks)
+
+
+def save(run: Path, step: int, plan: Plan | None = None, **changes: Any) -> Path:
+    position = Position(step, step // 4, step % 4, 0.5)
+    facts = facts_array(RECIPE, plan or plan_of(), position, replicas=4)
+    if changes:
+        facts = np.frombuffer(json.dumps({**json.loads(facts.tobytes()), **changes}).encode(), np.uint8)
+    arrays = {"position": np.array(position, np.float64), META: facts}
+    return save_checkpoint(run, step, arrays, keep=9)
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def test_a_checkpoint_says_what_it_was_made_with(tmp_path: Path) -> None:
+    save(tmp_path, 6)
+    checkpoint = checkpoint_to_resume(tmp_path)
+    assert checkpoint.position == Position(6, 1, 2, 0.5)
+    facts = checkpoint.facts
+    assert facts is not None
+    assert (facts.format, facts.seed, facts.epoch, facts.step, facts.planned_epoch) == (2, 0, 1, 2, 1)
+    assert facts.replicas == 4
+    assert {"tensorflow", "keras", "numpy", "coverage-segmenter"} <= facts.versions.keys()
+    assert facts.versions["numpy"] == np.__version__
+    assert recipe_from(facts.recipe, "test") == RECIPE
+    assert facts.plan == fingerprint(plan_of())
+
+
+def test_at_an_epochs_end_the_plan_is_that_of_the_epoch_that_was_done() -> None:
+    assert [Position(s, s // 4, s % 4, 0).planned_epoch for s in (1, 3, 4, 5, 8)] == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("other", [plan_of(last=30), plan_of(blocks=2)], ids=["tile", "blocks"])
+def test_another_plan_is_refused(tmp_path: Path, other: Plan) -> None:
+    path = save(tmp_path, 6)
+    checkpoint = checkpoint_to_resume(tmp_path)
+    checkpoint.check_plan(plan_of())
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.check_plan(other)
+    assert str(caught.value) == (
+        f"{path}: epoch 2 was planned otherwise when it was begun (the tiles, or the planner, have changed); "
+        "use --init-from to start a new run from it"
+    )
+
+
+def test_a_position_beyond_the_plan_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 6)
+    checkpoint = checkpoint_to_resume(tmp_path)
+    beyond = dataclasses.replace(checkpoint, position=Position(6, 0, 5, 0.5), facts=None)
+    with pytest.raises(CheckpointError, match="epoch 1 was planned otherwise"):
+        beyond.check_plan(plan_of())
+
+
+def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path, 6)
+    assert checkpoint_to_resume(tmp_path).warnings(4) == []
+    (line,) = checkpoint_to_resume(tmp_path).warnings(1)
+    assert line.startswith(f"warning: {path.name}: made on 4 devices, this is 1: ")
+    before = resume._versions()
+    monkeypatch.setattr(resume, "_versions", lambda: {**before, "numpy": "3.0.0"})
+    checkpoint = checkpoint_to_resume(tmp_path)
+    (line,) = checkpoint.warnings(4)
+    assert line.endswith(f"the bits of what follows may differ: numpy {np.__version__} → 3.0.0")
+    with pytest.raises(CheckpointError, match=rf"\(numpy {np.__version__} → 3.0.0\)"):
+        checkpoint.check_plan(plan_of(last=30))
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 6, format=3)
+    with pytest.raises(CheckpointError, match=r"expected format 2 or older, got 3; use a newer program"):
+        checkpoint_to_resume(tmp_path)
+
+
+def test_an_older_file_goes_on_unchecked(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    np.savez(tmp_path / "checkpoints" / "step-00000006.npz", position=np.array([6, 1, 2, 0.5]))
+    checkpoint = checkpoint_to_resume(tmp_path)
+    assert checkpoint.position == Position(6, 1, 2, 0.5)
+    assert checkpoint.facts is None
+    checkpoint.check_plan(plan_of(last=30))
+    assert checkpoint.warnings(1) == []
+
+
+def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
+    paths = {step: save(tmp_path, step) for step in (4, 8, 12)}
+    damage(paths[12])
+    with pytest.raises(DamagedCheckpointError, match=r"12\.npz: damaged .* from it with --resume-from 8$"):
+        checkpoint_to_resume(tmp_path)
+    damage(paths[8])
+    with pytest.raises(DamagedCheckpointError, match=r"12\.npz: damaged .* from it with --resume-from 4$"):
+        checkpoint_to_resume(tmp_path)
+    assert checkpoint_to_resume(tmp_path, 4).position.done == 4
+    damage(paths[4])
+    with pytest.raises(
+        DamagedCheckpointError, match=r"all 3 checkpoints are damaged: start anew in another directory"
+    ):
+        checkpoint_to_resume(tmp_path)
+    (tmp_path / "best.npz").write_bytes(save(tmp_path, 16).read_bytes())
+    damage(checkpoints(tmp_path)[16])
+    with pytest.raises(DamagedCheckpointError) as caught:
+        checkpoint_to_resume(tmp_path)
+    assert str(caught.value).endswith(
+        f"all 4 checkpoints are damaged, but {tmp_path / 'best.npz'} is whole: start a new run from it with "
+        f"--init-from {tmp_path}"
+    )
+
+
+def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"--resume-from 7: expected a checkpoint, there is none yet"):
+        checkpoint_to_resume(tmp_path, 7)
+    for step in (4, 8):
+        save(tmp_path, step)
+    with pytest.raises(CheckpointError, match=r"--resume-from 7: expected one of 4, 8$"):
+        checkpoint_to_resume(tmp_path, 7)
+
+
+def test_later_checkpoints_are_set_aside(tmp_path: Path) -> None:
+    for step in (4, 8, 12):
+        save(tmp_path, step)
+    (tmp_path / "log.jsonl").write_text("a line\n")
+    assert set_aside_after(tmp_path, 12) == []
+    aside = tmp_path / "checkpoints" / "aside"
+    assert not aside.exists()
+    moved = set_aside_after(tmp_path, 4)
+    assert moved == [aside / "step-00000008.npz", aside / "step-00000012.npz"]
+    assert {path.name for path in aside.iterdir()} == {path.name for path in moved} | {"log.jsonl"}
+    assert list(checkpoints(tmp_path)) == [4]
+
+
+def test_the_recipe_is_compared_with_the_checkpoints_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """recipe.yaml may have been edited since."""
+    save(tmp_path, 4)
+    edited = RECIPE.model_copy(update={"seed": 5})
+    monkeypatch.setattr("segmenter.preparation.load_run", lambda _: SimpleNamespace(recipe=edited))
+    assert check_run_directory(tmp_path, RECIPE, resume=True) is not None
+    with pytest.raises(ConfigError, match=r"cannot resume under another recipe \(seed: 0 → 5\)"):
+        check_run_directory(tmp_path, edited, resume=True)
+
+
+def test_what_computes_nothing_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 4)
+    monkeypatch.setattr("segmenter.preparation.load_run", lambda _: SimpleNamespace(recipe=RECIPE))
+    training = RECIPE.training.model_copy(update={"keep_checkpoints": 7, "steps_per_call": 3})
+    assert check_run_directory(tmp_path, RECIPE.model_copy(update={"training": training}), resume=True)
+
+
+def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_path: Path) -> None:
+    from segmenter.trainlog import TrainLog
+
+    log = TrainLog(tmp_path)
+    log.trained(1, {"loss": 0.5})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))  # as full as a disk can be
+    try:
+        with pytest.raises(OutputError, match=r"log\.jsonl: cannot write it: File too large; is the"):
+            log.trained(2, {"loss": 0.5})
+        (tmp_path / "log.jsonl").unlink()
+        (tmp_path / "log.jsonl").symlink_to("/dev/null")  # which takes anything
+        with pytest.raises(OutputError, match=r"tensorboard: cannot write there: .*too large; is the disk"):
+            log.trained(2, {"loss": 0.5})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
