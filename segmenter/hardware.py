@@ -267,6 +267,26 @@ def _ask_driver() -> list[tuple[str, int]]:
         return []  # the table then lacks a column; nothing depends on it
 
 
+def computed_on(used: Sequence[Device]) -> dict[str, str]:
+    """What the last bits of a computation on devices depend on, beside programs: name → value.
+
+    Sums are cut into as many parts as there are threads, and a processor's instructions decide how many
+    numbers are added at a time. After `set_up_devices`.
+    """
+    import tensorflow as tf
+
+    cores = str(len(os.sched_getaffinity(0)))  # TensorFlow's default
+    within = tf.config.threading.get_intra_op_parallelism_threads()
+    between = tf.config.threading.get_inter_op_parallelism_threads()
+    return {
+        "processor": _processor_model(),
+        "devices": ", ".join(sorted({d.model if d.name.startswith("GPU") else "CPU" for d in used})),
+        "threads of an operation": str(within or os.environ.get("TF_NUM_INTRAOP_THREADS", cores)),
+        "operations at a time": str(between or os.environ.get("TF_NUM_INTEROP_THREADS", cores)),
+        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "not set"),
+    }
+
+
 def _processor_memory() -> str:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return f"{_gibibytes(total)}, shared"

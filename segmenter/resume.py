@@ -7,6 +7,7 @@ the same recipe, the same plan and the same versions; the checkpoint says which 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -65,6 +66,7 @@ class Facts(BaseModel):
         plan: fingerprint of that epoch's plan.
         replicas: devices that it was made on.
         recipe: resolved.
+        computed_on: what else its bits depend on (`hardware.computed_on`); empty from older programs.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -78,6 +80,7 @@ class Facts(BaseModel):
     plan: str
     replicas: int
     recipe: dict[str, Any]
+    computed_on: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,13 @@ class Checkpoint:
                 "use --init-from to start a new run from it"
             )
 
-    def warnings(self, replicas: int) -> list[str]:
-        """A line for each thing that makes the rest another than it would have been without the stop."""
+    def warnings(self, replicas: int, computed_on: Mapping[str, str]) -> list[str]:
+        """A line for each thing that makes the rest another than it would have been without the stop.
+
+        Args:
+            replicas: devices here.
+            computed_on: here, as in `Facts`.
+        """
         if self.facts is None:
             return []
         lines = []
@@ -126,15 +134,33 @@ class Checkpoint:
             lines.append(
                 f"made with other versions, the bits of what follows may differ: {', '.join(changed)}"
             )
+        there = self.facts.computed_on
+        if there and (changed := _changes(there, computed_on)):
+            lines.append(f"computed otherwise, the bits of what follows may differ: {', '.join(changed)}")
         if self.facts.replicas != replicas:
-            lines.append(
-                f"made on {self.facts.replicas} devices, this is {replicas}: what follows is the same but "
-                "for rounding and, with dropout, for the images that its masks fall on"
-            )
+            follows = _on_other_devices(self.facts.recipe)
+            lines.append(f"made on {self.facts.replicas} devices, this is {replicas}: {follows}")
         return [f"warning: {self.path.name}: {line}" for line in lines]
 
 
-def facts_array(recipe: Recipe, plan: Plan, position: Position, replicas: int) -> NDArray[np.uint8]:
+def _on_other_devices(recipe: Mapping[str, Any]) -> str:
+    """What another number of devices does to the rest of a training under a recipe."""
+    model, micro_batches = recipe.get("model", {}), recipe.get("training", {}).get("accumulate", 1)
+    felt = ["BatchNorm's statistics"] if model.get("normalisation") == "batch" else []
+    felt += ["dropout's masks"] if model.get("dropout") else []
+    if micro_batches > 1 and felt:
+        return (
+            f"what follows is another training, not the same but for rounding: each of the {micro_batches} "
+            f"micro-batches of a step holds other images, and so {' and '.join(felt)} differ"
+        )
+    return (
+        "what follows is the same but for rounding and, with dropout, for the images that its masks fall on"
+    )
+
+
+def facts_array(
+    recipe: Recipe, plan: Plan, position: Position, replicas: int, computed_on: Mapping[str, str]
+) -> NDArray[np.uint8]:
     """What a checkpoint carries as `META`; `plan` is that of the epoch `position.planned_epoch`."""
     facts = Facts(
         versions=_versions(),
@@ -145,6 +171,7 @@ def facts_array(recipe: Recipe, plan: Plan, position: Position, replicas: int) -
         plan=fingerprint(plan),
         replicas=replicas,
         recipe=recipe.model_dump(mode="json"),
+        computed_on=dict(computed_on),
     )
     return np.frombuffer(facts.model_dump_json().encode(), np.uint8)
 
@@ -159,8 +186,11 @@ def version_changes(facts: Facts | None) -> list[str]:
     """`numpy 2.3.1 → 2.4.0` for each package that is another here."""
     if facts is None:
         return []
-    here, there = _versions(), facts.versions
-    names = [name for name in here | there if here.get(name) != there.get(name)]
+    return _changes(facts.versions, _versions())
+
+
+def _changes(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     return [f"{name} {there.get(name, 'none')} → {here.get(name, 'none')}" for name in names]
 
 

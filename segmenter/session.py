@@ -89,7 +89,7 @@ def _fine_tune(trainer: Trainer, source: Run, learned: Arrays) -> None:
 
 def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Take the run back to a checkpoint, and say what that changes."""
-    for line in checkpoint.warnings(trainer.devices.replicas):
+    for line in checkpoint.warnings(trainer.devices.replicas, trainer.devices.computed_on):
         print(line)
     run = trainer.run.path
     _sweep(run)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from segmenter.errors import ConfigError, DeviceError
-from segmenter.hardware import Device, cards_listed, set_up_devices
+from segmenter.hardware import Device, cards_listed, computed_on, set_up_devices
 from segmenter.hardware import load_tensorflow as load_tensorflow
 from segmenter.schema_devices import DistributionConfig
 
@@ -35,6 +35,11 @@ class Devices:
     def replicas(self) -> int:
         """Number of replicas."""
         return len(self.used)
+
+    @property
+    def computed_on(self) -> dict[str, str]:
+        """What the last bits depend on: models, threads (`hardware.computed_on`)."""
+        return computed_on(self.used)
 
     def local_batch(self, global_batch: int) -> int:
         """Tiles of a step on each replica.

@@ -151,7 +151,7 @@ class Trainer:
     def _arrays(self) -> dict[str, Any]:
         at = resume.Position(**vars(self.position))
         plan = self._plan(at.planned_epoch)
-        facts = resume.facts_array(self.run.recipe, plan, at, self.devices.replicas)
+        facts = resume.facts_array(self.run.recipe, plan, at, self.devices.replicas, self.devices.computed_on)
         own = {"position": np.array(at, np.float64), META: facts}
         weights = checkpoint.weight_arrays(self.model, "model")
         if not all(np.isfinite(array).all() for array in weights.values()):

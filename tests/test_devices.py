@@ -6,6 +6,7 @@ the CPU, are in `test_devices_run.py`.
 
 from __future__ import annotations
 
+import os
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -334,3 +335,18 @@ def test_a_global_batch_is_dealt_evenly_or_refused() -> None:
         ConfigError, match=r"training.global_batch: expected a multiple of 2 \(devices\), got 7"
     ):
         two.local_batch(7)
+
+
+def test_what_bits_depend_on_is_told(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = Device("CPU:0", "its model", "", "CPU"), Device("GPU:0", "a card", "", "GPU:0")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    told = Devices(None, (cpu, gpu)).computed_on
+    assert told["processor"]
+    assert told["devices"] == "CPU, a card"
+    assert told["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    threads = tensorflow.config.threading.get_intra_op_parallelism_threads()
+    assert told["threads of an operation"] == str(threads or len(os.sched_getaffinity(0)))
+    if not threads:
+        monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
+        assert Devices(None, (cpu,)).computed_on["threads of an operation"] == "3"

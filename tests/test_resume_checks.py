@@ -32,6 +32,9 @@ from segmenter.sampler import Plan
 RECIPE = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
 
 
+MACHINE = {"processor": "one", "threads of an operation": "2"}
+
+
 def plan_of(last: int = 31, blocks: int = 1) -> Plan:
     rows = np.arange(32).reshape(4, 8)
     rows[-1, -1] = last
@@ -40,7 +43,7 @@ def plan_of(last: int = 31, blocks: int = 1) -> Plan:
 
 def save(run: Path, step: int, plan: Plan | None = None, **changes: Any) -> Path:
     position = Position(step, step // 4, step % 4, 0.5)
-    facts = facts_array(RECIPE, plan or plan_of(), position, replicas=4)
+    facts = facts_array(RECIPE, plan or plan_of(), position, 4, MACHINE)
     if changes:
         facts = np.frombuffer(json.dumps({**json.loads(facts.tobytes()), **changes}).encode(), np.uint8)
     arrays = {"position": np.array(position, np.float64), META: facts}
@@ -59,6 +62,7 @@ def test_a_checkpoint_says_what_it_was_made_with(tmp_path: Path) -> None:
     assert facts is not None
     assert (facts.format, facts.seed, facts.epoch, facts.step, facts.planned_epoch) == (2, 0, 1, 2, 1)
     assert facts.replicas == 4
+    assert facts.computed_on == MACHINE
     assert {"tensorflow", "keras", "numpy", "coverage-segmenter"} <= facts.versions.keys()
     assert facts.versions["numpy"] == np.__version__
     assert recipe_from(facts.recipe, "test") == RECIPE
@@ -92,16 +96,52 @@ def test_a_position_beyond_the_plan_is_refused(tmp_path: Path) -> None:
 
 def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path, 6)
-    assert checkpoint_to_resume(tmp_path).warnings(4) == []
-    (line,) = checkpoint_to_resume(tmp_path).warnings(1)
+    assert checkpoint_to_resume(tmp_path).warnings(4, MACHINE) == []
+    (line,) = checkpoint_to_resume(tmp_path).warnings(1, MACHINE)
     assert line.startswith(f"warning: {path.name}: made on 4 devices, this is 1: ")
     before = resume._versions()
     monkeypatch.setattr(resume, "_versions", lambda: {**before, "numpy": "3.0.0"})
     checkpoint = checkpoint_to_resume(tmp_path)
-    (line,) = checkpoint.warnings(4)
+    (line,) = checkpoint.warnings(4, MACHINE)
     assert line.endswith(f"the bits of what follows may differ: numpy {np.__version__} → 3.0.0")
     with pytest.raises(CheckpointError, match=rf"\(numpy {np.__version__} → 3.0.0\)"):
         checkpoint.check_plan(plan_of(last=30))
+
+
+def test_another_computation_is_a_warning(tmp_path: Path) -> None:
+    """The number of threads, the processor: sums have another order, and so other bits."""
+    path = save(tmp_path, 6)
+    (line,) = checkpoint_to_resume(tmp_path).warnings(4, {**MACHINE, "threads of an operation": "8"})
+    assert line == (
+        f"warning: {path.name}: computed otherwise, the bits of what follows may differ: "
+        "threads of an operation 2 → 8"
+    )
+    save(tmp_path, 6, computed_on={})  # as of an older program
+    assert checkpoint_to_resume(tmp_path).warnings(4, MACHINE) == []
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "model", "felt"),
+    [
+        (1, {"dropout": 0.1}, ""),
+        (2, {"normalisation": "none"}, ""),
+        (2, {}, "BatchNorm's statistics differ"),
+        (2, {"normalisation": "none", "dropout": 0.1}, "dropout's masks differ"),
+        (4, {"dropout": 0.1}, "BatchNorm's statistics and dropout's masks differ"),
+    ],
+)
+def test_micro_batches_on_other_devices_are_another_training(
+    tmp_path: Path, accumulate: int, model: dict[str, Any], felt: str
+) -> None:
+    """Each holds a part of every device's tiles: on more devices, of other tiles."""
+    known = RECIPE.model_dump(mode="json")
+    known["training"]["accumulate"] = accumulate
+    known["model"] |= model
+    save(tmp_path, 6, recipe=known)
+    (line,) = checkpoint_to_resume(tmp_path).warnings(1, MACHINE)
+    assert ("the same but for rounding and" in line) == (not felt)
+    assert line.endswith(felt)
+    assert ("another training" in line) == bool(felt)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
@@ -117,7 +157,7 @@ def test_an_older_file_goes_on_unchecked(tmp_path: Path) -> None:
     assert checkpoint.position == Position(6, 1, 2, 0.5)
     assert checkpoint.facts is None
     checkpoint.check_plan(plan_of(last=30))
-    assert checkpoint.warnings(1) == []
+    assert checkpoint.warnings(1, MACHINE) == []
 
 
 def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from test_resume_checks import RECIPE, save
+from test_resume_checks import MACHINE, RECIPE, save
 
 from segmenter.checkpoint import BEST, Run, checkpoints
 from segmenter.errors import CheckpointError
@@ -34,7 +34,7 @@ class Trainer:
 
     def __init__(self, run: Run, refuses: bool = False) -> None:
         self.run, self.refuses, self.steps = run, refuses, 40
-        self.devices = SimpleNamespace(replicas=4, computed_on={})
+        self.devices = SimpleNamespace(replicas=4, computed_on=MACHINE)
         self.position: Any = None
         self.log_at_rewind = ""
 
