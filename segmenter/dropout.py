@@ -28,8 +28,10 @@ class GlobalDropout(keras.layers.Layer):
     part of the batch, are those of one device with the whole batch, in every precision; they go by the place
     in the batch, which `sampling.per_replica` may change with R. Where the parts are not equally large,
     images of two replicas may have the same mask. Each call in training draws a mask of its own, also those
-    for the micro-batches of one step. XLA has other numbers than TensorFlow for the same key and counter:
-    compiled by it, a run repeats itself, and no other.
+    for the micro-batches of one step: there the place is the one in the micro-batch, which is a part of each
+    replica's images, so that with R replicas a mask falls on other images than with one. XLA has
+    other numbers than TensorFlow for the same key and counter: compiled by it, a run repeats itself, and no
+    other.
 
     Args:
         rate: share of the inputs to drop, in [0, 1).

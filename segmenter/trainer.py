@@ -293,7 +293,7 @@ class Trainer:
         if scores.miou > self.position.best_miou:
             self.position.best_miou = scores.miou
             scores.write(self.run.path / "best_scores.json")
-            save_arrays(self.run.path / "best.npz", self._arrays())
+            save_arrays(self.run.path / checkpoint.BEST, self._arrays())
 
 
 def keras_seed(seed: int) -> None:
