@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def spreads(scores: Scores) -> dict[str, float | bool]:
-    """The spreads in points of mIoU, each the largest there is, and whether devices matter no more than seeds.
+    """The spreads in points of mIoU, each the largest there is; whether devices matter no more than seeds.
 
     The first comparison is the strict one, of single runs; the second that of the means over the seeds.
     """
