@@ -1,7 +1,8 @@
 """How many images a second do 1, 2, … N GPUs train, and what share of N times one is that?
 
-The steps of the program, the recipe's model and loss and a synthetic batch that stays on the devices:
-what is left out is the input, which `pipeline` measures. Each device gets as many images, however many
+The steps of the program, the recipe's model and loss and a synthetic batch that stays on the devices, one
+device being the baseline with the same layers, `SyncBatchNorm` too, as the trainer has them: what is left out
+is the input, which `pipeline` measures. Each device gets as many images, however many
 devices there are, and each number of devices a process of its own.
 
 On a machine without a GPU it says so and ends; `--logical` tries the code on logical CPU devices, whose
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from segmenter.config import load_recipe
 from segmenter.schema import DistributionConfig, LossConfig, ModelConfig, TrainingConfig
@@ -97,8 +98,16 @@ def _in_this_process(given: argparse.Namespace, count: int, precision: str) -> f
     training = training.model_copy(update={"precision": precision, "global_batch": count * given.local})
     logical = count if given.logical else None
     load_tensorflow(logical)
-    chosen = DistributionConfig() if logical else DistributionConfig(devices=tuple(range(count)))
-    return rate_of(make_devices(chosen, logical), model, loss, training, given.side, given.calls)
+    devices = make_devices(distribution(count, logical is not None), logical)
+    return rate_of(devices, model, loss, training, given.side, given.calls)
+
+
+def distribution(count: int, logical: bool) -> DistributionConfig:
+    """The recipe's section for the first so many GPUs, or for all logical CPU devices there are."""
+    if logical:
+        return DistributionConfig()
+    strategy: Literal["one_device", "mirrored"] = "one_device" if count == 1 else "mirrored"
+    return DistributionConfig(strategy=strategy, devices=tuple(range(count)))
 
 
 def _steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
@@ -109,8 +118,7 @@ def _steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: Tr
     from segmenter.steps import StepParts, make_steps
 
     with devices.strategy.scope():
-        several = devices.replicas > 1
-        model = build_model(config, BANDS, CLASSES, dtype=training.precision, synchronised=several)
+        model = build_model(config, BANDS, CLASSES, dtype=training.precision, synchronised=True)
         optimiser = build_optimiser(training, model, 10_000)
     share = segmentation_loss(loss, None, training.global_batch)
     normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)

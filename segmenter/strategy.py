@@ -122,7 +122,7 @@ def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
 
 
 def _strategy(config: DistributionConfig, names: list[str]) -> Any:
-    """The strategy over devices by name. One replica needs no mirroring, and Keras' plain BatchNorm there."""
+    """The strategy over devices by name. One replica needs no mirroring; the layers are the same there."""
     import tensorflow as tf
 
     if len(names) == 1:

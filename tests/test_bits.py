@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.equivalence_matrix import strategy_of
 from segmenter.config import load_recipe
 from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERY_TERM = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")
+WEIGHTS = (1.0, 2.0, 0.5, 1.0, 3.0, 1.5)
 SUM = LossConfig(**dict.fromkeys(EVERY_TERM, 0.5), label_smoothing=0.1)
 
 
 def step_of(model: ModelConfig, loss: LossConfig, *, plain_norm: bool = False) -> Any:
     """A compiled step on one device, of the demo's optimiser."""
-    import tensorflow as tf
+    from segmenter.steps import make_step
 
+    return make_step(parts_of(model, loss, plain_norm=plain_norm))
+
+
+def parts_of(
+    model: ModelConfig, loss: LossConfig, replicas: int = 1, *, plain_norm: bool = False, accumulate: int = 1
+) -> Any:
+    """What a step is made of."""
     from segmenter.losses import segmentation_loss
     from segmenter.model import build_model
     from segmenter.normalisation import Normalisation
     from segmenter.optimisers import build_optimiser
-    from segmenter.steps import StepParts, make_step
+    from segmenter.steps import StepParts
 
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    strategy = strategy_of(replicas)
     with strategy.scope():
         net = build_model(model, 3, 6, synchronised=not plain_norm)
         optimiser = build_optimiser(TrainingConfig(clip_norm=1.0), net, 100)
-    share = segmentation_loss(loss, (1.0, 2.0, 0.5, 1.0, 3.0, 1.5), 16)
-    return make_step(
-        StepParts(strategy, net, optimiser, share, Normalisation.of([120.0] * 3, [60.0] * 3), 32)
-    )
+    share = segmentation_loss(loss, WEIGHTS, 16)
+    plain = Normalisation.of([120.0] * 3, [60.0] * 3)
+    return StepParts(strategy, net, optimiser, share, plain, 32, accumulate)
+
+
+def dealt(content: tuple[Any, ...], strategy: Any) -> Any:
+    """A batch with each replica's part of it on its device."""
+    from segmenter.strategy import Devices
+
+    names = [SimpleNamespace(name=f"CPU:{i}") for i in range(strategy.num_replicas_in_sync)]
+    return Devices(strategy, tuple(names)).dealt(tuple(map(np.asarray, content)))  # type: ignore[arg-type]
 
 
 def batch(side: int, images: int = 16) -> tuple[Any, Any, Any]:
@@ -47,11 +63,12 @@ def batch(side: int, images: int = 16) -> tuple[Any, Any, Any]:
     )
 
 
-def wide_sums(step: Any, side: int = 32) -> list[str]:
+def wide_sums(step: Any, side: int = 32, strategy: Any = None) -> list[str]:
     """The sums of more than two tensors in a compiled step, which TensorFlow takes in any order."""
     import tensorflow as tf
 
-    graph = step.get_concrete_function(tuple(map(tf.constant, batch(side)))).graph.as_graph_def()
+    content = tuple(map(tf.constant, batch(side))) if strategy is None else dealt(batch(side), strategy)
+    graph = step.get_concrete_function(content).graph.as_graph_def()
     nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
     data = {n.name: [i for i in n.input if not i.startswith("^")] for n in nodes if n.op == "AddN"}
     return [name for name, inputs in data.items() if len(inputs) > 2]
@@ -77,6 +94,37 @@ def test_no_sum_depends_on_who_is_ready(tensorflow: ModuleType, loss: LossConfig
     assert len(wide_sums(step_of(small, loss, plain_norm=True))) == 10  # what Keras' BatchNorm leaves
 
 
+def test_no_sum_of_several_replicas_depends_on_who_is_ready(tensorflow: ModuleType) -> None:
+    from segmenter.steps import make_step
+
+    parts = parts_of(ModelConfig(depth=1, width=4, dropout=0.1), SUM, 2)
+    assert wide_sums(make_step(parts), strategy=parts.strategy) == []
+
+
+@pytest.mark.parametrize(("replicas", "accumulate"), [(4, 1), (2, 2)])
+def test_steps_over_replicas_and_micro_batches_give_the_same_bits_again(
+    tensorflow: ModuleType, replicas: int, accumulate: int
+) -> None:
+    """From the same state: all weights, moments, statistics and losses after three steps."""
+    from segmenter.steps import make_step
+
+    per_pixel = LossConfig(cross_entropy=1.0, dice=0.5, normalisation="per_pixel", class_weights=WEIGHTS)
+    parts = parts_of(ModelConfig(depth=1, width=4, dropout=0.1), per_pixel, replicas, accumulate=accumulate)
+    step, content = make_step(parts), dealt(batch(48), parts.strategy)
+    variables = [*parts.model.variables, *parts.optimiser.variables]
+    start = [v.numpy() for v in variables]
+
+    def run() -> list[bytes]:
+        for variable, value in zip(variables, start, strict=True):
+            variable.assign(value)
+        losses = [np.asarray(step(content)[0]).tobytes() for _ in range(3)]
+        return losses + [v.numpy().tobytes() for v in variables]
+
+    first = run()
+    assert all(run() == first for _ in range(6))
+    assert first[3:] != [value.tobytes() for value in start]
+
+
 def test_gradients_are_added_in_the_order_of_the_users(tensorflow: ModuleType) -> None:
     tf = tensorflow
     from segmenter.losses.total import in_order
@@ -98,7 +146,7 @@ def test_the_demos_model_gives_the_same_bits_again(tensorflow: ModuleType) -> No
 
     recipe = load_recipe(ROOT / "configs" / "demo.yaml")
     model = build_model(recipe.model, 3, 6, synchronised=True)
-    share = segmentation_loss(recipe.loss, (1.0, 2.0, 0.5, 1.0, 3.0, 1.5), 16)
+    share = segmentation_loss(recipe.loss, WEIGHTS, 16)
     image, _, label = batch(recipe.tiles.size)
     pixels = tf.constant(image, tf.float32) / 128 - 1
 

@@ -29,9 +29,12 @@ TOO_LARGE = 2.0**126
 
 
 class Training:
-    """A model of 16 bits with its optimiser and compiled step, on four replicas; momentum from rest."""
+    """A model of 16 bits with its optimiser and compiled step, on four replicas; momentum from rest.
 
-    def __init__(self, normalisation: str, wrapped: Any = None) -> None:
+    Each replica has as many images as micro-batches, by default one.
+    """
+
+    def __init__(self, normalisation: str, wrapped: Any = None, accumulate: int = 1) -> None:
         import keras
 
         from segmenter.losses import segmentation_loss
@@ -41,17 +44,20 @@ class Training:
         from segmenter.steps import StepParts, make_step
 
         keras.utils.set_random_seed(3)
-        self.strategy = strategy_of(REPLICAS)
+        self.strategy, self.images = strategy_of(REPLICAS), accumulate
+        batch = REPLICAS * accumulate
         config = ModelConfig(depth=1, width=2, normalisation=normalisation)
         training = TrainingConfig(
-            optimizer="sgd", precision="mixed_float16", schedule="constant", warmup=0, global_batch=REPLICAS
+            optimizer="sgd", precision="mixed_float16", schedule="constant", warmup=0, global_batch=batch
         )
         with self.strategy.scope():
             self.model = build_model(config, 3, CLASSES, dtype="mixed_float16", synchronised=True)
             self.optimiser = (wrapped or build_optimiser)(training, self.model, 10)
         plain = Normalisation.of([120.0] * 3, [60.0] * 3)
-        loss = segmentation_loss(LossConfig(), None, REPLICAS)
-        self.step = make_step(StepParts(self.strategy, self.model, self.optimiser, loss, plain, 1))
+        loss = segmentation_loss(LossConfig(), None, batch)
+        self.step = make_step(
+            StepParts(self.strategy, self.model, self.optimiser, loss, plain, 1, accumulate)
+        )
         self._start = [(v, v.numpy()) for v in (*self.model.variables, *self.optimiser.variables)]
 
     def restart(self, scale: float) -> None:
@@ -60,11 +66,11 @@ class Training:
         self.optimiser.dynamic_scale.assign(scale)
 
     def run(self, labelled: tuple[int, ...]) -> float:
-        """One step with one image a replica, of which only some replicas have labels; gives the loss."""
+        """One step, in which only the first image of some replicas has labels; gives the loss."""
         rng = np.random.default_rng(8)
-        image = rng.integers(0, 256, (REPLICAS, 1, SIDE, SIDE, 3), np.uint8)
-        label = np.full((REPLICAS, 1, SIDE, SIDE), IGNORE, np.uint8)
-        label[list(labelled)] = rng.integers(0, CLASSES, (len(labelled), 1, SIDE, SIDE))
+        image = rng.integers(0, 256, (REPLICAS, self.images, SIDE, SIDE, 3), np.uint8)
+        label = np.full((REPLICAS, self.images, SIDE, SIDE), IGNORE, np.uint8)
+        label[list(labelled), 0] = rng.integers(0, CLASSES, (len(labelled), SIDE, SIDE))
         return float(self.step(self._dealt(image, np.ones(label.shape, bool), label))[0])
 
     def _dealt(self, *parts: NDArray[Any]) -> Any:
@@ -89,15 +95,57 @@ def plain(tensorflow: ModuleType) -> Training:
     return Training("none")
 
 
+@pytest.fixture(scope="module")
+def in_micro_batches(tensorflow: ModuleType) -> Training:
+    """The same in two micro-batches, whose gradients are added up: labels, and overflow, are in the first."""
+    return Training("none", accumulate=2)
+
+
 @pytest.mark.parametrize("bad", range(REPLICAS))
 def test_an_overflow_on_one_replica_is_skipped_by_all(plain: Training, bad: int) -> None:
-    plain.restart(TOO_LARGE)
-    before = plain.weights()
-    assert math.isfinite(plain.run((bad,)))
-    assert all(np.array_equal(a, b) for a, b in zip(before, plain.weights(), strict=True))
-    assert int(plain.optimiser.inner_optimizer.iterations.numpy()) == 0
-    (scales,) = plain.copies([plain.optimiser.dynamic_scale])
-    assert [float(scale) for scale in scales] == [TOO_LARGE / 2] * REPLICAS
+    skipped_by_all(plain, bad)
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+def test_an_overflow_in_one_micro_batch_is_skipped_by_all(in_micro_batches: Training, bad: int) -> None:
+    skipped_by_all(in_micro_batches, bad)
+    before = in_micro_batches.weights()
+    in_micro_batches.optimiser.dynamic_scale.assign(SCALE)
+    in_micro_batches.run((bad,))  # nothing of it is left in the sums
+    assert all(np.isfinite(weight).all() for weight in in_micro_batches.weights())
+    assert any(not np.array_equal(a, b) for a, b in zip(before, in_micro_batches.weights(), strict=True))
+
+
+def skipped_by_all(training: Training, bad: int) -> None:
+    training.restart(TOO_LARGE)
+    before = training.weights()
+    assert math.isfinite(training.run((bad,)))
+    assert all(np.array_equal(a, b) for a, b in zip(before, training.weights(), strict=True))
+    assert int(training.optimiser.inner_optimizer.iterations.numpy()) == 0
+    assert scales(training) == [TOO_LARGE / 2] * REPLICAS
+
+
+def scales(training: Training) -> list[float]:
+    """The loss scale of each replica."""
+    (copies,) = training.copies([training.optimiser.dynamic_scale])
+    return [float(copy) for copy in copies]
+
+
+def test_the_loss_scale_grows_on_all_replicas_in_the_same_step(plain: Training) -> None:
+    """After so many steps without an overflow, counted once a step; an overflow starts the count anew."""
+    plain.restart(SCALE)
+    growth = plain.optimiser.dynamic_growth_steps
+    plain.optimiser.step_counter.assign(growth - 2)
+    found = []
+    for _ in range(3):
+        plain.run((1,))
+        found.append(scales(plain))
+    assert found == [[SCALE] * REPLICAS, [2 * SCALE] * REPLICAS, [2 * SCALE] * REPLICAS]
+    plain.optimiser.step_counter.assign(growth - 1)
+    plain.optimiser.dynamic_scale.assign(TOO_LARGE)
+    plain.run((3,))
+    assert scales(plain) == [TOO_LARGE / 2] * REPLICAS
+    assert [int(copy) for copy in plain.copies([plain.optimiser.step_counter])[0]] == [0] * REPLICAS
 
 
 def test_after_an_overflow_all_go_on_in_step(plain: Training) -> None:

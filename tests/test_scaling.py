@@ -13,13 +13,17 @@ import pytest
 
 from benchmarks import scaling
 from benchmarks.equivalence_matrix import strategy_of
+from segmenter.hardware import Device
 from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
 from segmenter.strategy import Devices
 
 TINY = ModelConfig(depth=1, width=2)
 
 
-def test_without_a_gpu_it_says_so(tensorflow: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scaling, "_gpus", lambda: 0)
     scaling.main([])
     assert json.loads(capsys.readouterr().out) == {
         "benchmark": "scaling",
@@ -48,6 +52,24 @@ def test_each_number_of_devices_is_a_process(
         "images_per_second": [10.0, 14.1, 17.3, 20.0],
         "efficiency": [1.0, 0.707, 0.577, 0.5],
     }
+
+
+@pytest.mark.parametrize(("count", "strategy"), [(1, "one_device"), *((n, "mirrored") for n in (2, 3, 4))])
+def test_on_gpus_it_takes_the_first_ones(
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, count: int, strategy: str
+) -> None:
+    """All that one process does up to its first operation, as on a machine with four GPUs."""
+    gpus = [Device(f"GPU:{i}", "made up", "", f"GPU:{i}") for i in range(4)]
+    made, measured = [], []
+    monkeypatch.setattr("segmenter.strategy.set_up_devices", lambda *_: gpus)
+    monkeypatch.setattr("segmenter.strategy._strategy", lambda config, names: made.append((config, names)))
+    monkeypatch.setattr(scaling, "rate_of", lambda *given: measured.append(given) or 7.0)
+    scaling.main(["--local", "3", "--one", str(count), "mixed_float16"])
+    ((config, names),), ((devices, _, _, training, *_),) = made, measured
+    assert (config.strategy, config.devices) == (strategy, tuple(range(count)))
+    assert names == [f"GPU:{i}" for i in range(count)]
+    assert devices.replicas == count
+    assert (training.global_batch, training.precision) == (3 * count, "mixed_float16")
 
 
 def test_the_rate_counts_the_images_of_all_devices(

@@ -24,6 +24,7 @@ PER_PIXEL = LossConfig(
 )
 PER_IMAGE = LossConfig(cross_entropy=1.0, focal=0.5, lovasz=0.5, class_weights=WEIGHTS)
 AVERAGE = 0.7
+SGD = TrainingConfig(global_batch=BATCH, optimizer="sgd", learning_rate=0.05, schedule="constant", warmup=0)
 
 
 def batches(steps: int) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
@@ -46,6 +47,7 @@ class Training:
         replicas: int = 1,
         dtype: str = "float64",
         average: float = 0.0,
+        training: TrainingConfig = SGD,
         **options: Any,
     ) -> None:
         import keras
@@ -58,16 +60,12 @@ class Training:
         from segmenter.strategy import Devices
 
         keras.utils.set_random_seed(1)
-        config = TrainingConfig(
-            global_batch=BATCH, optimizer="sgd", learning_rate=0.05, schedule="constant", warmup=0
-        )
         strategy = strategy_of(replicas)
         self.devices = Devices(strategy, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(replicas)))
-        synchronised = replicas > 1
         with strategy.scope():
-            self.model = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=synchronised)
-            self.optimiser = build_optimiser(config, self.model, 10)
-            other = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=synchronised)
+            self.model = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
+            self.optimiser = build_optimiser(training, self.model, 10)
+            other = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
         self.averaged = AveragedWeights(strategy, self.model, other, average) if average else None
         if isinstance(loss, LossConfig):
             weights = None if loss.class_weights == "none" else WEIGHTS
@@ -184,6 +182,31 @@ def test_a_batch_is_dealt_to_the_devices_that_compute(tensorflow: ModuleType) ->
         [[2 * r, 2 * r + 1], [8 + 2 * r, 9 + 2 * r]] for r in range(4)
     ]
     assert [part.device.rpartition("device:")[2] for part in parts] == [f"CPU:{r}" for r in range(4)]
+
+
+# --------------------------------------------------------------------------------- AdamW
+
+
+def test_adamw_computes_the_same_on_four_replicas(tensorflow: ModuleType) -> None:
+    """The default optimiser: its moments and its decay are those of one device."""
+    stack = batches(3)
+    adamw, plain = (
+        TrainingConfig(
+            global_batch=BATCH, learning_rate=0.01, schedule="constant", warmup=0, weight_decay=decay
+        )
+        for decay in (0.5, 0.0)
+    )
+    assert adamw.optimizer == "adamw"
+    one, four, without = (
+        Training(NORM, PER_IMAGE, replicas, training=config)
+        for config, replicas in ((adamw, 1), (adamw, 4), (plain, 1))
+    )
+    np.testing.assert_allclose(four.each(stack), one.each(stack), rtol=LIMIT)
+    without.each(stack)
+    assert difference(four.weights(), one.weights()) <= LIMIT
+    assert difference(without.weights(), one.weights()) > SEEN  # the decay did something
+    moments = [[v.numpy() for v in t.optimiser.variables if v.ndim] for t in (four, one)]
+    assert difference(*moments) <= LIMIT
 
 
 # --------------------------------------------------------------------------------- averaged weights
