@@ -55,7 +55,8 @@ def make_folder(folder: Path) -> None:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
-        _sync_names(made.parent)
+        with contextlib.suppress(PermissionError):  # a folder can be written to that cannot be read
+            _sync_names(made.parent)
 
 
 @contextlib.contextmanager
