@@ -4,137 +4,82 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, run_script
-from segmenter.geometry import Size, Window
+from segmenter.predict_options import parse, part_of
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
     from segmenter.inputs import Inputs
-    from segmenter.maps import MapJob, MapStyle, Outcome
+    from segmenter.journal import Journal
+    from segmenter.ledger import Ledger
+    from segmenter.map_files import MapStyle
+    from segmenter.map_jobs import MapJob
+    from segmenter.map_scores import Outcome, Scoring
+    from segmenter.predictor import Tiling
 
-_EPILOG = """\
-outputs
-  One map per input, DIR/STEM.tif: a tiled, compressed GeoTIFF with the CRS, transform and size of the input
-  (of the part, with --bbox or --window), class ids, colours and names of the classes. With a NAIC2020 run,
-  images without georeference give PNGs with the original codes. Inputs of the same stem get longer names.
-  A map appears when it is complete and checked; one that was there before is replaced in that moment.
 
-scores
-  --labels 'truth/{stem}.png' finds each image's label by the image's name without extension; {scene} is that
-  name without a trailing _RGB, _IRRG or _RGBIR, as in 'labels/{scene}_label_noBoundary.tif'. A pattern may
-  hold * and **, and must match one file per image. Writes DIR/scores.json and DIR/confusion.png.
-
-exit code
-  0 all done; 1 some inputs failed, the others are done; 2 wrong call; 130 interrupted.
-"""
+_SCORE_FILES = ("scores.json", "confusion.png")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Predict; gives the exit code."""
-    args = _parser().parse_args(arguments)
+    args = parse(arguments)
     _quiet_libraries()
     # TensorFlow, rasterio and matplotlib are imported once they are needed: --help answers at once.
     from segmenter.checkpoint import load_run
+    from segmenter.compute_options import settled_tiling
     from segmenter.inputs import check_pattern, find_inputs
+    from segmenter.journal import Journal
+    from segmenter.map_plan import check_outputs
+    from segmenter.map_scores import score_kept, write_scores
 
     # ------------------------------------------------------------------ what to predict, with what
     run = load_run(args.run)
     inputs = find_inputs(args.inputs)
     if args.labels is not None:
         check_pattern(args.labels, len(inputs.files))
-    _check_protocol(args, run)
+    scoring = _scoring(args, run)
     style = _style(args, run)
     jobs, failures = _plan(args, run, inputs, style)
-    _refuse_overwriting(jobs, inputs, args.output)
+    if args.mosaic and jobs:
+        _join(inputs, jobs, failures)
+    check_outputs(jobs, inputs, args.output, _SCORE_FILES if args.labels is not None else ())
     _warn_of_differences(run, jobs)
+    if not jobs or (failures and args.fail_fast):
+        return _report(failures)
     # -------------------------------------------------------------------------------- the maps
-    if jobs:
-        outcome = _map(args, run, style, jobs)
-        failures += [error for _, error in outcome.failed]
-        failures += [_not_scored(error) for _, error in outcome.unscored]
-        # ------------------------------------------------------------ the scores and the pictures
-        if outcome.scored:
-            _score(args, run, outcome)
+    journal = Journal(args.output)
+    tiling = settled_tiling(args, run, style.wanted, jobs, journal)
+    ledger = _ledger(args, run, style, tiling, journal)
+    kept, waiting = _sort(ledger, jobs, failures)
+    outcome = _map(args, run, style, tiling, ledger, kept, waiting)
+    failures += [error for _, error in outcome.failed]
+    failures += [outcome.stopped] if outcome.stopped else []
+    # -------------------------------------------------------------------- the scores and the pictures
+    score_kept(outcome, style)
+    failures += [_not_scored(error) for _, error in outcome.unscored]
+    try:
+        if outcome.scored and scoring is not None:
+            print(write_scores(outcome, scoring, args.output, run.recipe.name).table())
         if args.pictures:
-            from segmenter.pictures import draw_view
+            _draw(outcome, style)
+    except SegmenterError as error:  # the maps are there all the same
+        failures.append(error)
+    return _report(failures)
 
-            for job in outcome.written:
-                draw_view(job, style)
+
+def _report(failures: Sequence[SegmenterError]) -> int:
     for error in failures:
         print(f"error: {error}", file=sys.stderr)
     return EXIT_SOME_FAILED if failures else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="predict.py",
-        description="Class maps from images, with the model of a run directory.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory that train.py made")
-    parser.add_argument(
-        "inputs", metavar="INPUT", nargs="+", help="image, folder of images (not its subfolders) or glob"
-    )
-    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for the maps")
-    part = parser.add_mutually_exclusive_group()
-    part.add_argument(
-        "--bbox",
-        nargs=4,
-        type=float,
-        metavar=("LEFT", "BOTTOM", "RIGHT", "TOP"),
-        help="map only this box, in the coordinates of the input's CRS; inputs beside it are left out",
-    )
-    part.add_argument(
-        "--window", nargs=4, type=int, metavar=("ROW", "COL", "HEIGHT", "WIDTH"), help="map only these pixels"
-    )
-    parser.add_argument(
-        "--format", choices=("auto", "geotiff", "png"), default="auto", help="of the maps; see below"
-    )
-    parser.add_argument(
-        "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
-    )
-    parser.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
-    parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
-    parser.add_argument("--tile", metavar="PX", type=_positive, help="side of the model's window (recipe's)")
-    parser.add_argument("--batch", metavar="N", type=_positive, help="windows computed at once (recipe's)")
-    parser.add_argument(
-        "--max-pixels",
-        metavar="N",
-        type=_positive,
-        help="refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
-    )
-    scores = parser.add_argument_group("scores")
-    scores.add_argument("--labels", metavar="PATTERN", help="score the maps with these labels; see below")
-    scores.add_argument(
-        "--label-kind", choices=("full", "eroded"), help="what these labels are (those it trained on)"
-    )
-    scores.add_argument("--protocol", metavar="NAME", help="a published protocol: potsdam-6 or potsdam-5")
-    scores.add_argument(
-        "--split-name", metavar="NAME", default="unstated", help="what is scored, for the record: test, …"
-    )
-    return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
-    return value
-
-
-def _bands(text: str) -> tuple[int, ...]:
-    return tuple(_positive(band) for band in text.split(","))
 
 
 def _quiet_libraries() -> None:
@@ -143,9 +88,25 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
-def _style(args: argparse.Namespace, run: Run) -> MapStyle:
-    from segmenter.maps import MapStyle
+def _scoring(args: argparse.Namespace, run: Run) -> Scoring | None:
+    """How the maps are scored; what does not fit is refused before hours are spent."""
+    if args.labels is None:
+        if args.protocol or args.label_kind:
+            raise DatasetError("--protocol and --label-kind say how to score: they need --labels")
+        return None
+    from segmenter.map_scores import Scoring
 
+    return Scoring(
+        run.classes, args.label_kind or run.labels, args.split_name, args.protocol, args.symmetries
+    )
+
+
+def _style(args: argparse.Namespace, run: Run) -> MapStyle:
+    from segmenter.map_files import MapStyle
+    from segmenter.predictor import Wanted
+
+    if args.cog and args.format == "png":
+        raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
     return MapStyle(
         classes=run.classes,
         folder=args.output,
@@ -153,6 +114,9 @@ def _style(args: argparse.Namespace, run: Run) -> MapStyle:
         nodata=args.nodata,
         codes_by_default=run.recipe.dataset.kind == "naic2020",
         tags={"RUN": run.recipe.name},
+        wanted=Wanted(confidence=args.confidence, probabilities=args.probabilities),
+        cog=args.cog,
+        quicklook=args.quicklook,
     )
 
 
@@ -163,10 +127,13 @@ def _plan(
     from tqdm import tqdm
 
     from segmenter.inputs import output_names
-    from segmenter.maps import MapJob, Request, plan_maps
+    from segmenter.map_jobs import MapJob, Request
+    from segmenter.map_plan import plan_maps
+    from segmenter.raster import check_drivers
 
-    part = _part(args)
-    request = Request(args.bands or run.bands, run.band_count, part, args.max_pixels)
+    check_drivers(args.drivers)
+    part = part_of(args)
+    request = Request(args.bands or run.bands, run.band_count, part, args.max_pixels, args.drivers)
     plans = plan_maps(output_names(inputs.files), request, style, args.labels)
     jobs: list[MapJob] = []
     failures: list[SegmenterError] = []
@@ -188,120 +155,127 @@ def _plan(
     return jobs, failures
 
 
-def _part(args: argparse.Namespace) -> Any:
-    from segmenter.maps import Bounds
-
-    if args.window is not None:
-        row, col, height, width = args.window
-        if min(row, col) < 0 or min(height, width) < 1:
-            raise DatasetError(f"--window: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got {args.window}")
-        return Window(row, col, height, width)
-    if args.bbox is None:
-        return None
-    left, bottom, right, top = args.bbox
-    if not (left < right and bottom < top and all(map(math.isfinite, args.bbox))):
-        raise DatasetError(f"--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got {args.bbox}")
-    return Bounds(left, bottom, right, top)
-
-
-def _refuse_overwriting(jobs: Sequence[MapJob], inputs: Inputs, output: Path) -> None:
-    """No map may replace an image or a label, and a second call must not take maps for images."""
-    if any(folder.resolve() == output.resolve() for folder in inputs.folders):
-        raise DatasetError(f"--output {output}: expected another folder than that of the inputs")
-    kept = {path.resolve() for path in inputs.files}
-    kept |= {job.label.resolve() for job in jobs if job.label is not None}
-    for job in jobs:
-        if job.output.resolve() in kept:
-            raise DatasetError(
-                f"--output {output}: {job.output} would replace an input; choose another folder"
-            )
-
-
 def _warn_of_differences(run: Run, jobs: Sequence[MapJob]) -> None:
     """One line for each way in which inputs differ from what the model has seen."""
-    notes: Counter[str] = Counter()
-    first: dict[str, Path] = {}
+    from segmenter.map_plan import differences
+
+    for line in _grouped((note, job.info.path) for job in jobs for note in differences(run, job)):
+        print(f"warning: {line}", file=sys.stderr)
+
+
+def _grouped(notes: Iterable[tuple[str, Path]]) -> list[str]:
+    """One line for each note, with the first file that it is about and how many more there are."""
+    paths: dict[str, list[Path]] = {}
+    for note, path in notes:
+        paths.setdefault(note, []).append(path)
+    more = {note: f" and {len(files) - 1} more" if len(files) > 1 else "" for note, files in paths.items()}
+    return [f"{files[0]}{more[note]}: {note}" for note, files in paths.items()]
+
+
+def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterError]) -> None:
+    """Let the windows of all jobs look over the borders of their files, also into those beside a box."""
+    from segmenter.mosaic import Mosaic
+
+    if failures:
+        raise DatasetError(f"--mosaic: expected inputs that can all be read; {failures[0]}")
+    mosaic = Mosaic(inputs.files, jobs[0].request.open)
     for job in jobs:
-        for note in _differences(run, job):
-            notes[note] += 1
-            first.setdefault(note, job.info.path)
-    for note, count in notes.items():
-        more = f" and {count - 1} more" if count > 1 else ""
-        print(f"warning: {first[note]}{more}: {note}", file=sys.stderr)
+        job.mosaic = mosaic
 
 
-def _differences(run: Run, job: MapJob) -> list[str]:
-    found = []
-    if job.info.dtype != run.dtype:
-        found.append(f"values are {job.info.dtype}, the model was trained on {run.dtype}")
-    mine, theirs = job.info.metres_per_pixel, run.metres_per_pixel
-    if mine and theirs and not theirs / 2 <= mine <= theirs * 2:
-        found.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m")
-    if job.output.suffix == ".png" and job.info.georeferenced:
-        found.append("its georeference is lost in a PNG; --format geotiff keeps it")
-    return found
+def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling, journal: Journal) -> Ledger:
+    from segmenter.compute_options import computing_options
+    from segmenter.ledger import Ledger, neighbour_facts
+
+    how = {"bands": args.bands and list(args.bands), **computing_options(args, tiling)}
+
+    def options(job: MapJob) -> dict[str, Any]:
+        part = job.part
+        around = {} if job.mosaic is None else {"mosaic": neighbour_facts(job, tiling)}
+        return {"part": [part.row, part.col, part.height, part.width], **style.options(job), **how, **around}
+
+    facts = {"name": run.recipe.name, "model": run.checksum()}
+    return Ledger(journal, facts, options, redo=args.redo)
 
 
-def _map(args: argparse.Namespace, run: Run, style: MapStyle, jobs: Sequence[MapJob]) -> Outcome:
+def _sort(
+    ledger: Ledger, jobs: Sequence[MapJob], failures: list[SegmenterError]
+) -> tuple[list[MapJob], list[MapJob]]:
+    """Jobs whose maps are finished and whole, and those to be done, with a line for each reason."""
     from tqdm import tqdm
 
-    from segmenter.maps import window_for, write_maps
-    from segmenter.predictor import Tiling
-    from segmenter.raster import remove_leftovers
+    kept: list[MapJob] = []
+    waiting: list[MapJob] = []
+    notes: list[tuple[str, Path]] = []
+    if ledger.journal.damaged:
+        print(f"{ledger.journal.path}: {ledger.journal.damaged} damaged lines are left out of account")
+    few = len(jobs) < 1000 and sum(job.part.size.pixels for job in jobs) < 1e9
+    for job in tqdm(jobs, "finished maps", unit="file", disable=few or None):
+        try:
+            reason = ledger.unfinished(job)
+        except SegmenterError as error:
+            failures.append(error)
+            continue
+        (kept if reason is None else waiting).append(job)
+        if reason:
+            notes.append((f"made anew: {reason}", job.output))
+    for line in _grouped(notes):
+        print(line)
+    if kept:
+        print(f"{len(kept)} of {len(jobs)} maps are finished and unchanged")
+    return kept, waiting
 
-    usual, network = run.recipe.prediction.window, run.network
-    window = Size(args.tile, args.tile) if args.tile else window_for(usual, network.radius, network.stride)
-    if not args.tile and window.height >= usual + network.stride:
-        print(f"windows of {window} pixels: {usual} are too few for the model's halo of {network.radius}")
-    tiling = Tiling(window, network.radius, network.stride, args.batch or run.recipe.prediction.batch)
-    predict = run.predictor()
+
+def _map(
+    args: argparse.Namespace,
+    run: Run,
+    style: MapStyle,
+    tiling: Tiling,
+    ledger: Ledger,
+    kept: list[MapJob],
+    waiting: Sequence[MapJob],
+) -> Outcome:
+    from tqdm import tqdm
+
+    from segmenter.map_scores import Outcome
+    from segmenter.maps import Progress, write_maps
+    from segmenter.raster import quiet_libtiff, remove_leftovers
+    from segmenter.scores import ConfusionMatrix
+
+    if not waiting:
+        return Outcome(ConfusionMatrix(run.classes), kept=kept)
+    predict = run.predictor(style.wanted, symmetries=args.symmetries)
+    quiet_libtiff()
     made = not args.output.exists()
     if not made:
         remove_leftovers(args.output)
-    pixels, start = sum(job.part.size.pixels for job in jobs), time.perf_counter()
+    there, start = sum(job.part.size.pixels for job in kept), time.perf_counter()
+    pixels = there + sum(job.part.size.pixels for job in waiting)
     try:
-        with tqdm(total=pixels, unit="pixel", unit_scale=True, disable=None) as bar:
-            outcome = write_maps(jobs, tiling, predict, style, bar)
+        with tqdm(total=pixels, initial=there, unit="pixel", unit_scale=True, disable=None) as bar:
+            outcome = write_maps(
+                waiting, tiling, predict, style, ledger, progress=Progress(bar), fail_fast=args.fail_fast
+            )
     finally:
         if made and args.output.is_dir() and not any(args.output.iterdir()):
             args.output.rmdir()
     done = sum(job.part.size.pixels for job in outcome.written) / 1e6
     rate = done / (time.perf_counter() - start)
+    for warning in outcome.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if outcome.written:
         maps = f"{len(outcome.written)} map{'s' * (len(outcome.written) > 1)}"
         print(f"{maps} in {args.output}: {done:.1f} Mpixel, {rate:.2f} Mpixel/s")
+    outcome.kept += kept
     return outcome
 
 
-def _check_protocol(args: argparse.Namespace, run: Run) -> None:
-    """Refuse a protocol that does not fit before hours are spent."""
-    if args.labels is None and (args.protocol or args.label_kind):
-        raise DatasetError("--protocol and --label-kind say how to score: they need --labels")
-    if args.labels is not None:
-        from segmenter.scores import ConfusionMatrix
+def _draw(outcome: Outcome, style: MapStyle) -> None:
+    """Pictures of the maps; of those that were there only where there is none."""
+    from segmenter.pictures import draw_view, view_path
 
-        ConfusionMatrix(run.classes).scores(_protocol(args, run, ()))
-
-
-def _protocol(args: argparse.Namespace, run: Run, scenes: Sequence[str]) -> Any:
-    from segmenter.scores import Protocol
-
-    kind = args.label_kind or run.labels
-    if args.protocol:
-        return Protocol.published(args.protocol, labels=kind, split=args.split_name, scenes=scenes)
-    return Protocol(tuple(run.classes.names), kind, args.split_name, scenes=tuple(scenes))
-
-
-def _score(args: argparse.Namespace, run: Run, outcome: Outcome) -> None:
-    """Table, JSON and picture of the maps that have a label."""
-    from segmenter.figures import confusion_figure
-
-    assert outcome.confusion is not None
-    protocol = _protocol(args, run, [job.name for job in outcome.scored])
-    scores = outcome.confusion.scores(protocol)
-    print(scores.table())
-    scores.write(args.output / "scores.json")
-    confusion_figure(scores, args.output / "confusion.png", f"{run.recipe.name}: {protocol}")
+    for job in [*outcome.written, *(job for job in outcome.kept if not view_path(job).exists())]:
+        draw_view(job, style)
 
 
 def _not_scored(error: SegmenterError) -> SegmenterError:

@@ -72,17 +72,19 @@ def main() -> int:
 
     # -------------------------------------------------------------------------------- training
     from segmenter.session import start_training
+    from segmenter.stopping import enduring_output
 
-    return start_training(
-        recipe,
-        dataset,
-        tiles,
-        devices,
-        run_path,
-        checkpoint=checkpoint,
-        init_from=arguments.init_from,
-        profile=arguments.profile,
-    )
+    with enduring_output():
+        return start_training(
+            recipe,
+            dataset,
+            tiles,
+            devices,
+            run_path,
+            checkpoint=checkpoint,
+            init_from=arguments.init_from,
+            profile=arguments.profile,
+        )
 
 
 def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:

@@ -26,6 +26,10 @@ def main() -> int:
             ["benchmarks.four_gpus"],
             ["benchmarks.scaling"],
             ["benchmarks.planning"],
+            ["benchmarks.prediction"],
+            # 20,000 pixels wide and 100,000 high in full: python -m benchmarks.prediction_memory
+            ["benchmarks.prediction_memory", "--width", "4000", "--heights", "4000", "20000"],
+            ["benchmarks.seams"],
             # Half an hour in full: python -m benchmarks.coverage_help; python -m benchmarks.devices_and_seeds
             ["benchmarks.coverage_help", "--quick"],
         ]

@@ -311,7 +311,7 @@ class _Judge:
                 windows = [(int(data.validation.scene_N[i]), data.validation.window(int(i))) for i in tiles]
                 read = [data.validation_store.read(scene, window) for scene, window in windows]
                 image, valid, label = (np.stack(parts) for parts in zip(*read, strict=True))
-                part.add(label, self._predict(image, valid))
+                part.add(label, self._predict(image, valid).ids)
             for _ in range(times):
                 total.merge(part)
         protocol = validation_protocol(data.dataset)

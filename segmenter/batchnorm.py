@@ -96,7 +96,8 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
     def _follow(self, moving: Any, value: Any, count: Any) -> None:
         before = tf.cast(moving, value.dtype)
         after = before * self.momentum + value * (1.0 - self.momentum)
-        moving.assign(tf.where(count > 0, after, before))
+        # A batch that overflows is skipped by the loss scale, and must not stay in the statistics for good.
+        moving.assign(tf.where((count > 0) & tf.math.is_finite(value), after, before))
 
     def _mask_like(self, inputs: Any, mask: Any) -> Any:
         """A mask in the shape of the inputs with one channel."""

@@ -12,13 +12,14 @@ Arrays are kept as .npz with a SHA-256 (`array_file`): a damaged file is told fr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,9 @@ from segmenter.labels import ClassMap
 from segmenter.network import NetworkGeometry
 from segmenter.normalisation import Normalisation
 from segmenter.schema import Recipe
+
+if TYPE_CHECKING:
+    from segmenter.prediction import Wanted
 
 _FORMAT = 1
 _STEP = re.compile(r"step-(\d+)\.npz")
@@ -50,7 +54,7 @@ class Run:
         normalisation: of the bands.
         metres_per_pixel: of the training images; None where they are not georeferenced.
         labels: whether it learned from full or eroded labels.
-        network: stride and receptive-field radius.
+        network: stride, receptive-field radius and memory.
         tiles: fingerprint of the training tiles, on which the plans depend; empty: not known.
         planned_replicas: devices that each step's classes were planned for, one by one; 1: for the step.
     """
@@ -85,7 +89,7 @@ class Run:
             "normalisation": self.normalisation.to_dict(),
             "metres_per_pixel": self.metres_per_pixel,
             "labels": self.labels,
-            "network": {"stride": self.network.stride, "radius": self.network.radius},
+            "network": asdict(self.network),
             "tiles": self.tiles,
             "planned_replicas": self.planned_replicas,
         }
@@ -103,6 +107,21 @@ class Run:
             return best
         return newest_checkpoint(self.path)
 
+    def checksum(self) -> str:
+        """SHA-256 of all that its predictions depend on: weights, model, bands, normalisation, classes.
+
+        Raises:
+            CheckpointError: there are no weights, or they cannot be read.
+        """
+        total = hashlib.sha256(self.recipe.model.model_dump_json().encode())
+        for path in (self.path / "run.json", self.weights_file()):
+            try:
+                with path.open("rb") as file:
+                    total.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise CheckpointError(f"{path}: cannot read it: {error.strerror}") from None
+        return total.hexdigest()
+
     def weights(self) -> Arrays:
         """The arrays of the best checkpoint, else of the newest.
 
@@ -117,10 +136,14 @@ class Run:
             other = f"to use the newest whole one, {whole}, rename it" if whole else "no other is whole"
             raise DamagedCheckpointError(f"{error}; {other}") from None
 
-    def predictor(self) -> Any:
-        """The compiled model as a function (image (B, H, W, C), valid (B, H, W)) → class ids (B, H, W) uint8.
+    def predictor(self, wanted: Wanted | None = None, symmetries: str = "none") -> Any:
+        """The compiled model on every GPU, as an `inference.PredictFunction` or several of them.
 
         Imports TensorFlow.
+
+        Args:
+            wanted: beside class ids.
+            symmetries: over which it averages: none, flips or all (eight).
 
         Raises:
             CheckpointError: no checkpoint, a damaged one, or one of another model.
@@ -130,14 +153,18 @@ class Run:
 
         load_tensorflow()
         let_memory_grow()
-        from segmenter.inference import predict_function
+        from segmenter.inference import on_all_gpus, predict_function
         from segmenter.model import build_model
 
-        arrays = self.weights()
-        with memory_errors("loading the model", "is another program using the GPU?"):
+        arrays = learned_weights(self.weights())
+
+        def build() -> Any:
             model = build_model(self.recipe.model, self.band_count, len(self.classes))
-            assign_weights(model, learned_weights(arrays), "model", predicting=True)
-        return predict_function(model, self.normalisation)
+            assign_weights(model, arrays, "model", predicting=True)
+            return predict_function(model, self.normalisation, wanted, symmetries)
+
+        with memory_errors("loading the model", "is another program using the GPU?"):
+            return on_all_gpus(build)
 
 
 def load_run(path: Path) -> Run:

@@ -12,6 +12,8 @@ from typing import Any
 _AHEAD = 1
 """Calls' batches that wait on the devices, beside the one that is computed with: memory is dear there."""
 _POLL_SECONDS = 0.1
+_PATIENCE = 10.0
+"""Seconds that the end waits for a file; a disk that does not answer must not keep a program from ending."""
 
 
 class Feeder:
@@ -23,8 +25,14 @@ class Feeder:
         waited: seconds that the taking side has waited for batches.
     """
 
-    def __init__(self, batches: Iterable[Any], to_devices: Callable[[Any], Any]) -> None:
-        self._batches, self._to_devices = batches, to_devices
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        to_devices: Callable[[Any], Any],
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`given_up` says whether the taking side need not wait any longer; the batches then end."""
+        self._batches, self._to_devices, self._given_up = batches, to_devices, given_up
         self._queue: queue.Queue[Any] = queue.Queue(_AHEAD)
         self._stop = threading.Event()
         self.waited = 0.0
@@ -35,7 +43,7 @@ class Feeder:
         """The batches on the devices; an error of the thread is raised here."""
         while True:
             started = time.perf_counter()
-            item = self._queue.get()
+            item = self._take()
             self.waited += time.perf_counter() - started
             if isinstance(item, _End):
                 if item.error is not None:
@@ -43,10 +51,18 @@ class Feeder:
                 return
             yield item
 
+    def _take(self) -> Any:
+        while True:
+            try:
+                return self._queue.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if self._given_up():
+                    return _End()
+
     def close(self) -> None:
         """Stop; returns when the thread has let go of its files."""
         self._stop.set()
-        self._thread.join()
+        self._thread.join(_PATIENCE)
 
     def _run(self) -> None:
         try:

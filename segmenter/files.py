@@ -1,4 +1,4 @@
-"""Writing small files whole: law 8, *nothing half-written is ever visible*."""
+"""Writing small files whole (law 8, *nothing half-written is ever visible*), and what files need besides."""
 
 from __future__ import annotations
 
@@ -46,6 +46,16 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
         aside.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """The number of a file opened with `os.open`'s flags; a link in its place is not followed but refused."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def _sync_names(folder: Path) -> None:
     """Bring a folder's names to the disk: a rename is only in memory until then."""
     handle = os.open(folder, os.O_RDONLY)
@@ -54,6 +64,12 @@ def _sync_names(folder: Path) -> None:
             os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
+    with opened(path, os.O_RDONLY) as handle:
+        os.fsync(handle)
 
 
 @contextlib.contextmanager

@@ -231,6 +231,16 @@ def cards_listed() -> int:
     return len(_ask_driver())
 
 
+def smallest_card() -> int | None:
+    """Bytes of the smallest GPU that TensorFlow may use; None without one.
+
+    Told without starting TensorFlow: by the driver, and by CUDA_VISIBLE_DEVICES where that hides all.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+        return None
+    return min((size for _, size in _ask_driver()), default=None)
+
+
 def _card_memory() -> dict[str, int]:
     """Bytes of each model of GPU; a model that comes with several sizes is left out.
 

@@ -51,6 +51,8 @@ def find_inputs(given: Sequence[str]) -> Inputs:
 def _matches(text: str) -> list[Path]:
     if Path(text).exists():  # a file may be called image[1].tif
         return [Path(text)]
+    if text.startswith("/vsi") or "://" in text:
+        raise DatasetError(f"{text}: expected a local file, GDAL's own paths are not opened")
     found = [Path(name) for name in sorted(glob.glob(text, recursive=True))]
     if not found:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"

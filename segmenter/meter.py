@@ -39,8 +39,9 @@ class Meter:
         overflows: steps in a row whose loss may be not finite.
         bar: tqdm's.
         log: takes (step, values) for a line of the log.
-        rate_at: the learning rate after a number of steps.
+        rate_at: the learning rate of a step, from 1.
         drawn: what the loader has drawn so far.
+        compiled: the first call of the epoch has not to be compiled, and is part of the rate.
     """
 
     plan: Plan
@@ -53,6 +54,7 @@ class Meter:
     log: Callable[[int, dict[str, Any]], None]
     rate_at: Callable[[int], float]
     drawn: Callable[[], DrawCounts]
+    compiled: bool = False
     short_steps: int = 0
     _pending: tuple[int, Any, float] | None = None
     _last: int = 0
@@ -68,6 +70,8 @@ class Meter:
 
     def __post_init__(self) -> None:
         self._drawn_before = self.drawn()
+        if self.compiled:
+            self._started = time.perf_counter()
 
     # -------------------------------------------------------------------------------- what comes in
 
@@ -92,7 +96,7 @@ class Meter:
         first, (losses, held), waited = self._pending
         self._pending = None
         losses, held = np.asarray(losses), np.asarray(held)
-        self._timed += len(losses) if self._calls else 0
+        self._timed += len(losses) if self._calls or self.compiled else 0
         self._calls += 1
         self._waited = waited - self._waited_before
         for step, (loss, held_2K) in enumerate(zip(losses, held, strict=True), first):

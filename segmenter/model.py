@@ -13,7 +13,7 @@ import keras
 
 from segmenter.batchnorm import SyncBatchNorm
 from segmenter.dropout import GlobalDropout
-from segmenter.network import NetworkGeometry, geometry_of
+from segmenter.network import NetworkGeometry, describe
 from segmenter.schema import ModelConfig
 
 _CONVOLUTIONS_PER_LEVEL = 2
@@ -36,8 +36,8 @@ def build_model(
 
 
 def network_geometry(model: keras.Model) -> NetworkGeometry:
-    """Total stride and receptive-field radius in pixels, computed from the model's own layers."""
-    return geometry_of(model)
+    """Total stride, receptive-field radius and memory, computed from the model's own layers."""
+    return describe(model)
 
 
 def _unet(

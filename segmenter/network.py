@@ -7,10 +7,24 @@ values without it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+_IN_PLACE = {
+    "BatchNormalization",
+    "GlobalDropout",
+    "SyncBatchNorm",
+    "ReLU",
+    "Activation",
+    "Dropout",
+    "Rescaling",
+    "Softmax",
+}
+_WORKSPACE = 1.7
+"""What a process on a CPU takes over the tensors' sum: convolutions need room, freed memory is not at once
+given back. Measured: 1.64 (depth 4, width 16)."""
 Interval = tuple[int, int]
 _POINTWISE = {
     "InputLayer",
@@ -32,15 +46,31 @@ _POINTWISE = {
 class NetworkGeometry:
     """Attributes:
     stride: the model's total stride in pixels; windows of exact prediction lie on its grid.
-    radius: the farthest input pixel, along a row or column, that an output pixel depends on.
+    radius: the farthest input pixel, along a row or column, that an output pixel depends on; None where
+        it depends on all of them.
+    bytes_per_pixel: memory that a pixel of a window takes while it is predicted; 0: not known.
+    unlimited: why there is no radius.
     """
 
     stride: int
-    radius: int
+    radius: int | None
+    bytes_per_pixel: float = 0.0
+    unlimited: str = ""
 
 
 class GlobalLayerError(ValueError):
     """The model has a layer that looks at the whole image, or one whose reach is not known."""
+
+
+def describe(model: Any) -> NetworkGeometry:
+    """What prediction has to know of a functional Keras model with one input and one output."""
+    memory = inference_bytes_per_pixel(model)
+    try:
+        known = geometry_of(model)
+    except GlobalLayerError as error:
+        layers = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
+        return NetworkGeometry(_total_stride(model, layers, strict=False), None, memory, str(error))
+    return replace(known, bytes_per_pixel=memory)
 
 
 def geometry_of(model: Any) -> NetworkGeometry:
@@ -81,10 +111,45 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
     """
     scales, sizes = _scales(model), []
     for layer in model.layers:
-        scale = scales[id(layer.output)]
+        scale = scales[id(layer.output)] or Fraction(1)
         elements = math.ceil(height / scale) * math.ceil(width / scale) * layer.output.shape[-1]
         sizes.append(elements * _bytes_per_element(layer, mixed))
     return sum(sizes) + 2 * max(sizes)
+
+
+def inference_bytes_per_pixel(model: Any) -> float:
+    """Bytes of memory that a pixel of a window takes while it is predicted, by counting tensors.
+
+    Layers run in order; a tensor lives until the last layer that takes it has run. The peak is the largest
+    sum over the tensors that live while a layer runs, its output among them, in float32, times
+    `_WORKSPACE`. Normalisation and activation are fused into the convolution before them, or overwrite
+    their input. `python -m benchmarks.prediction_memory` holds it against a process. Layers whose output
+    has another shape than an image's (the global ones) count nothing.
+    """
+    scales, layers = (
+        _scales(model, strict=False),
+        [x for x in model.layers if type(x).__name__ != "InputLayer"],
+    )
+    left: dict[int, int] = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
+    left[id(model.outputs[0])] += 1
+    sizes = {
+        id(layer.output): 4 * layer.output.shape[-1] / float(scale) ** 2 if scale else 0.0
+        for layer in model.layers
+        for scale in [scales[id(layer.output)]]
+    }
+    alive = {id(model.inputs[0])}
+    peak = 0.0
+    for layer in layers:
+        inputs = {id(tensor) for tensor in _inputs(layer)}
+        for tensor in inputs:
+            left[tensor] -= sum(id(t) == tensor for t in _inputs(layer))
+        ended = {tensor for tensor in inputs if not left[tensor]}
+        if type(layer).__name__ in _IN_PLACE:
+            alive -= ended
+        alive.add(id(layer.output))
+        peak = max(peak, sum(sizes[tensor] for tensor in alive))
+        alive -= ended
+    return peak * _WORKSPACE
 
 
 def _bytes_per_element(layer: Any, mixed: bool) -> int:
@@ -120,20 +185,29 @@ def _same(pair: Any, layer: Any) -> int:
     return int(pair[0])
 
 
-def _scales(model: Any) -> dict[int, Fraction]:
-    """How many input pixels one pixel of each tensor stands for, along an axis."""
-    scales = {id(model.inputs[0]): Fraction(1)}
+def _scales(model: Any, *, strict: bool = True) -> dict[int, Fraction | None]:
+    """How many input pixels one pixel of each tensor stands for, along an axis.
+
+    Without `strict`, None for what global and unknown layers give.
+    """
+    scales: dict[int, Fraction | None] = {id(model.inputs[0]): Fraction(1)}
     for layer in model.layers:
         if type(layer).__name__ == "InputLayer":
             continue
-        down, up = _down_and_up(layer)
-        scales[id(layer.output)] = max(scales[id(t)] for t in _inputs(layer)) * Fraction(down, up)
+        known = [scale for tensor in _inputs(layer) if (scale := scales[id(tensor)]) is not None]
+        try:
+            down, up = _down_and_up(layer)
+            scales[id(layer.output)] = max(known) * Fraction(down, up) if known else None
+        except GlobalLayerError:
+            if strict:
+                raise
+            scales[id(layer.output)] = None
     return scales
 
 
-def _total_stride(model: Any, layers: list[Any]) -> int:
-    scales = _scales(model)
-    return math.lcm(*(scales[id(layer.output)].numerator for layer in layers))
+def _total_stride(model: Any, layers: list[Any], *, strict: bool = True) -> int:
+    scales = _scales(model, strict=strict)
+    return math.lcm(*(scale.numerator for layer in layers if (scale := scales[id(layer.output)])))
 
 
 def _needed_input(layer: Any, output: Interval) -> Interval:

@@ -7,7 +7,7 @@ from pathlib import Path
 _CALLS_BEFORE = 2
 """The first call compiles, the second fills queues."""
 _STEPS = 10
-"""Enough to see the rhythm of steps, few enough to open in a browser."""
+"""Enough to see the rhythm of steps, few enough to open in a browser; at least a call's."""
 
 
 class Profiler:
@@ -38,11 +38,20 @@ class Profiler:
         self._steps += steps * self._running
 
     def close(self) -> str:
-        """Write the profile; a line on where it is, empty if there is none."""
+        """Write the profile, if one has begun; a line on where it is, or why it is not, else empty."""
         import tensorflow as tf
 
         if not self._running:
             return ""
-        tf.profiler.experimental.stop()
         folder, self._folder, self._running = self._folder, None, False
+        try:
+            tf.profiler.experimental.stop()
+        except (OSError, tf.errors.OpError) as error:
+            return f"warning: no profile: {folder} cannot be written ({error})"
         return f"profile of {self._steps} steps: {folder}; see it with tensorboard --logdir {folder}"
+
+    def missing(self) -> str:
+        """Where one was asked for and none was begun, a line that says why; else empty."""
+        if self._folder is None:
+            return ""
+        return f"warning: no profile: it begins with call {_CALLS_BEFORE + 1}, there were {self._calls}"

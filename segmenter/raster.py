@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 # GDAL reads these when it first needs them, in whichever thread; a user's own setting wins.
 # The block cache is otherwise 5 % of the machine's memory; listing a folder of 100,000 tiles at each open
@@ -23,7 +24,6 @@ os.environ.setdefault("GDAL_CACHEMAX", "256")
 os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 
 import numpy as np
-import rasterio
 from numpy.typing import NDArray
 from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
@@ -33,10 +33,13 @@ from rasterio.transform import Affine
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
+from segmenter.raster_open import check_drivers, open_dataset
 from segmenter.raster_write import (
     RasterWriter,
     gdal_window,
+    leftovers,
     naming,
+    quiet_libtiff,
     remove_leftovers,
     write_raster,
 )
@@ -46,7 +49,10 @@ __all__ = [
     "Raster",
     "RasterInfo",
     "RasterWriter",
+    "check_drivers",
+    "leftovers",
     "open_raster",
+    "quiet_libtiff",
     "raster_info",
     "read_label",
     "remove_leftovers",
@@ -56,22 +62,10 @@ __all__ = [
 # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
 warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
 
-# How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL is told the driver, so
-# that it never tries another one on a file that says it is something else.
-_SIGNATURES = {
-    b"II*\0": "GTiff",
-    b"MM\0*": "GTiff",
-    b"II+\0": "GTiff",
-    b"MM\0+": "GTiff",
-    b"\x89PNG": "PNG",
-    b"\xff\xd8\xff": "JPEG",
-}
 MAX_EMPTY_PIXELS = 1 << 30
 """A raster may always declare so many pixels, and more only where its file has bytes for them."""
 _PIXELS_PER_BYTE = 10_000
 """More than any real map compresses to: DEFLATE ends at 1030 bytes from one."""
-_PNG_TAIL = 4096
-"""Bytes in which a PNG's last chunk is looked for; some programs leave something behind it."""
 _MAX_BLOCK_BYTES = 1 << 30
 _METRES_PER_DEGREE = 111_320.0
 
@@ -87,6 +81,8 @@ class RasterInfo:
         gcps: ground control points in `gcp_crs`.
         metres_per_pixel: approximate, at the raster's centre; None where it cannot be told.
         tiled: stored in tiles, so that reading a window decodes little more than the window.
+        scaling: (scale, offset) of each band where the file gives any: values are scale × stored + offset,
+            and `dtype` is float32; empty: values are as stored.
     """
 
     path: Path
@@ -104,6 +100,7 @@ class RasterInfo:
     gcps: tuple[GroundControlPoint, ...] = ()
     gcp_crs: CRS | None = None
     tiled: bool = False
+    scaling: tuple[tuple[float, float], ...] = ()
 
     @property
     def georeferenced(self) -> bool:
@@ -156,16 +153,23 @@ class Raster:
         Raises:
             RasterError: naming file and window, where a block is corrupt or missing.
         """
+        inside = window.intersection(Window.of(self.info.size))
+        if inside == window and inside.size.pixels:
+            return self._read_inside(window)
         image = np.zeros((window.height, window.width, len(self.bands)), self.info.dtype)
         valid = np.zeros((window.height, window.width), np.bool_)
-        inside = window.intersection(Window.of(self.info.size))
         if inside.size.pixels:
-            with naming(self.info.path, f"cannot read {inside}", "the file is damaged or incomplete"):
-                data = np.moveaxis(self._dataset.read(self.bands, window=gdal_window(inside)), 0, 2)
-                good = self._valid(data, inside)
             where = inside.relative_to(window).slices()
-            valid[where] = good
-            np.copyto(image[where], data, where=good[..., None])
+            image[where], valid[where] = self._read_inside(inside)
+        return image, valid
+
+    def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        with naming(self.info.path, f"cannot read {window}", "the file is damaged or incomplete"):
+            data = self._scaled(self._dataset.read(self.bands, window=gdal_window(window)))
+            valid = self._valid(data, window)
+        image = np.ascontiguousarray(data)
+        if not valid.all():
+            image[~valid] = 0
         return image, valid
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -177,8 +181,16 @@ class Raster:
             data = self._dataset.read(
                 self.bands, window=gdal_window(window), out_shape=_out(self.bands, shape)
             )
-            image = np.moveaxis(data, 0, 2)
+            image = self._scaled(data)
             return image, self._valid(image, window)
+
+    def _scaled(self, data_CHW: NDArray[Any]) -> NDArray[Any]:
+        """(H, W, C) values of what is stored."""
+        data = np.moveaxis(data_CHW, 0, 2)
+        if not self.info.scaling:
+            return data
+        scale, offset = np.array([self.info.scaling[band - 1] for band in self.bands]).T
+        return (data * scale + offset).astype(np.float32)
 
     @property
     def may_have_nodata(self) -> bool:
@@ -217,7 +229,13 @@ def _out(bands: tuple[int, ...], shape: Size) -> tuple[int, int, int]:
     return len(bands), shape.height, shape.width
 
 
-def open_raster(path: Path, bands: tuple[int, ...] | None = None, *, max_pixels: int | None = None) -> Raster:
+def open_raster(
+    path: Path,
+    bands: tuple[int, ...] | None = None,
+    *,
+    max_pixels: int | None = None,
+    drivers: Sequence[str] = (),
+) -> Raster:
     """Open a raster without reading pixels; close it, or use it as a context manager.
 
     Args:
@@ -226,11 +244,12 @@ def open_raster(path: Path, bands: tuple[int, ...] | None = None, *, max_pixels:
             but alpha.
         max_pixels: refuse more. None: `MAX_EMPTY_PIXELS`, or 10,000 per byte of the file if that is
             more; a 401-byte file that declares 65535×65535 pixels is refused, a large mosaic is not.
+        drivers: further ones of GDAL that may open it. A VRT can read whatever this process may.
 
     Raises:
         RasterError: where there is no such file, it cannot be opened, or has not the bands.
     """
-    dataset = _open(path)
+    dataset = open_dataset(path, drivers)
     try:
         with naming(path, "cannot read its header", "the file is damaged"):
             info = _info(path, dataset)
@@ -243,7 +262,7 @@ def open_raster(path: Path, bands: tuple[int, ...] | None = None, *, max_pixels:
 
 def raster_info(path: Path) -> RasterInfo:
     """The header of a raster; no limit on its declared size."""
-    with _open(path) as dataset, naming(path, "cannot read its header", "the file is damaged"):
+    with open_dataset(path) as dataset, naming(path, "cannot read its header", "the file is damaged"):
         return _info(path, dataset)
 
 
@@ -261,7 +280,7 @@ def read_label(
     Raises:
         RasterError: naming file and window.
     """
-    with _open(path) as dataset:
+    with open_dataset(path) as dataset:
         size = Size(dataset.height, dataset.width)
         window = Window.of(size) if window is None else window
         if not Window.of(size).contains(window):
@@ -278,36 +297,19 @@ def read_label(
     return np.repeat(data, 3, axis=2) if expand_palette else np.ascontiguousarray(data[..., 0])
 
 
-def _open(path: Path) -> Any:
-    if not path.is_file():
-        raise RasterError(f"{path}: expected a raster file, there is none")
-    with naming(path, "cannot open it", "expected a GeoTIFF, PNG or JPEG that is whole"):
-        with path.open("rb") as file:
-            start = file.read(4)
-            driver = next((d for signature, d in _SIGNATURES.items() if start.startswith(signature)), None)
-            if driver == "PNG" and not _png_ends(file):
-                raise OSError("it ends early")
-        if driver is not None:
-            return rasterio.open(path, driver=driver, sharing=False)
-    raise RasterError(f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}")
-
-
-def _png_ends(file: BinaryIO) -> bool:
-    """Whether a PNG has its last chunk; GDAL gives wrong pixels of a truncated one, without an error."""
-    file.seek(-min(_PNG_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-    return b"IEND" in file.read()
-
-
 def _info(path: Path, dataset: Any) -> RasterInfo:
     gcps, gcp_crs = dataset.gcps
     placed = not dataset.transform.is_identity and not gcps
     transform = dataset.transform if placed else None
     size = Size(dataset.height, dataset.width)
+    scaling = tuple(zip(dataset.scales, dataset.offsets, strict=True))
+    if all(pair == (1, 0) for pair in scaling) or np.dtype(dataset.dtypes[0]).kind == "c":
+        scaling = ()
     return RasterInfo(
         path=path,
         size=size,
         count=dataset.count,
-        dtype=dataset.dtypes[0],
+        dtype="float32" if scaling else dataset.dtypes[0],
         crs=dataset.crs,
         transform=transform,
         nodata=tuple(dataset.nodatavals),
@@ -319,6 +321,7 @@ def _info(path: Path, dataset: Any) -> RasterInfo:
         metres_per_pixel=_metres(dataset.crs, transform, size),
         gcps=tuple(gcps),
         gcp_crs=gcp_crs,
+        scaling=scaling,
     )
 
 

@@ -9,13 +9,14 @@ no GDAL writer threads are used (with them a full disk raises nothing at all).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import rasterio
@@ -29,7 +30,9 @@ from rasterio.transform import Affine
 from rasterio.windows import Window as GdalWindow
 
 from segmenter.errors import RasterError
+from segmenter.files import sync
 from segmenter.geometry import Size, Window
+from segmenter.raster_cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
 
 FAULTS = (RasterioError, CPLE_BaseError, OSError)
 """What rasterio, GDAL and the system raise about a file."""
@@ -61,6 +64,17 @@ def gdal_window(window: Window) -> GdalWindow:
     return GdalWindow(window.col, window.row, window.width, window.height)
 
 
+def quiet_libtiff() -> None:
+    """Stop libtiff from printing a line for each block that finds no space; errors are raised anyway.
+
+    rasterio silences GDAL, but not the library below it. Where that is not the one that rasterio's wheel
+    brings, its lines stay.
+    """
+    for library in Path(rasterio.__file__).parents[1].glob("rasterio.libs/libtiff*.so*"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(str(library)).TIFFSetErrorHandler(None)
+
+
 class RasterWriter:
     """A raster that is written window by window and appears under its name only when it is complete.
 
@@ -75,8 +89,11 @@ class RasterWriter:
         crs: coordinate reference system; that of the `gcps` where these are given.
         transform: pixel to CRS coordinates; None where the raster is not georeferenced.
         gcps: ground control points, instead of a transform.
+        dtype: of the pixels; float16 is kept in 16 bits, and read back as float32 for want of such a type.
         colour_table: (256, 3) uint8; `nodata` is drawn transparent.
         tags: metadata of the file, as `CLASS_0: water`.
+        scale: what a value is to be multiplied with, told to those who read the file; every band's.
+        overviews: make it a cloud-optimised GeoTIFF with overviews by this resampling; None: a plain one.
 
     Raises:
         RasterError: where the file cannot be written, or reads back otherwise than it was written.
@@ -97,6 +114,8 @@ class RasterWriter:
         colour_table: NDArray[np.uint8] | None = None,
         tags: Mapping[str, str] | None = None,
         driver: str = "GTiff",
+        scale: float | None = None,
+        overviews: Literal["mode", "nearest"] | None = None,
     ) -> None:
         if driver != "GTiff" and (crs or transform or gcps or tags or any(descriptions)):
             raise ValueError(f"{driver} holds neither georeference nor tags; write a GTiff")
@@ -107,12 +126,14 @@ class RasterWriter:
         self._rows: dict[int, NDArray[Any]] = {}
         self._missing: dict[int, int] = {}
         self._checks: dict[int, int] = {}
-        self._options = {"width": size.width, "height": size.height, "count": bands, "dtype": dtype}
+        self._options: dict[str, Any] = {"width": size.width, "height": size.height, "count": bands}
+        self._options |= {"dtype": "float32", "nbits": 16} if dtype == "float16" else {"dtype": dtype}
         self._options |= {"crs": crs, "nodata": nodata, "driver": driver}
         self._options |= {"gcps": list(gcps)} if gcps else {"transform": transform} if transform else {}
         self._options |= _geotiff_options(size) if driver == "GTiff" else {}
         self._options |= {"zlevel": _ZLEVEL} if driver == "PNG" else {}
         self._labels = (tuple(descriptions), colour_table, dict(tags or {}), nodata)
+        self._scale, self._overviews = scale, overviews
         self._dataset: Any = None
 
     def __enter__(self) -> RasterWriter:
@@ -132,6 +153,7 @@ class RasterWriter:
         try:
             with self._writing("cannot be written"):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._temp.unlink(missing_ok=True)  # GDAL would write through a link
                 self._dataset = rasterio.open(self._temp, "w", **self._options)
                 self._describe()
         except BaseException:
@@ -155,17 +177,42 @@ class RasterWriter:
     def complete(self) -> None:
         """Close, check and rename; after an error nothing is left."""
         try:
-            self._finish()
+            self.finish()
+            self.publish()
         finally:
             self.discard()
+
+    def finish(self) -> None:
+        """Close it, and make sure that all of it is on the disk; it has not its name yet.
+
+        Where it fails, `discard` is still to be called.
+        """
+        bands = -(-self.size.height // self._step) if self.size.width else 0
+        if self._rows or len(self._checks) != bands:
+            raise ValueError(f"{self.path}: not every pixel was written")
+        with self._writing("could not be completed"):
+            self._close()
+        self._verify()
+        if self._overviews is not None:
+            with self._writing("could not be made cloud-optimised"):
+                cloud_optimised(self._temp, self._overviews)
+            self._verify()
+        with self._writing("could not be completed"):
+            sync(self._temp)
+
+    def publish(self) -> None:
+        """Give the finished raster its name."""
+        with self._writing("could not be completed"):
+            os.replace(self._temp, self.path)
+            sync(self.path.parent)
 
     def discard(self) -> None:
         """Remove what is temporary: all of it, unless `complete` succeeded."""
         with contextlib.suppress(*FAULTS), rasterio.Env():
             self._close()
-        for leftover in (self._temp, self._temp.with_name(f"{self._temp.name}.aux.xml")):
+        for ending in ("", ".aux.xml", COG_ENDING, *(COG_ENDING + also for also in COG_LEFTOVERS)):
             with contextlib.suppress(OSError):
-                leftover.unlink(missing_ok=True)
+                self._temp.with_name(self._temp.name + ending).unlink(missing_ok=True)
 
     def _band(self, index: int) -> Window:
         top = index * self._step
@@ -184,19 +231,8 @@ class RasterWriter:
         rows = self._rows.pop(index)
         self._checks[index] = _checksum(rows)
         with self._writing(f"{self._band(index)} could not be written"):
-            self._dataset.write(rows, window=gdal_window(self._band(index)))
-
-    def _finish(self) -> None:
-        bands = -(-self.size.height // self._step) if self.size.width else 0
-        if self._rows or len(self._checks) != bands:
-            raise ValueError(f"{self.path}: not every pixel was written")
-        with self._writing("could not be completed"):
-            self._close()
-            _sync(self._temp)
-        self._verify()
-        with self._writing("could not be completed"):
-            os.replace(self._temp, self.path)
-            _sync(self.path.parent)
+            values = rows.astype(np.float32) if self._dtype == np.float16 else rows
+            self._dataset.write(values, window=gdal_window(self._band(index)))
 
     def _verify(self) -> None:
         """Read every row back; a lossy JPEG only has to be readable."""
@@ -206,7 +242,7 @@ class RasterWriter:
         ):
             for index, check in self._checks.items():
                 rows = written.read(window=gdal_window(self._band(index)))
-                if self._driver != "JPEG" and _checksum(rows) != check:
+                if self._driver != "JPEG" and _checksum(rows.astype(self._dtype, copy=False)) != check:
                     raise OSError(f"{self._band(index)} read back otherwise than they were written")
 
     def _describe(self) -> None:
@@ -220,6 +256,8 @@ class RasterWriter:
             self._dataset.write_colormap(1, table | clear)
         elif self._bands > 1 and self._driver == "GTiff":
             self._dataset.colorinterp = _interpretation(self._bands)
+        if self._scale is not None:
+            self._dataset.scales = (self._scale,) * self._bands
         if tags:
             self._dataset.update_tags(**tags)
 
@@ -269,6 +307,14 @@ def write_raster(
             writer.write(Window(top, 0, rows.shape[0], size.width), rows)
 
 
+def leftovers(folder: Path) -> dict[str, list[Path]]:
+    """Temporary files in a folder by the name of the raster that they were to become."""
+    found: dict[str, list[Path]] = {}
+    for path in folder.glob(".*.tmp-*"):
+        found.setdefault(path.name[1:].rpartition(".tmp-")[0], []).append(path)
+    return found
+
+
 def remove_leftovers(folder: Path) -> int:
     """Remove temporary files that killed writers left in a folder; gives their number.
 
@@ -276,7 +322,7 @@ def remove_leftovers(folder: Path) -> int:
     process may live on another machine).
     """
     removed = 0
-    for path in folder.glob(".*.tmp-*"):
+    for path in (path for paths in leftovers(folder).values() for path in paths):
         pid = path.name.rpartition("-")[2].partition(".")[0]
         with contextlib.suppress(OSError):
             old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
@@ -308,12 +354,3 @@ def _interpretation(bands: int) -> list[ColorInterp]:
 
 def _checksum(pixels: NDArray[Any]) -> int:
     return zlib.crc32(np.ascontiguousarray(pixels).data)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -214,7 +214,7 @@ class TrainingConfig(Section):
 
 
 class PredictionConfig(Section):
-    """Tiled inference; `predict.py` can override it."""
+    """Windows of validation, and of `predict.py` in smooth mode; in exact mode it chooses by the memory."""
 
     window: int = setting(
         512, "pixels", "side of a window, halo included; rounded up to the model's stride", ge=16

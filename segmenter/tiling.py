@@ -47,25 +47,65 @@ def grid(size: Size, tile: Size, overlap: int = 0) -> Iterator[Placement]:
             yield Placement(Window(top, left, tile.height, tile.width), keep)
 
 
-def halo_windows(area: Size, window: Size, halo: int, stride: int) -> Iterator[Placement]:
+def halo_windows(
+    area: Size | Window, window: Size, halo: int, stride: int, part: Window | None = None
+) -> Iterator[Placement]:
     """Windows for exact tiled prediction: law 4, *tiles disappear*.
 
     Args:
-        area: the raster in pixels; it is thought of as padded below and right to a multiple of `stride`.
+        area: the raster in pixels; it is thought of as padded below and right to a multiple of `stride`. Of
+            a mosaic, its rectangle in the coordinates that the windows are to have.
         window: the largest window; rounded up to a multiple of `stride`.
         halo: pixels next to an inner border of a window that are not kept, at least the model's
             receptive-field radius.
-        stride: the model's total stride; every window starts and ends on its grid.
+        stride: the model's total stride; every window starts and ends on its grid, which begins where the
+            area does.
+        part: what is to be kept of the area; None: all of it.
 
-    A window never reaches beyond the padded raster: there, the model's own padding must act where it
-    would act on the whole raster. Windows all have one shape unless the raster is smaller than one.
+    A window never reaches beyond the padded area: there, the model's own padding must act where it would
+    act on the whole. All windows have one shape, no larger than as many of them need to be.
     """
-    padded, window = area.round_up(stride), window.round_up(stride)
-    halo = -(-halo // stride) * stride
+    extent = area if isinstance(area, Window) else Window.of(area)
+    wanted = (extent if part is None else part.intersection(extent)).relative_to(extent)
+    padded, window = extent.size.round_up(stride), window.round_up(stride)
+    halo = round_up(halo, stride)
     if min(window.height, window.width) <= 2 * halo:
         raise ValueError(f"a window of {window} pixels keeps nothing inside a halo of {halo}")
-    for top, keep_top, keep_bottom in _axis(padded.height, window.height, window.height - 2 * halo):
-        for left, keep_left, keep_right in _axis(padded.width, window.width, window.width - 2 * halo):
-            read = Window(top, left, min(window.height, padded.height), min(window.width, padded.width))
+    rows = _halo_axis(padded.height, (wanted.row, wanted.row_stop), window.height, halo, stride)
+    cols = _halo_axis(padded.width, (wanted.col, wanted.col_stop), window.width, halo, stride)
+    for top, bottom, keep_top, keep_bottom in rows:
+        for left, right, keep_left, keep_right in cols:
+            read = Window(top, left, bottom - top, right - left)
             keep = Window(keep_top, keep_left, keep_bottom - keep_top, keep_right - keep_left)
-            yield Placement(read, keep.intersection(Window.of(area)))
+            keep = keep.intersection(wanted)
+            if keep.size.pixels:
+                yield Placement(read.shifted(extent.row, extent.col), keep.shifted(extent.row, extent.col))
+
+
+def _halo_axis(
+    padded: int, wanted: tuple[int, int], window: int, halo: int, stride: int
+) -> list[tuple[int, int, int, int]]:
+    """(start, stop, first kept, after last kept) along one axis, windows inside 0 … `padded`."""
+    first = max(0, wanted[0] // stride * stride - halo)
+    last = min(padded, round_up(wanted[1], stride) + halo)
+    side = least_window(last - first, window, halo, stride)
+    return [
+        (first + start, first + start + min(side, last - first), first + keep, first + stop)
+        for start, keep, stop in _axis(last - first, side, side - 2 * halo)
+    ]
+
+
+def least_window(length: int, window: int, halo: int, stride: int) -> int:
+    """The smallest side with which `length` pixels take no more windows than with `window`.
+
+    Of n windows that share 2 · halo with each neighbour, n · (side − 2 halo) + 2 halo pixels are covered.
+    """
+    if length <= window:
+        return window
+    count = -(-(length - 2 * halo) // (window - 2 * halo))
+    return min(window, round_up(-(-(length - 2 * halo) // count) + 2 * halo, stride))
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple that is not below."""
+    return -(-value // multiple) * multiple

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +33,7 @@ from segmenter.sampler import Plan
 from segmenter.scenes import Dataset
 from segmenter.schedules import schedule_of
 from segmenter.steps import StepParts, assign_optimiser, make_steps, optimiser_arrays
+from segmenter.stopping import stop_signal
 from segmenter.strategy import Devices
 from segmenter.trainlog import TrainLog
 from segmenter.validation import validate, validation_protocol
@@ -112,6 +111,7 @@ class Trainer:
         self._predict = predict_function(averaged or self.model, self.run.normalisation)
         self._rate = schedule_of(recipe.training, self.steps)
         self._log = TrainLog(self.run.path)
+        self._called = False
         self._profiler = Profiler(self.run.path / "tensorboard" if self.profile else None)
 
     def _build(self) -> Any:
@@ -167,9 +167,12 @@ class Trainer:
             StoppedError: a signal came; the checkpoint of the last whole step is written.
         """
         epochs = self.run.recipe.training.epochs
-        with _stop_signal() as stop, tqdm(total=self.steps, initial=self.position.done, unit="step") as bar:
+        with stop_signal() as stop, tqdm(total=self.steps, initial=self.position.done, unit="step") as bar:
             while self.position.epoch < epochs:
-                self._epoch(bar, stop)
+                try:
+                    self._epoch(bar, stop)
+                finally:  # of an epoch's steps only: not of the validation after it
+                    self._say(self._profiler.close())
                 self.save()  # before the validation: killed in it, a resumed run validates again
                 self.position.epoch, self.position.step = self.position.epoch + 1, 0
                 last = self.position.epoch == epochs
@@ -180,7 +183,7 @@ class Trainer:
                 self.save()
                 if stop and not last:
                     raise StoppedError(stop[0])
-        self._say(self._profiler.close())  # of a training too short for a whole one
+        self._say(self._profiler.missing())
         self._log.curves()
 
     @staticmethod
@@ -200,11 +203,14 @@ class Trainer:
         rows = self._plan(at.epoch)
         stacks = epoch_dataset(self.loader, rows, at.epoch, at.step, stacked=most)
         meter = self._meter(rows, bar)
-        with closing(Feeder(stacks, lambda stack: self.devices.dealt(stack, axis=1))) as feeder:
+        feeder = Feeder(stacks, lambda stack: self.devices.dealt(stack, axis=1), lambda: bool(stop))
+        with closing(feeder):
             for stack in self._fed(feeder):
                 count = min(most, rows.steps - at.step)
                 self._profiler.before_call()
-                meter.push(at.done + 1, self._computed(stack, count), feeder.waited)
+                with self._memory():
+                    results = self._steps(stack, tf.constant(count))
+                meter.push(at.done + 1, results, feeder.waited)
                 self._profiler.after_call(count)
                 at.step += count
                 at.done += count
@@ -212,12 +218,15 @@ class Trainer:
                     meter.drain()
                     self._say(self._profiler.close())
                 if stop:
-                    meter.close()
-                    self.save()
-                    raise StoppedError(stop[0])
+                    break
                 if self._due(count):
                     meter.close()  # what the log lacks cannot be had again after a resume
                     self.save()
+        self._called = True
+        if stop and at.step < rows.steps:
+            self.save()  # first of all: what is said next may find nobody who reads it
+            meter.close()
+            raise StoppedError(stop[0])
         meter.close()
         self._say(meter.throughput())
 
@@ -237,13 +246,21 @@ class Trainer:
             overflows=0 if recipe.training.precision == "float32" else TOLERATED_OVERFLOWS,
             bar=bar,
             log=self._log.trained,
-            rate_at=lambda step: float(self._rate(step)),
+            rate_at=self._rate_at,
             drawn=lambda: self.loader.drawn,
+            compiled=self._called,
         )
 
-    def _computed(self, stack: Any, count: int) -> Any:
+    def _rate_at(self, step: int) -> float:
+        """The learning rate of a step, from 1; steps that a loss scale skipped are not taken off."""
+        with tf.device("CPU:0"):  # not on a device that computes
+            return float(self._rate(step - 1))
+
+    @contextmanager
+    def _memory(self) -> Iterator[None]:
+        """Out of memory, of the step or of the batches that wait, as one line."""
         try:
-            return self._steps(stack, tf.constant(count))
+            yield
         except tf.errors.ResourceExhaustedError as error:
             message = str(error).splitlines()[0]
             raise TrainingError(
@@ -255,7 +272,8 @@ class Trainer:
     def _fed(self, feeder: Feeder) -> Iterator[Any]:
         """What is fed; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
         try:
-            yield from feeder
+            with self._memory():
+                yield from feeder
         except tf.errors.OpError:
             if self.loader.fault is not None:
                 raise self.loader.fault from None
@@ -281,30 +299,3 @@ def keras_seed(seed: int) -> None:
 
     keras.utils.set_random_seed(seed)
     tf.random.set_seed(seed)
-
-
-@contextmanager
-def _stop_signal() -> Iterator[list[int]]:
-    """SIGINT or SIGTERM fills the list, to be seen after the step under way; a second one ends at once.
-
-    At once is what the system does by itself: an exception of ours would wait for TensorFlow to return, and
-    then for its threads. The shell sees 130 or 143 in that case, too; what was half-written is removed by
-    the next start.
-    """
-    caught: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def catch(number: int, _frame: Any) -> None:
-        caught.append(number)
-        for each in before:
-            signal.signal(each, signal.SIG_DFL)
-        # Not print: the signal may have come in the middle of another one, which does not bear it.
-        os.write(2, b"\nstopping after this step or validation; once more ends at once\n")
-
-    for number in before:
-        signal.signal(number, catch)
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from segmenter.blending import Blend
 from segmenter.checkpoint import Run
 from segmenter.errors import DatasetError
+from segmenter.geometry import Size
 from segmenter.maps import window_for
 from segmenter.predictor import Failed, Finished, Mapped, PredictBatch, Tiling, classify_all
 from segmenter.raster import Raster, open_raster, read_label
@@ -23,6 +25,7 @@ class _SceneJob:
     scene: Scene
     dataset: Dataset
     part: None = None
+    done_rows: int = 0
     abandoned: bool = False
     label: Any = None
 
@@ -39,8 +42,11 @@ class _SceneJob:
 
 def tiling_of(run: Run) -> Tiling:
     """The windows that the run's recipe and network ask for."""
-    window = window_for(run.recipe.prediction.window, run.network.radius, run.network.stride)
-    return Tiling(window, run.network.radius, run.network.stride, run.recipe.prediction.batch)
+    network, usual, batch = run.network, run.recipe.prediction.window, run.recipe.prediction.batch
+    if network.radius is None:
+        return Tiling(Size(usual, usual).round_up(network.stride), 0, network.stride, batch, Blend())
+    window = window_for(usual, network.radius, network.stride)
+    return Tiling(window, network.radius, network.stride, batch)
 
 
 def validate(run: Run, predict: PredictBatch, dataset: Dataset) -> ConfusionMatrix:

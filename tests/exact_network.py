@@ -12,19 +12,27 @@ from numpy.typing import NDArray
 import predict
 from segmenter.errors import run_script
 from segmenter.labels import ClassMap
+from segmenter.network import NetworkGeometry
+from segmenter.predictor import Prediction, Wanted
 
 RADIUS, STRIDE = 2, 8
 
 
-def exact_network(radius: int, stride: int, batches: list[int] | None = None) -> Any:
+CLASSES = 7
+
+
+def exact_network(
+    radius: int, stride: int, batches: list[int] | None = None, wanted: Wanted | None = None
+) -> Any:
     """A stand-in for a network that can be computed exactly: integers, zero padding, a total stride.
 
     Sums over (2 radius + 1)² pixels, then the largest of each stride × stride cell of the grid: like a
     U-Net, a pixel depends on its surroundings and on where the grid lies. Its receptive-field radius is
-    `radius + stride - 1`.
+    `radius + stride - 1`. Its class has a probability of 8/16 to 15/16, the other six share the rest.
     """
+    wanted = wanted or Wanted()
 
-    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         assert image.shape[1] % stride == image.shape[2] % stride == 0
         assert not image[~valid].any()
         if batches is not None:
@@ -38,9 +46,32 @@ def exact_network(radius: int, stride: int, batches: list[int] | None = None) ->
             sums = upper - np.take(total, np.arange(total.shape[axis] - 2 * radius - 1), axis)
         b, h, w = sums.shape
         cells = sums.reshape(b, h // stride, stride, w // stride, stride).max(axis=(2, 4))
-        return ((sums + cells.repeat(stride, 1).repeat(stride, 2)) % 7).astype(np.uint8)
+        values = sums + cells.repeat(stride, 1).repeat(stride, 2)
+        return _prediction((values % CLASSES).astype(np.uint8), 0.5 + values // CLASSES % 8 / 16, wanted)
 
+    def exactly(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:
+        half = exact_network(radius, stride, batches, Wanted(probabilities="float16"))
+        return np.asarray(half(image, valid).probabilities, np.float32)
+
+    def weighted(image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
+        weights = rows[:, :, None, None] * cols[:, None, :, None]
+        return np.asarray(exactly(image, valid) * weights, np.float32)
+
+    parts = {"wanted": wanted, "classes": CLASSES, "exactly": exactly, "weighted": weighted}
+    for name, part in parts.items():
+        setattr(predict, name, part)
     return predict
+
+
+def _prediction(ids: NDArray[np.uint8], largest: NDArray[np.float64], wanted: Wanted) -> Prediction:
+    confidence = np.rint(largest * 255).astype(np.uint8) if wanted.confidence else None
+    if wanted.probabilities is None:
+        return Prediction(ids, confidence)
+    others = ((1 - largest) / (CLASSES - 1))[..., None]
+    probabilities = np.where(np.arange(CLASSES) == ids[..., None], largest[..., None], others)
+    if wanted.probabilities == "uint8":
+        probabilities = np.rint(probabilities * 255)
+    return Prediction(ids, confidence, probabilities.astype(wanted.probabilities))
 
 
 def exact_map(
@@ -51,7 +82,7 @@ def exact_map(
     below, right = -height % stride, -width % stride
     valid_BHW = np.pad(valid, ((0, below), (0, right)))[None]
     image_BHWC = np.pad(np.where(valid[..., None], image, 0), ((0, below), (0, right), (0, 0)))[None]
-    ids = exact_network(radius, stride)(image_BHWC, valid_BHW)[0, :height, :width]
+    ids = exact_network(radius, stride)(image_BHWC, valid_BHW).ids[0, :height, :width]
     return np.where(valid, ids, nodata).astype(np.uint8)
 
 
@@ -64,18 +95,21 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
         "dtype": "uint8",
         "metres_per_pixel": 0.5,
         "labels": "full",
-        "network": SimpleNamespace(stride=STRIDE, radius=RADIUS + STRIDE - 1),
+        "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
+        "checksum": lambda: "exact",
         "recipe": SimpleNamespace(
             name="exact",
             dataset=SimpleNamespace(kind="folder"),
             prediction=SimpleNamespace(window=64, batch=4),
         ),
-        "predictor": lambda: exact_network(RADIUS, STRIDE),
+        "predictor": lambda wanted=None, **_: exact_network(RADIUS, STRIDE, wanted=wanted),
     }
     return SimpleNamespace(**{**parts, **changes})
 
 
 def run_predict(monkeypatch: pytest.MonkeyPatch, run: SimpleNamespace, *arguments: Any) -> int:
-    """`predict.py` with a stand-in for the run directory; gives the exit code."""
+    """`predict.py` with a stand-in for the run directory, in small windows; gives the exit code."""
+    if "--tile" not in arguments and "--memory" not in arguments:
+        arguments = (*arguments, "--tile", 64, "--batch", 4)
     monkeypatch.setattr("segmenter.checkpoint.load_run", lambda _: run)
     return run_script(lambda: predict.main(["run", *map(str, arguments)]))

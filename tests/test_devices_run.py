@@ -207,7 +207,7 @@ def test_predict_ends_with_that_line_and_without_a_map(
             raise tensorflow.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\nDetails")
 
     source = make_geotiff("in/a.tif", np.ones((40, 50, 3), np.uint8))
-    run = fake_run(make_classes(4), predictor=lambda: predict)
+    run = fake_run(make_classes(4), predictor=lambda *_, **__: predict)
     assert run_predict(monkeypatch, run, source, "--output", tmp_path / "maps") == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error == "error: out of memory at 4 windows: lower --batch (OOM when allocating tensor)"

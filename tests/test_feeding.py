@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -44,12 +45,50 @@ def test_one_that_is_left_early_stops_and_has_taken_few() -> None:
 
 
 def test_waiting_is_counted_where_batches_are_late_and_not_where_they_are_there() -> None:
-    late = threading.Event()
+    late, there = threading.Event(), threading.Event()
 
     def slow() -> Iterator[int]:
         late.wait(0.3)
         yield 1
+        yield 2
+        there.set()
 
-    with closing(Feeder(slow(), lambda batch: batch)) as feeder:
-        assert list(feeder) == [1]
-        assert feeder.waited >= 0.2
+    feeder = Feeder(slow(), lambda batch: batch)
+    with closing(feeder):
+        batches = iter(feeder)
+        assert next(batches) == 1
+        waited = feeder.waited
+        assert waited >= 0.2
+        there.wait(5)
+        time.sleep(0.3)  # as the devices would compute
+        assert next(batches) == 2
+        assert feeder.waited - waited < 0.1
+
+
+def test_an_error_and_an_early_end_do_not_hang_on_a_full_queue() -> None:
+    def made() -> Iterator[int]:
+        yield from range(2)
+        raise ValueError("late")
+
+    feeder = Feeder(made(), lambda batch: batch)
+    time.sleep(0.2)  # one batch lies in the queue, the next waits for a place
+    feeder.close()
+    assert running() == 0
+
+
+def test_who_gives_up_need_not_wait_for_a_file_that_does_not_come() -> None:
+    never, stop = threading.Event(), []
+
+    def hung() -> Iterator[int]:
+        yield 1
+        never.wait(5)
+
+    feeder = Feeder(hung(), lambda batch: batch, lambda: bool(stop))
+    taken = []
+    for batch in feeder:
+        taken.append(batch)
+        stop.append(True)
+    assert taken == [1]
+    assert not never.is_set()
+    never.set()
+    feeder.close()

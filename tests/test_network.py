@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from segmenter.network import GlobalLayerError, geometry_of, training_bytes_per_image
+from segmenter.network import GlobalLayerError, describe, geometry_of, training_bytes_per_image
 from segmenter.schema import ModelConfig
 
 
@@ -54,8 +54,22 @@ def test_a_global_layer_has_no_radius(tensorflow: ModuleType) -> None:
     image = keras.Input((None, None, 3))
     x = keras.layers.Conv2D(4, 3, padding="same")(image)
     x = keras.layers.Multiply()([x, keras.layers.GlobalAveragePooling2D(keepdims=True)(x)])
+    model = keras.Model(image, keras.layers.MaxPooling2D(2)(x))
     with pytest.raises(GlobalLayerError, match=r"GlobalAveragePooling2D.*whole image"):
-        geometry_of(keras.Model(image, x))
+        geometry_of(model)
+    found = describe(model)
+    assert (found.stride, found.radius) == (2, None)
+    assert "GlobalAveragePooling2D" in found.unlimited
+    assert found.bytes_per_pixel > 0
+
+
+def test_memory_of_prediction_is_that_of_the_tensors_alive(tensorflow: ModuleType) -> None:
+    """By hand, in floats a pixel: where the skip is joined, 16 of it, 32 from below and 48 together."""
+    from segmenter.model import build_model
+
+    model = build_model(ModelConfig(depth=2, width=16, upsampling="nearest"), 3, 4)
+    assert describe(model).bytes_per_pixel == pytest.approx(4 * (16 + 32 + 48) * 1.7)
+    assert describe(model).radius == geometry_of(model).radius
 
 
 def test_memory_grows_with_the_pixels_and_shrinks_with_precision(tensorflow: ModuleType) -> None:

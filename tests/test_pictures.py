@@ -11,7 +11,8 @@ import rasterio
 
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE, ClassMap
-from segmenter.maps import MapJob, MapStyle, Request
+from segmenter.map_files import MapStyle
+from segmenter.map_jobs import MapJob, Request
 from segmenter.pictures import draw_view
 from segmenter.raster import open_raster, raster_info, read_label, write_raster
 

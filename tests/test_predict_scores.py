@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
 from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.predictor import Prediction
 from segmenter.raster import write_raster
 
 Make = Callable[..., Path]
@@ -106,10 +107,10 @@ def test_potsdam_protocols_by_name(
     make_geotiff("in/top_potsdam_2_13_RGB.tif", pixels(rng, 40, 40, 3))
     write_raster(tmp_path / "top_potsdam_2_13_label_noBoundary.tif", label)
 
-    def half_right(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    def half_right(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         ids = np.zeros(valid.shape, np.uint8)
         ids[:, :40, :20] = truth[:, :20]
-        return ids
+        return Prediction(ids)
 
     arguments = (
         "in/top_potsdam_2_13_RGB.tif",
@@ -118,7 +119,7 @@ def test_potsdam_protocols_by_name(
         "--protocol",
         name,
     )
-    kind = {"classes": classes, "predictor": lambda: half_right}
+    kind = {"classes": classes, "predictor": lambda *_, **__: half_right}
     assert call(*arguments, labels="eroded", **kind) == 0
     scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
     assert scores["protocol"]["name"] == name
@@ -189,7 +190,7 @@ def test_naic_results_are_pngs_with_the_original_codes(
         name="n", dataset=SimpleNamespace(kind="naic2020"), prediction=SimpleNamespace(window=512, batch=2)
     )
     assert call(tmp_path / "in", classes=classes, recipe=recipe) == 0
-    names = sorted(p.name for p in (tmp_path / "maps").iterdir())
+    names = sorted(p.name for p in (tmp_path / "maps").glob("[!.]*"))
     assert names == ["0.png", "1.png", "2.png", "placed.tif"]
     for stem in ("0", "1"):
         got = ids(tmp_path / "maps" / f"{stem}.png")
@@ -209,7 +210,7 @@ def test_a_png_that_loses_the_place_says_so(
 
 def test_a_png_too_large_for_memory_is_refused(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:
     from segmenter.geometry import Size, Window
-    from segmenter.maps import MapStyle
+    from segmenter.map_files import MapStyle
 
     info = SimpleNamespace(path=Path("a.tif"), georeferenced=False, size=Size(9000, 9000))
     with pytest.raises(RasterError, match=r"9000×9000 pixels is too large for a PNG; use --format geotiff"):

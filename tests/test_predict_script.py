@@ -10,7 +10,6 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import predict
 from segmenter.errors import run_script
 from segmenter.inputs import output_names
 from segmenter.labels import ClassMap
+from segmenter.network import NetworkGeometry
 from segmenter.raster import raster_info, write_raster
 
 Make = Callable[..., Path]
@@ -42,6 +42,11 @@ def call(
         return run_predict(monkeypatch, run, *arguments, "--output", output)
 
     return call
+
+
+def names(folder: Path) -> list[str]:
+    """What a user sees in a folder."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def pixels(rng: np.random.Generator, *shape: int) -> NDArray[np.uint8]:
@@ -76,7 +81,7 @@ def test_a_map_is_exact_and_complete(
         assert file.colormap(1)[1] == (0, 0, 255, 255)
         tags = file.tags()
         assert (tags["CLASS_0"], tags["CODE_6"], tags["SOURCE"], tags["RUN"]) == ("a", "6", "a.tif", "exact")
-    assert [p.name for p in (tmp_path / "maps").iterdir()] == ["a.tif"]
+    assert names(tmp_path / "maps") == ["a.tif"]
 
 
 def test_pixels_without_data_stay_so_under_the_outputs_own_value(
@@ -148,7 +153,7 @@ def test_inputs_beside_the_box_are_left_out_and_counted(
         write_raster(tmp_path / f"{index}.tif", np.ones((100, 100, 3), np.uint8), transform=place)
     assert call("0.tif", "1.tif", "2.tif", "--bbox", 150, 20, 210, 80) == 0
     assert "1 inputs lie beside the bounding box" in capsys.readouterr().out
-    sizes = {p.name: raster_info(p).size for p in (tmp_path / "maps").iterdir()}
+    sizes = {name: raster_info(tmp_path / "maps" / name).size for name in names(tmp_path / "maps")}
     assert {name: (s.height, s.width) for name, s in sizes.items()} == {"1.tif": (60, 50), "2.tif": (60, 10)}
     assert call("0.tif", "--bbox", 900, 0, 901, 1, output="none") == 2
     assert "touches none of the 1 inputs" in capsys.readouterr().err
@@ -180,13 +185,12 @@ def test_differences_from_training_are_one_line_each(
     ]
 
 
-def test_a_window_smaller_than_the_halo_grows_unless_it_was_asked_for(
+def test_a_window_that_is_asked_for_and_smaller_than_the_halo_is_refused(
     make_geotiff: Make, call: Callable[..., int], capsys: Any
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((99, 99, 3), np.uint8))
-    network = SimpleNamespace(stride=8, radius=40)
-    assert call(source, network=network) == 0
-    assert "windows of 160×160 pixels: 64 are too few for the model's halo of 40" in capsys.readouterr().out
+    network = NetworkGeometry(8, 40, 100.0)
+    assert call(source, "--memory", "4GB", network=network) == 0
     assert call(source, "--tile", 64, network=network) == 2
     assert "expected more than 80 pixels, twice the halo" in capsys.readouterr().err
 
@@ -236,7 +240,7 @@ def test_one_bad_file_does_not_cost_the_others(
     assert len(errors) == 2
     assert "d.tif: expected a GeoTIFF, PNG or JPEG, the file begins with b'no i'" in errors[0]
     assert "b.tif: cannot read rows" in errors[1]
-    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["a.tif", "c.tif"]
+    assert names(tmp_path / "maps") == ["a.tif", "c.tif"]
 
 
 def test_a_broken_output_does_not_cost_the_others(
@@ -247,7 +251,7 @@ def test_a_broken_output_does_not_cost_the_others(
     (tmp_path / "maps" / "a.tif").mkdir(parents=True)
     assert call("in") == 1
     assert "maps/a.tif: could not be completed" in capsys.readouterr().err
-    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["a.tif", "b.tif"]
+    assert names(tmp_path / "maps") == ["a.tif", "b.tif"]
     assert (tmp_path / "maps" / "b.tif").is_file()
 
 
@@ -327,10 +331,11 @@ INTERRUPTED = """
         time.sleep(0.2)
         return exact_network(2, 8)(image, valid)
     classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
-    segmenter.checkpoint.load_run = lambda _: fake_run(classes, predictor=lambda: slow)
+    segmenter.checkpoint.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: slow)
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    sys.exit(run_script(lambda: predict.main(["run", sys.argv[1], "--output", sys.argv[2]])))
+    arguments = ["run", sys.argv[1], "--output", sys.argv[2], "--tile", "64", "--batch", "4"]
+    sys.exit(run_script(lambda: predict.main(arguments)))
 """
 
 
@@ -363,11 +368,11 @@ def test_maps_of_real_imagery_line_up(
     sources = sorted(p for p in shared_data(folder).rglob("*.tif*") if "mask" not in p.parent.name)
     assert len(sources) >= 6
     assert call(*sources, bands=bands, band_count=len(bands), metres_per_pixel=None) == 0
-    results = {p.name: p for p in (tmp_path / "maps").iterdir()}
+    results = {name: tmp_path / "maps" / name for name in names(tmp_path / "maps")}
     assert len(results) == len(sources)
-    names = output_names(sources)
+    stems = output_names(sources)
     for source in sources:
-        with rasterio.open(source) as image, rasterio.open(results[f"{names[source]}.tif"]) as result:
+        with rasterio.open(source) as image, rasterio.open(results[f"{stems[source]}.tif"]) as result:
             assert (result.crs, result.bounds, result.shape) == (image.crs, image.bounds, image.shape)
             data = np.moveaxis(image.read(bands), 0, 2)
             valid = np.ones(image.shape, np.bool_)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from segmenter.errors import ConfigError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
-from segmenter.predictor import Failed, Finished, Mapped, Tiling, classify, classify_all
+from segmenter.predictor import Failed, Finished, Mapped, Prediction, Tiling, Wanted, classify, classify_all
 from segmenter.raster import RasterWriter, open_raster
 
 Make = Callable[..., Path]
@@ -57,6 +56,7 @@ class ArrayJob:
     part: Window | None = None
     abandoned: bool = False
     opened: int = 0
+    done_rows: int = 0
 
     def open(self) -> contextlib.AbstractContextManager[Any]:
         self.opened += 1
@@ -68,7 +68,7 @@ def whole_image(raster: Any, predict: Any, stride: int) -> NDArray[np.uint8]:
     size = raster.info.size
     padded = size.round_up(stride)
     image, valid = raster.read(Window.of(padded))
-    ids = np.where(valid, predict(image[None], valid[None])[0], IGNORE)
+    ids = np.where(valid, predict(image[None], valid[None]).ids[0], IGNORE)
     return ids[: size.height, : size.width].astype(np.uint8)
 
 
@@ -116,6 +116,41 @@ def test_a_part_is_that_part_of_the_whole(data: st.DataObject) -> None:
     np.testing.assert_array_equal(assembled(raster, part, tiling, predict), whole[part.slices()])
 
 
+@pytest.mark.parametrize("kind", ["uint8", "float16"])
+def test_probabilities_and_confidence_come_with_the_ids(rng: np.random.Generator, kind: Any) -> None:
+    raster = scene(rng, 101, 203)
+    raster.valid[:, 150:] = False  # the last windows hold no data
+    predict = exact_network(5, 8, wanted=Wanted(True, kind))
+    image, valid = raster.read(Window(0, 0, 104, 208))
+    whole = predict(image[None], valid[None])[0, :101, :203]
+    for event in classify_all([ArrayJob(raster)], Tiling(Size(48, 64), 12, 8, 3), predict):
+        if isinstance(event, Mapped):
+            where = event.window.slices()
+            expected, got = whole[where].masked(raster.valid[where]), event.prediction
+            assert got.probabilities.dtype == kind
+            np.testing.assert_array_equal(got.ids, expected.ids)
+            np.testing.assert_array_equal(got.confidence, expected.confidence)
+            np.testing.assert_array_equal(got.probabilities, expected.probabilities)
+            assert not got.probabilities[~raster.valid[where]].any()
+
+
+@pytest.mark.parametrize("done", [0, 1, 24, 77, 101, 500])
+def test_rows_that_are_done_are_not_computed(rng: np.random.Generator, done: int) -> None:
+    raster, part = scene(rng, 131, 90), Window(20, 7, 101, 70)
+    predict, batches = exact_network(5, 8), []
+    tiling = Tiling(Size(48, 48), 12, 8, 1)
+    whole = whole_image(raster, predict, 8)
+    rows = []
+    job = ArrayJob(raster, part, done_rows=done)
+    for event in classify_all([job], tiling, exact_network(5, 8, batches)):
+        if isinstance(event, Mapped):
+            np.testing.assert_array_equal(event.ids, whole[event.window.slices()])
+            rows.append((event.window.row, event.window.row_stop))
+    assert rows == sorted(rows)
+    assert min(rows, default=(121, 0))[0] == min(20 + done, 121)
+    assert len(batches) == len(rows)
+
+
 def test_too_small_a_halo_shows(rng: np.random.Generator) -> None:
     """The stand-in is no easy judge: with less halo than its radius the tiles are there."""
     predict, raster = exact_network(12, 8), scene(rng, 200, 200)
@@ -153,9 +188,9 @@ def test_small_files_are_batched_together(rng: np.random.Generator) -> None:
 def test_shapes_and_types_are_not_mixed(rng: np.random.Generator) -> None:
     shapes: list[Any] = []
 
-    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         shapes.append((image.shape, image.dtype.name))
-        return np.zeros(valid.shape, np.uint8)
+        return Prediction(np.zeros(valid.shape, np.uint8))
 
     jobs = []
     for index in range(12):
@@ -232,7 +267,9 @@ def test_a_wrong_predict_function_is_told(rng: np.random.Generator) -> None:
     with pytest.raises(ValueError, match=r"predict gave \(2, 4\) of float64 for windows of \(1, 16, 16\)"):
         list(
             classify_all(
-                [ArrayJob(scene(rng, 16, 16))], Tiling(Size(32, 32), 0, 8, 1), lambda *_: np.zeros((2, 4))
+                [ArrayJob(scene(rng, 16, 16))],
+                Tiling(Size(32, 32), 0, 8, 1),
+                lambda *_: Prediction(np.zeros((2, 4))),
             )
         )
 
@@ -254,26 +291,54 @@ def test_stopping_early_ends_the_thread(rng: np.random.Generator) -> None:
         [ArrayJob(scene(rng, 3200, 16))], Tiling(Size(32, 32), 0, 8, 1), exact_network(0, 8)
     )
     next(events)
-    assert threading.active_count() == before + 1
+    assert threading.active_count() == before + 2
     events.close()
     assert threading.active_count() == before
 
 
-def test_reading_and_computing_overlap(rng: np.random.Generator) -> None:
-    class Slow(ArrayRaster):
+def test_reading_computing_and_taking_overlap(rng: np.random.Generator) -> None:
+    """The model runs while later windows are read, and while who takes the results is busy."""
+    read, computed = [threading.Event() for _ in range(8)], [threading.Event() for _ in range(8)]
+
+    class Told(ArrayRaster):
         def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-            time.sleep(0.02)
+            read[window.row // 32].set()
             return super().read(window)
 
-    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        time.sleep(0.02)
-        return np.zeros(valid.shape, np.uint8)
+    calls = iter(range(8))
 
-    start = time.perf_counter()
-    list(
-        classify_all([ArrayJob(Slow(scene(rng, 32 * 20, 32).image))], Tiling(Size(32, 32), 0, 8, 1), predict)
-    )
-    assert time.perf_counter() - start < 0.02 * 20 * 2 * 0.85
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        number = next(calls)
+        assert read[min(number + 1, 7)].wait(20), "nothing is read while the model runs"
+        computed[number].set()
+        return Prediction(np.zeros(valid.shape, np.uint8))
+
+    job = ArrayJob(Told(scene(rng, 32 * 8, 32).image))
+    events = classify_all([job], Tiling(Size(32, 32), 0, 8, 1), predict)
+    next(events)
+    assert computed[1].wait(20), "nothing is computed while a result is being written"
+    assert len(list(events)) == 8
+
+
+def test_several_devices_compute_at_once_and_the_order_stays(rng: np.random.Generator) -> None:
+    raster, plain = scene(rng, 331, 97), exact_network(5, 8)
+    meeting, used = threading.Barrier(3), []
+
+    def worker(number: int) -> Any:
+        def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+            if len(used) < 3:
+                meeting.wait(20)  # breaks unless all three are busy at the same time
+            used.append(number)
+            return plain(image, valid)
+
+        return predict
+
+    several: Any = exact_network(5, 8)
+    several.workers = tuple(worker(number) for number in range(3))
+    tiling = Tiling(Size(48, 48), 12, 8, 2)
+    found = assembled(raster, Window.of(raster.info.size), tiling, several)
+    np.testing.assert_array_equal(found, whole_image(raster, plain, 8))
+    assert set(used) == {0, 1, 2}
 
 
 def test_memory_is_bounded(tmp_path: Path, make_geotiff: Make) -> None:

@@ -274,3 +274,23 @@ def test_a_label_smaller_than_the_window_is_refused(make_png: Make) -> None:
     path = make_png("l.png", np.zeros((8, 8), np.uint8))
     with pytest.raises(RasterError, match=r"at least rows 4–11, columns 0–7, got one of 8×8 pixels"):
         read_label(path, Window(4, 0, 8, 8))
+
+
+def test_scale_and_offset_are_respected(make_geotiff: Make, rng: np.random.Generator) -> None:
+    """Nodata is a stored value; each band is scaled on its own, in whatever order they are asked for."""
+    stored = rng.integers(1, 1000, (9, 11, 2), np.uint16)
+    stored[2, 3, 0] = 0
+    path = make_geotiff("a.tif", stored, nodata=0)
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = (0.5, 0.001), (-3.0, 7.0)
+    with open_raster(path, (2, 1)) as raster:
+        assert raster.info.dtype == "float32"
+        image, valid = raster.read(Window(0, 0, 12, 11))
+        coarse, _ = raster.thinned(Window(0, 0, 9, 11), Size(9, 11))
+    expected = np.stack([stored[..., 1] * 0.001 + 7, stored[..., 0] * 0.5 - 3], axis=2).astype(np.float32)
+    np.testing.assert_array_equal(coarse, expected)
+    expected[2, 3] = 0
+    np.testing.assert_array_equal(image[:9], expected)
+    assert image.dtype == np.float32
+    assert not valid[2, 3]
+    assert valid[:9].sum() == 98

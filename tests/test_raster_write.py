@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,6 +87,38 @@ def test_a_palette_and_a_transparent_nodata_are_written(tmp_path: Path) -> None:
     with rasterio.open(tmp_path / "a.tif") as written:
         assert written.colormap(1)[3] == (*table[3].tolist(), 255)
         assert written.colormap(1)[255] == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("overviews", ["mode", "nearest"])
+def test_overviews_invent_no_class(tmp_path: Path, rng: np.random.Generator, overviews: Any) -> None:
+    """Of classes 1 and 3 an average would make 2."""
+    pixels = rng.choice(np.array([1, 3], np.uint8), (1100, 700), p=[0.7, 0.3])
+    with RasterWriter(tmp_path / "a.tif", Size(1100, 700), nodata=255, overviews=overviews) as writer:
+        writer.write(Window(0, 0, 1100, 700), pixels)
+    for level, share in ((0, 0.3), (1, 0.3)):
+        with rasterio.open(tmp_path / "a.tif", overview_level=level) as overview:
+            small = overview.read(1)
+            assert set(np.unique(small)) <= {1, 3}
+            # The majority of four pixels is class 3 more seldom than a pixel is.
+            assert (small == 3).mean() < share - 0.05 if overviews == "mode" else (small == 3).mean() > 0.28
+    with rasterio.open(tmp_path / "a.tif") as written:
+        np.testing.assert_array_equal(written.read(1), pixels)
+        assert written.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+
+
+@pytest.mark.parametrize("overviews", [None, "nearest"])
+def test_half_floats_come_back(tmp_path: Path, rng: np.random.Generator, overviews: Any) -> None:
+    pixels = rng.random((600, 70, 3)).astype(np.float16)
+    pixels[5:9, 3:50] = np.nan
+    with RasterWriter(
+        tmp_path / "a.tif", Size(600, 70), dtype="float16", bands=3, nodata=np.nan, overviews=overviews
+    ) as writer:
+        writer.write(Window(0, 0, 600, 70), pixels)
+    with rasterio.open(tmp_path / "a.tif") as written:
+        assert written.dtypes == ("float32",) * 3
+        assert written.tags(1, ns="IMAGE_STRUCTURE")["NBITS"] == "16"
+        found = np.moveaxis(written.read(), 0, 2).astype(np.float16)
+        np.testing.assert_array_equal(found.view(np.uint16), pixels.view(np.uint16))
 
 
 def test_every_pixel_is_written_exactly_once(tmp_path: Path) -> None:

@@ -100,9 +100,10 @@ def test_halo_windows_lie_on_the_grid_of_the_stride(size: Size, halo: tuple[int,
     for read in (placement.read for placement in placements):
         assert not any(edge % stride for edge in (read.row, read.col, read.row_stop, read.col_stop))
         assert Window.of(padded).contains(read)
-        # One shape for all, unless the raster is smaller than a window: one compiled model does them all.
-        assert read.height == min(largest.height, padded.height)
-        assert read.width == min(largest.width, padded.width)
+        assert read.height <= largest.height
+        assert read.width <= largest.width
+    # One shape for all: one compiled model does them all.
+    assert len({placement.read.size for placement in placements}) == 1
 
 
 @given(sizes, halos)
@@ -127,6 +128,40 @@ def test_halo_windows_are_no_more_than_needed(size: Size, halo: tuple[int, int, 
     assert len(placements) <= _most_windows(
         padded.height, largest.height, largest.height - step
     ) * _most_windows(padded.width, largest.width, largest.width - step)
+
+
+@given(sizes, halos, st.data())
+def test_halo_windows_over_a_part_keep_that_part_on_the_grid_of_the_whole(
+    size: Size, halo: tuple[int, int, int], data: st.DataObject
+) -> None:
+    """Also where the area does not begin at 0, as a mosaic seen from one of its files."""
+    stride, radius, room = halo
+    area = Window(data.draw(st.integers(-50, 50)), data.draw(st.integers(-50, 50)), size.height, size.width)
+    row, col = data.draw(st.integers(0, size.height - 1)), data.draw(st.integers(0, size.width - 1))
+    height, width = data.draw(st.integers(1, size.height - row)), data.draw(st.integers(1, size.width - col))
+    part = Window(area.row + row, area.col + col, height, width)
+    window = Size(2 * (radius + stride) + room, 2 * (radius + stride) + room + 3)
+    padded = Window(area.row, area.col, size.round_up(stride).height, size.round_up(stride).width)
+    kept = np.zeros((height, width), int)
+    for place in halo_windows(area, window, radius, stride, part):
+        assert padded.contains(place.read)
+        assert (place.read.row - area.row) % stride == (place.read.col - area.col) % stride == 0
+        assert place.read.height % stride == place.read.width % stride == 0
+        assert place.read.row == area.row or place.keep.row - place.read.row >= radius
+        assert place.read.col_stop == padded.col_stop or place.read.col_stop - place.keep.col_stop >= radius
+        kept[place.keep.relative_to(part).slices()] += 1
+    assert (kept == 1).all()
+
+
+def test_windows_are_no_larger_than_so_many_need_to_be() -> None:
+    def sides(length: int) -> tuple[int, int]:
+        places = list(halo_windows(Size(length, 1), Size(512, 512), 96, 16))
+        return len(places), places[0].read.height
+
+    assert sides(512) == (1, 512)
+    assert sides(6000) == (19, 512)  # 19 · (496 − 192) + 192 pixels would do for 5968 only
+    assert sides(600) == (2, 400)
+    assert sides(1100) == (3, 496)
 
 
 def test_a_window_that_is_all_halo_is_refused() -> None:

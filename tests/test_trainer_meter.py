@@ -93,3 +93,26 @@ def test_in_mixed_precision_the_loss_scale_may_settle_first() -> None:
     meter.push(6, (np.array([np.nan]), np.array([WHOLE])), 0.0)
     with pytest.raises(TrainingError, match="step 6: the loss is nan"):
         meter.drain()
+
+
+@pytest.mark.parametrize(
+    ("compiled", "said"),
+    [
+        # Calls at 10 and 14 s, begun at 0: the first of a process is compiled, and no part of the rate.
+        (False, "throughput: 4.0 images/s, waiting for data 25.0% of the time"),
+        (True, "throughput: 2.3 images/s, waiting for data 21.4% of the time"),
+    ],
+)
+def test_the_rate_is_of_all_calls_but_the_one_that_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, compiled: bool, said: str
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("segmenter.meter.time.perf_counter", lambda: now[0])
+    meter, _, _ = meter_of("relaxed", plan_of())
+    meter.compiled = compiled
+    meter.__post_init__()
+    for moment, waited in ((10.0, 2.0), (14.0, 3.0)):
+        now[0] = moment
+        meter.push(1, (np.full(2, 0.5), np.array([WHOLE] * 2)), waited)
+    meter.close()
+    assert meter.throughput() == said

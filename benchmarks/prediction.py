@@ -1,0 +1,201 @@
+"""What does tiled prediction cost beside the model, and beside reading and writing the raster?
+
+Two ratios, each to a baseline of the same run. With a U-Net of 1.9 M parameters: the whole prediction, from
+file to file, over the compiled model on the same batches held in memory. With a model that costs nothing
+(one 1×1 convolution): the whole prediction over reading the raster and writing the same class map with
+rasterio alone, block by block. The baseline is timed before and after, and the faster counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rasterio
+from numpy.typing import NDArray
+from rasterio.windows import Window as GdalWindow
+
+from segmenter.geometry import Size
+from segmenter.hardware import load_tensorflow
+from segmenter.normalisation import Normalisation
+from segmenter.predictor import Mapped, Tiling, classify_all
+from segmenter.raster import Raster, RasterWriter, open_raster
+from segmenter.reading import read_batches
+
+CLASSES, BLOCK = 8, 512
+
+
+class FileJob:
+    """A file, whole."""
+
+    part, done_rows, abandoned = None, 0, False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self) -> Raster:
+        """Open it."""
+        return open_raster(self._path)
+
+
+def main() -> None:
+    """Make a raster, predict it, print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--side", type=int, default=8192, help="of the raster for the model that costs nothing"
+    )
+    parser.add_argument("--unet-side", type=int, default=3000, help="of the raster for the U-Net")
+    parser.add_argument("--repeat", type=int, default=3, help="times; the median ratio counts")
+    arguments = parser.parse_args()
+    load_tensorflow()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        free = _against_rasterio(folder, arguments.side, arguments.repeat)
+        unet = _against_the_model(folder, arguments.unet_side, arguments.repeat)
+    print(json.dumps({"benchmark": "prediction", **free, **unet}))
+
+
+def make_raster(path: Path, height: int, width: int) -> Path:
+    """A tiled, compressed RGB raster with some texture; written in bands of blocks."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 255, (3, BLOCK, width + BLOCK), np.uint8) // 8
+    profile = {
+        "driver": "GTiff",
+        "tiled": True,
+        "blockxsize": BLOCK,
+        "blockysize": BLOCK,
+        "bigtiff": "IF_SAFER",
+    }
+    profile |= {"compress": "deflate", "zlevel": 1, "interleave": "pixel"}
+    with rasterio.open(path, "w", height=height, width=width, count=3, dtype="uint8", **profile) as file:
+        for row in range(0, height, BLOCK):
+            rows = min(BLOCK, height - row)
+            shift = int(rng.integers(BLOCK))
+            ramp = ((np.arange(width) // 64 + row // 64) % 200).astype(np.uint8)
+            file.write(noise[:, :rows, shift : shift + width] + ramp, window=GdalWindow(0, row, width, rows))
+    return path
+
+
+def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
+    """Seconds from file to file."""
+    start = time.perf_counter()
+    with open_raster(path) as raster:
+        size = raster.info.size
+    with RasterWriter(out, size, nodata=255) as writer:
+        for event in classify_all([FileJob(path)], tiling, predict):
+            if isinstance(event, Mapped):
+                writer.write(event.window, event.ids)
+    return time.perf_counter() - start
+
+
+def pixelwise(classes: int) -> Any:
+    """A 1×1 convolution, as what predictor takes."""
+    import keras
+
+    from segmenter.inference import predict_function
+
+    keras.utils.set_random_seed(0)
+    image = keras.Input((None, None, 3))
+    model = keras.Model(image, keras.layers.Conv2D(classes, 1)(image))
+    return predict_function(model, Normalisation.of([60] * 3, [40] * 3))
+
+
+def unet() -> tuple[Any, int, int]:
+    """The U-Net of 1.9 M parameters, its stride and its radius."""
+    from segmenter.inference import predict_function
+    from segmenter.model import build_model, network_geometry
+    from segmenter.schema import ModelConfig
+
+    model = build_model(ModelConfig(depth=4, width=16), 3, CLASSES)
+    geometry = network_geometry(model)
+    assert geometry.radius is not None
+    return predict_function(model, Normalisation.of([60] * 3, [40] * 3)), geometry.stride, geometry.radius
+
+
+def _against_rasterio(folder: Path, side: int, repeat: int) -> dict[str, Any]:
+    path, out = make_raster(folder / "free.tif", side, side), folder / "map.tif"
+    predict, tiling = pixelwise(CLASSES), Tiling(Size(256, 256), 32, 1, 16)
+    predict_file(path, out, tiling, predict)  # compiles, and warms the page cache
+    with rasterio.open(out) as file:
+        ids = file.read(1)
+    ratios, seconds = _ratios(
+        lambda: _plain(path, folder / "plain.tif", ids),
+        lambda: predict_file(path, out, tiling, predict),
+        repeat,
+    )
+    mpixels = side * side / 1e6
+    return {
+        "free_model_over_rasterio": round(float(np.median(ratios)), 2),
+        "free_model_Mpixel_s": round(mpixels / seconds, 1),
+    }
+
+
+def _plain(path: Path, out: Path, ids: NDArray[np.uint8]) -> None:
+    """Read every block and write the map's, with rasterio alone."""
+    profile = {"tiled": True, "blockxsize": BLOCK, "blockysize": BLOCK, "compress": "deflate", "zlevel": 1}
+    with (
+        rasterio.open(path) as source,
+        rasterio.open(
+            out,
+            "w",
+            driver="GTiff",
+            count=1,
+            dtype="uint8",
+            height=source.height,
+            width=source.width,
+            **profile,
+        ) as target,
+    ):
+        for _, window in source.block_windows(1):
+            source.read(window=window)
+            rows, cols = window.toslices()
+            target.write(ids[rows, cols], 1, window=window)
+
+
+def _against_the_model(folder: Path, side: int, repeat: int) -> dict[str, Any]:
+    path = make_raster(folder / "unet.tif", side, side)
+    predict, stride, radius = unet()
+    tiling = Tiling(Size(1024, 1024), radius, stride, 1)
+    batches = [batch for batch in read_batches([FileJob(path)], tiling) if batch.image is not None]
+    predict(batches[0].image, batches[0].valid)
+    ratios, seconds = _ratios(
+        lambda: [predict(batch.image, batch.valid) for batch in batches],
+        lambda: predict_file(path, folder / "map.tif", tiling, predict),
+        repeat,
+    )
+    kept = sum(batch.valid.size for batch in batches)
+    return {
+        "unet_over_compiled_model": round(float(np.median(ratios)), 3),
+        "unet_Mpixel_s": round(side * side / 1e6 / seconds, 2),
+        "unet_useful_share": round(side * side / kept, 2),
+    }
+
+
+def _ratios(
+    baseline: Callable[[], Any], measured: Callable[[], Any], repeat: int
+) -> tuple[list[float], float]:
+    """The ratio of each repetition to the faster baseline beside it, and the fastest time in seconds."""
+    ratios, fastest = [], float("inf")
+    before = _seconds(baseline)
+    for _ in range(repeat):
+        taken = _seconds(measured)
+        after = _seconds(baseline)
+        ratios.append(taken / min(before, after))
+        fastest, before = min(fastest, taken), after
+    return ratios, fastest
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Does memory grow with the raster, and is the formula for the model's part true?
+
+Peak memory of whole processes, each predicting one file to another: a raster and one of five times its
+height, both with the model that costs nothing, in exact and in smooth mode. Then what a pixel of a U-Net's
+window takes, as the growth of a process that computes a large window after a small one, against
+`network.inference_bytes_per_pixel`. Baseline of the first two: the process after one window.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.prediction import make_raster, pixelwise, predict_file, unet
+from segmenter.blending import Blend
+from segmenter.geometry import Size
+from segmenter.hardware import load_tensorflow
+from segmenter.predictor import Tiling
+
+CLASSES, MIB = 8, 2**20
+EXACT = Tiling(Size(256, 256), 32, 1, 16)
+SMOOTH = Tiling(Size(256, 256), 0, 1, 16, Blend(50))
+
+
+def main() -> None:
+    """Without `--child`: make the rasters, measure each in a process of its own, compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--width", type=int, default=20_000)
+    parser.add_argument("--heights", type=int, nargs=2, default=(20_000, 100_000))
+    parser.add_argument("--window", type=int, default=1024, help="of the U-Net, for its formula")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(_child(*arguments.child)))
+        return
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [
+            make_raster(Path(folder) / f"{height}.tif", height, arguments.width)
+            for height in arguments.heights
+        ]
+        for mode in ("exact", "smooth"):
+            found = [_in_a_process("map", mode, str(path), f"{path}.map.tif") for path in paths]
+            peaks = [f["peak"] for f in found]
+            figures[f"{mode}_MiB"] = [round(peak / MIB) for peak in peaks]
+            figures[f"{mode}_ratio"] = round(peaks[1] / peaks[0], 3)
+            figures[f"{mode}_over_one_window_MiB"] = [round((f["peak"] - f["base"]) / MIB) for f in found]
+    model = _in_a_process("unet", str(arguments.window))
+    figures["unet_bytes_per_pixel"] = round(model["measured"])
+    figures["formula_over_measured"] = round(model["formula"] / model["measured"], 2)
+    print(json.dumps({"benchmark": "prediction_memory", **figures}))
+
+
+def _in_a_process(*arguments: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.prediction_memory", "--child", *arguments]
+    result: dict[str, float] = json.loads(subprocess.check_output(command).splitlines()[-1])
+    return result
+
+
+def _child(what: str, *arguments: str) -> dict[str, float]:
+    load_tensorflow()
+    return _unet(int(arguments[0])) if what == "unet" else _map(*arguments)
+
+
+def _map(mode: str, source: str, target: str) -> dict[str, float]:
+    predict, tiling = pixelwise(CLASSES), EXACT if mode == "exact" else SMOOTH
+    image, valid = np.zeros((16, 256, 256, 3), np.uint8), np.ones((16, 256, 256), np.bool_)
+    predict(image, valid)
+    predict.weighted(image, valid, *[np.ones((16, 256), np.float32)] * 2)
+    base = _peak()
+    predict_file(Path(source), Path(target), tiling, predict)
+    return {"base": base, "peak": _peak()}
+
+
+def _unet(side: int) -> dict[str, float]:
+    predict, _, _ = unet()
+    predict(np.zeros((1, 64, 64, 3), np.uint8), np.ones((1, 64, 64), np.bool_))
+    base = _peak()
+    predict(np.zeros((1, side, side, 3), np.uint8), np.ones((1, side, side), np.bool_))
+    return {"measured": (_peak() - base) / side**2, "formula": predict.bytes_per_pixel}
+
+
+def _peak() -> int:
+    """Bytes; there are no child processes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main()

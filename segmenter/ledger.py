@@ -1,0 +1,197 @@
+"""What of a folder of maps is finished, begun, or being written by another process.
+
+A job's way: `unfinished` tells why it is to be done; `take` locks its output and finds what an interrupted
+run left of it; `finished` writes it into the journal, or `leave` lets go of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from segmenter.errors import RasterError
+from segmenter.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
+from segmenter.locks import OutputLock
+from segmenter.map_jobs import MapJob
+from segmenter.raster import RasterInfo, leftovers
+from segmenter.reading import Tiling
+from segmenter.spool import LEAST_PIXELS, Spool
+
+
+@dataclass
+class _Held:
+    """What belongs to a job while it is worked on."""
+
+    lock: OutputLock
+    spool: Spool | None = None
+
+
+class Ledger:
+    """The state of the jobs of one output folder.
+
+    Args:
+        journal: of the folder.
+        run: name and checksum of the run.
+        options: of a job, all that decides what its outputs hold, as plain JSON.
+        redo: take nothing up that is there.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        run: Facts,
+        options: Callable[[MapJob], Mapping[str, Any]],
+        *,
+        redo: bool = False,
+    ) -> None:
+        folder = journal.path.parent
+        self.journal = journal
+        self._folder, self._run, self._options, self._redo = folder, run, options, redo
+        self._entries: dict[int, Entry] = {}
+        self._held: dict[int, _Held] = {}
+        self._leftovers = leftovers(folder)
+        self._hidden = {path.name for path in folder.glob(".*")}
+
+    def unfinished(self, job: MapJob) -> str | None:
+        """Why a job is to be done; empty where it never was; None where its outputs are finished and whole.
+
+        Raises:
+            SegmenterError: the input cannot be read.
+        """
+        entry = self._entry(job)
+        found = self.journal.find(job.name)
+        if found is None:
+            return ""
+        if self._redo:
+            return "asked for by --redo"
+        reason = found.difference(entry) or damage(self._folder, found)
+        if reason is None:
+            self._tidy(job)
+        return reason
+
+    def _tidy(self, job: MapJob) -> None:
+        """Remove what a call left that was killed between its last line in the journal and its end."""
+        lock, spool = OutputLock(job.output), Spool(job.output, "", job.part)
+        if {lock.path.name, spool.path.name} & self._hidden and id(job) not in self._held:
+            with contextlib.suppress(RasterError):
+                lock.take()
+                spool.remove()
+            lock.give_back()
+
+    def take(self, job: MapJob) -> bool:
+        """Lock a job's output and find the rows that are done (`job.done_rows`).
+
+        Returns:
+            Whether it is to be done: not if another process finished it since.
+
+        Raises:
+            SegmenterError: another process is writing it.
+        """
+        held = _Held(OutputLock(job.output))
+        held.lock.take()
+        self._held[id(job)] = held
+        for leftover in (old for path in job.files for old in self._leftovers.pop(path.name, ())):
+            with contextlib.suppress(OSError):
+                leftover.unlink()  # whoever wrote it has not the lock
+        before = self.journal.find(job.name)
+        self.journal.refresh()
+        if self.journal.find(job.name) != before and self.unfinished(job) is None:
+            self.leave(job)
+            return False
+        held.spool = self._recovered(job)
+        return True
+
+    def spool(self, job: MapJob) -> Spool | None:
+        """Where the finished windows of a taken job go; None for small ones."""
+        return self._held[id(job)].spool
+
+    def finished(self, job: MapJob) -> None:
+        """Write a job's outputs into the journal, and let go of it.
+
+        Raises:
+            SegmenterError: the journal cannot be written.
+        """
+        try:
+            facts = {path.name: file_facts(path) for path in job.files}
+        except OSError as error:
+            raise RasterError(f"{job.output}: cannot be read back: {error.strerror}") from None
+        self.journal.append(replace(self._entry(job), outputs=facts))
+        self.leave(job, keep=False)
+
+    def leave(self, job: MapJob, *, keep: bool = True) -> None:
+        """Let go of a job; `keep` what is computed of it for the next call."""
+        held = self._held.pop(id(job), None)
+        if held is not None:
+            _let_go(held, keep=keep)
+
+    def leave_all(self) -> None:
+        """Let go of all jobs, keeping what is computed of them."""
+        for held in list(self._held.values()):
+            _let_go(held, keep=True)
+        self._held.clear()
+
+    def _entry(self, job: MapJob) -> Entry:
+        """What the journal will say of a job, but for its outputs: the input as it is when first asked."""
+        if id(job) not in self._entries:
+            facts = input_facts(job.info.path, header(job.info))
+            source = str(job.info.path.resolve())
+            entry = Entry(job.name, source, facts, self._run, dict(self._options(job)), {})
+            self._entries[id(job)] = entry
+        return self._entries[id(job)]
+
+    def _recovered(self, job: MapJob) -> Spool | None:
+        if job.part.size.pixels < LEAST_PIXELS:
+            return None
+        entry = self._entry(job)
+        spool = Spool(job.output, digest({"of": [entry.input, entry.run, entry.options]}), job.part)
+        try:
+            if self._redo:
+                spool.remove()
+            job.done_rows = spool.recover()
+            self.journal.flush()  # the windows of the spool depend on what was chosen
+        except OSError:  # then it is done without
+            spool.remove()
+            return None
+        return spool
+
+
+def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
+    """What a job's map in a mosaic depends on: the files around it, where the grid begins and where all ends.
+
+    An end that is farther away than a window sees is the same wherever it is; blended windows lie
+    otherwise in another mosaic.
+    """
+    assert job.mosaic is not None
+    exact, stride, path = tiling.blend is None, tiling.stride, job.info.path
+    reach = tiling.halo + stride if exact else max(tiling.window.height, tiling.window.width)
+    around = job.mosaic.extent(path)
+    ends = [-around.row, -around.col, around.row_stop, around.col_stop]
+    if exact:
+        size = job.info.size
+        beyond = [*ends[:2], ends[2] - size.height, ends[3] - size.width]
+        ends = [ends[0] % stride, ends[1] % stride, *(min(end, reach) for end in beyond)]
+    near = job.mosaic.neighbours(path, reach)
+    files = [{"path": str(other.resolve()), **input_facts(other, header(info))} for other, info in near]
+    return {"ends": ends, "files": sorted(files, key=lambda facts: str(facts["path"]))}
+
+
+def _let_go(held: _Held, *, keep: bool) -> None:
+    if held.spool is not None and keep:
+        held.spool.close()
+    elif held.spool is not None:
+        held.spool.remove()
+    held.lock.give_back()
+
+
+def header(info: RasterInfo) -> Facts:
+    """A raster's header as plain JSON, to tell a changed one."""
+    return {
+        "size": [info.size.height, info.size.width],
+        "bands": [info.count, info.dtype, list(info.alpha), info.has_palette],
+        "nodata": [str(value) for value in info.nodata],
+        "crs": [str(crs and crs.to_wkt()) for crs in (info.crs, info.gcp_crs)],
+        "transform": info.transform and list(info.transform[:6]),
+        "gcps": [[p.row, p.col, p.x, p.y, p.z] for p in info.gcps],
+    }

@@ -1,0 +1,124 @@
+"""What is mapped of each raster: the part, the bands, and where its map goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Window
+from segmenter.mosaic import Mosaic, MosaicView
+from segmenter.raster import Raster, RasterInfo, open_raster
+
+_EDGE = 1e-6
+"""Share of a pixel by which a bounding box may miss a pixel's edge by rounding."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A bounding box in the coordinates of a raster's CRS."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def window(self, info: RasterInfo) -> Window:
+        """The pixels that the box touches; of no extent where it lies beside the raster."""
+        if info.transform is None:
+            raise RasterError(f"{info.path}: has no geotransform, a bounding box cannot be found in it")
+        corners = ((x, y) for x in (self.left, self.right) for y in (self.bottom, self.top))
+        points = np.array([~info.transform @ corner for corner in corners])
+        left, top = (int(v) for v in np.floor(points.min(axis=0) + _EDGE))
+        right, bottom = (int(v) for v in np.ceil(points.max(axis=0) - _EDGE))
+        size = info.size
+        top, left = min(max(top, 0), size.height), min(max(left, 0), size.width)
+        bottom, right = min(max(bottom, top), size.height), min(max(right, left), size.width)
+        return Window(top, left, bottom - top, right - left)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is wanted of every raster.
+
+    Attributes:
+        bands: 1-based; None: all but alpha.
+        band_count: how many the model takes.
+        part: what to map; None: everything.
+        max_pixels: see `open_raster`; so `drivers`.
+    """
+
+    bands: tuple[int, ...] | None
+    band_count: int
+    part: Bounds | Window | None = None
+    max_pixels: int | None = None
+    drivers: tuple[str, ...] = ()
+
+    def open(self, path: Path) -> Raster:
+        """Open a raster with the model's bands.
+
+        Raises:
+            RasterError: where it has too few of them, or it cannot be told which.
+        """
+        raster = open_raster(path, self.bands, max_pixels=self.max_pixels, drivers=self.drivers)
+        if len(raster.bands) != self.band_count:
+            info = raster.info
+            raster.__exit__(None, None, None)
+            raise RasterError(f"{path}: {self._band_mismatch(info, len(raster.bands))}")
+        return raster
+
+    def window(self, info: RasterInfo) -> Window:
+        """The part of a raster that is wanted; of no extent where a bounding box lies beside it."""
+        if isinstance(self.part, Bounds):
+            return self.part.window(info)
+        whole = Window.of(info.size)
+        if self.part is not None and not whole.contains(self.part):
+            raise RasterError(f"{info.path}: {self.part} reach beyond the raster of {info.size} pixels")
+        return self.part or whole
+
+    def _band_mismatch(self, info: RasterInfo, got: int) -> str:
+        hint = "name the ones to use with --bands"
+        if info.has_palette:
+            hint = "its values are indices of a palette, see gdal_translate -expand rgb"
+        elif got < self.band_count:
+            hint = "it does not fit this run"
+        alpha = f" and alpha ({', '.join(map(str, info.alpha))})" if info.alpha else ""
+        return f"expected {self.band_count} bands as in training, got {got}{alpha}; {hint}"
+
+
+@dataclass(eq=False)
+class MapJob:
+    """One raster to map: a `predictor.Job`.
+
+    Attributes:
+        name: of its outputs, without extension; unique among the jobs.
+        output: its map.
+        beside: further files that are written with the map.
+        label: to score the map with.
+        abandoned: see `predictor.Job`; so `done_rows`.
+        mosaic: the files that its windows look into, beside its own; None: only its own.
+    """
+
+    request: Request
+    info: RasterInfo
+    part: Window
+    name: str
+    output: Path
+    label: Path | None = None
+    beside: tuple[Path, ...] = ()
+    abandoned: bool = False
+    done_rows: int = 0
+    mosaic: Mosaic | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All outputs, the map first."""
+        return self.output, *self.beside
+
+    def open(self) -> Raster | MosaicView:
+        """Open the raster with the model's bands; in a mosaic, with what lies around it."""
+        if self.mosaic is not None:
+            return self.mosaic.view(self.info.path)
+        return self.request.open(self.info.path)

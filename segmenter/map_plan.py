@@ -1,0 +1,101 @@
+"""From images to what is mapped of them and where it goes, told from the headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmenter.errors import DatasetError, SegmenterError
+from segmenter.inputs import Inputs, label_for
+from segmenter.map_files import MapStyle
+from segmenter.map_jobs import MapJob, Request
+from segmenter.raster import RasterInfo, raster_info
+
+if TYPE_CHECKING:
+    from segmenter.checkpoint import Run
+
+_HEADER_THREADS = 4
+
+
+def plan_maps(
+    images: Mapping[Path, str], request: Request, style: MapStyle, labels: str | None = None
+) -> Iterator[tuple[Path, MapJob | SegmenterError | None]]:
+    """What to do for each image (with the name of its output), read from its header only.
+
+    Args:
+        labels: pattern of the label files, see `inputs.label_for`.
+
+    Yields:
+        The image with its job, with the error that forbids it, or with None where a bounding box does not
+        touch it.
+    """
+
+    def plan(image: Path) -> MapJob | SegmenterError | None:
+        try:
+            return _plan(image, images[image], request, style, labels)
+        except SegmenterError as error:
+            return error
+
+    with ThreadPoolExecutor(_HEADER_THREADS) as pool:
+        yield from zip(images, pool.map(plan, images), strict=True)
+
+
+def _plan(image: Path, name: str, request: Request, style: MapStyle, labels: str | None) -> MapJob | None:
+    with request.open(image) as raster:
+        info = raster.info
+    part = request.window(info)
+    if not part.size.pixels:
+        return None
+    label = None if labels is None else label_for(image, labels)
+    if label is not None:
+        _label_fits(label, info)
+    style.check(info, part)
+    return MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
+
+
+def _label_fits(label: Path, info: RasterInfo) -> None:
+    size = raster_info(label).size
+    if size != info.size:
+        raise DatasetError(f"{label}: expected a label of {info.size} pixels as {info.path}, got {size}")
+
+
+def check_outputs(jobs: Sequence[MapJob], inputs: Inputs, folder: Path, others: Iterable[str] = ()) -> None:
+    """Refuse outputs that would replace an input, a label or each other.
+
+    Args:
+        folder: of the outputs.
+        others: names of further files that are written there.
+
+    Raises:
+        DatasetError: also where the folder is one of the inputs': a second call would take maps for images.
+    """
+    if any(given.resolve() == folder.resolve() for given in inputs.folders):
+        raise DatasetError(f"--output {folder}: expected another folder than that of the inputs")
+    kept = {path.resolve() for path in inputs.files}
+    kept |= {job.label.resolve() for job in jobs if job.label is not None}
+    # Some file systems do not tell capital letters from small ones.
+    taken: dict[str, Path] = {name.casefold(): folder / name for name in others}
+    for job in jobs:
+        for path in job.files:
+            if path.resolve() in kept:
+                raise DatasetError(f"--output {folder}: {path} would replace an input; choose another folder")
+            other = taken.setdefault(path.name.casefold(), job.info.path)
+            if other != job.info.path:
+                raise DatasetError(
+                    f"{path}: would be written for {job.info.path} and for {other}; map them into two folders"
+                )
+
+
+def differences(run: Run, job: MapJob) -> list[str]:
+    """In what an input differs from what the model has seen, and what its map does not keep."""
+    found = []
+    if job.info.dtype != run.dtype:
+        found.append(f"values are {job.info.dtype}, the model was trained on {run.dtype}")
+    mine, theirs = job.info.metres_per_pixel, run.metres_per_pixel
+    if mine and theirs and not theirs / 2 <= mine <= theirs * 2:
+        found.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m")
+    if job.output.suffix == ".png" and job.info.georeferenced:
+        found.append("its georeference is lost in a PNG; --format geotiff keeps it")
+    return found

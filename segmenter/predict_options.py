@@ -1,0 +1,142 @@
+"""The arguments of `predict.py`; answers `--help` without the libraries."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmenter.compute_options import add_options, positive
+from segmenter.errors import DatasetError
+from segmenter.geometry import Window
+
+if TYPE_CHECKING:
+    from segmenter.map_jobs import Bounds
+
+_EPILOG = """\
+outputs
+  One map per input, DIR/STEM.tif: a tiled, compressed GeoTIFF with the CRS, transform and size of the input
+  (of the part, with --bbox or --window), class ids, colours and names of the classes. With a NAIC2020 run,
+  images without georeference give PNGs with the original codes. Inputs of the same stem get longer names.
+  A map appears when it is complete and checked; one that was there before is replaced in that moment.
+
+stopped and gone on
+  The same command again, after whatever end, goes on: maps that are finished are checked and kept, large
+  rasters go on within the file. Maps of a changed input, with another run or other options are made anew.
+  docs/prediction.md has the guarantees.
+
+scores
+  --labels 'truth/{stem}.png' finds each image's label by the image's name without extension; {scene} is that
+  name without a trailing _RGB, _IRRG or _RGBIR, as in 'labels/{scene}_label_noBoundary.tif'. A pattern may
+  hold * and **, and must match one file per image. Writes DIR/scores.json and DIR/confusion.png.
+
+exit code
+  0 all done; 1 some inputs failed, the others are done; 2 wrong call; 130 interrupted.
+"""
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments of a call; ends the process with code 2 where they are wrong."""
+    return _parser().parse_args(arguments)
+
+
+def part_of(args: argparse.Namespace) -> Bounds | Window | None:
+    """The part of each raster that is wanted; None for all of it.
+
+    Raises:
+        DatasetError: the numbers are none of a window or a box.
+    """
+    from segmenter.map_jobs import Bounds  # brings rasterio
+
+    if args.window is not None:
+        row, col, height, width = args.window
+        if min(row, col) < 0 or min(height, width) < 1:
+            raise DatasetError(f"--window: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got {args.window}")
+        return Window(row, col, height, width)
+    if args.bbox is None:
+        return None
+    left, bottom, right, top = args.bbox
+    if not (left < right and bottom < top and all(map(math.isfinite, args.bbox))):
+        raise DatasetError(f"--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got {args.bbox}")
+    return Bounds(left, bottom, right, top)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="predict.py",
+        description="Class maps from images, with the model of a run directory.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory that train.py made")
+    parser.add_argument(
+        "inputs", metavar="INPUT", nargs="+", help="image, folder of images (not its subfolders) or glob"
+    )
+    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for the maps")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument(
+        "--bbox",
+        nargs=4,
+        type=float,
+        metavar=("LEFT", "BOTTOM", "RIGHT", "TOP"),
+        help="map only this box, in the coordinates of the input's CRS; inputs beside it are left out",
+    )
+    part.add_argument(
+        "--window", nargs=4, type=int, metavar=("ROW", "COL", "HEIGHT", "WIDTH"), help="map only these pixels"
+    )
+    parser.add_argument(
+        "--confidence", action="store_true", help="also STEM.confidence.tif: the largest probability × 255"
+    )
+    parser.add_argument(
+        "--probabilities",
+        choices=("uint8", "float16"),
+        help="also STEM.probabilities.tif: a band for each class; uint8 is × 255",
+    )
+    parser.add_argument("--cog", action="store_true", help="cloud-optimised GeoTIFFs, with overviews")
+    parser.add_argument(
+        "--quicklook", action="store_true", help="also STEM.quicklook.png: the map, small, in its colours"
+    )
+    parser.add_argument(
+        "--format", choices=("auto", "geotiff", "png"), default="auto", help="of the maps; see below"
+    )
+    parser.add_argument(
+        "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
+    )
+    parser.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
+    parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
+    parser.add_argument(
+        "--max-pixels",
+        metavar="N",
+        type=positive,
+        help="refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
+    )
+    parser.add_argument(
+        "--drivers",
+        metavar="NAME,…",
+        type=_names,
+        default=(),
+        help="further GDAL drivers that may open inputs; a VRT can read any other file",
+    )
+    parser.add_argument("--redo", action="store_true", help="make all maps anew, also finished ones")
+    parser.add_argument("--fail-fast", action="store_true", help="stop at the first input that fails")
+    add_options(parser)
+    scores = parser.add_argument_group("scores")
+    scores.add_argument("--labels", metavar="PATTERN", help="score the maps with these labels; see below")
+    scores.add_argument(
+        "--label-kind", choices=("full", "eroded"), help="what these labels are (those it trained on)"
+    )
+    scores.add_argument("--protocol", metavar="NAME", help="a published protocol: potsdam-6 or potsdam-5")
+    scores.add_argument(
+        "--split-name", metavar="NAME", default="unstated", help="what is scored, for the record: test, …"
+    )
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _bands(text: str) -> tuple[int, ...]:
+    return tuple(positive(band) for band in text.split(","))

@@ -1,0 +1,104 @@
+"""What a model says of pixels, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.geometry import Size
+from segmenter.labels import IGNORE
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of the model beside class ids.
+
+    Attributes:
+        confidence: the largest probability.
+        probabilities: of every class, as this type; None: not wanted.
+    """
+
+    confidence: bool = False
+    probabilities: Literal["uint8", "float16"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What the model says of a batch of windows, or (without the leading axis) of one window.
+
+    Attributes:
+        ids: (B, H, W) class ids; `IGNORE` where there is no data.
+        confidence: (B, H, W) uint8, the largest probability × 255, rounded; 0 without data; None: not wanted.
+        probabilities: (B, H, W, K) of the wanted type, as uint8 × 255 and rounded; 0 without data; None:
+            not wanted.
+    """
+
+    ids: NDArray[np.uint8]
+    confidence: NDArray[np.uint8] | None = None
+    probabilities: NDArray[Any] | None = None
+
+    def __getitem__(self, where: Any) -> Prediction:
+        """The same part of all of its arrays; `where` indexes the axes before K."""
+        confidence = None if self.confidence is None else self.confidence[where]
+        probabilities = None if self.probabilities is None else self.probabilities[where]
+        return Prediction(self.ids[where], confidence, probabilities)
+
+    @classmethod
+    def blank(cls, size: Size, wanted: Wanted, classes: int) -> Prediction:
+        """Of a window without data."""
+        shape = (size.height, size.width)
+        confidence = np.zeros(shape, np.uint8) if wanted.confidence else None
+        kind = wanted.probabilities
+        probabilities = None if kind is None else np.zeros((*shape, classes), kind)
+        return cls(np.full(shape, IGNORE, np.uint8), confidence, probabilities)
+
+    def masked(self, valid: NDArray[np.bool_]) -> Prediction:
+        """Without what it says where there is no data."""
+        if valid.all():
+            return self
+        confidence, probabilities = self.confidence, self.probabilities
+        return Prediction(
+            np.where(valid, self.ids, np.uint8(IGNORE)),
+            None if confidence is None else np.where(valid, confidence, np.uint8(0)),
+            None
+            if probabilities is None
+            else np.where(valid[..., None], probabilities, 0).astype(probabilities.dtype),
+        )
+
+    @classmethod
+    def of_probabilities(cls, probabilities_HWK: NDArray[np.float32], wanted: Wanted) -> Prediction:
+        """From probabilities: the class of the largest, and what is wanted of the rest."""
+        ids_HW = probabilities_HWK.argmax(axis=-1).astype(np.uint8)
+        confidence_HW = None
+        if wanted.confidence:
+            largest = np.take_along_axis(probabilities_HWK, ids_HW[..., None].astype(np.intp), axis=-1)
+            confidence_HW = as_bytes(largest[..., 0])
+        if wanted.probabilities is None:
+            return cls(ids_HW, confidence_HW)
+        exact = wanted.probabilities == "float16"
+        return cls(
+            ids_HW,
+            confidence_HW,
+            probabilities_HWK.astype(np.float16) if exact else as_bytes(probabilities_HWK),
+        )
+
+
+def as_bytes(probability: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Probability × 255, rounded; weights that sum to 1 up to rounding may have made it larger than 1."""
+    scaled = np.rint(probability * np.float32(255))
+    return np.minimum(scaled, 255, out=scaled).astype(np.uint8)
+
+
+PredictBatch = Callable[[NDArray[Any], NDArray[np.bool_]], Prediction]
+"""(B, H, W, C) pixels in the raster's own type and (B, H, W) valid → their prediction.
+
+One that gives more than ids says so by its attributes `wanted` and `classes` (`inference.predict_function`).
+"""
+
+_QUEUED = 2
+"""Batches read ahead: one while the model computes, one more against slow files."""
+_POLL_SECONDS = 0.1

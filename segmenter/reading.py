@@ -1,0 +1,243 @@
+"""The first half of prediction: which windows of which rasters are read, and how they become batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.blending import Blend, blend_windows
+from segmenter.errors import ConfigError, SegmenterError
+from segmenter.geometry import Size, Window
+from segmenter.raster import RasterInfo
+from segmenter.tiling import Placement, halo_windows, round_up
+
+_MOST_AT_ONCE = 256
+"""Windows of a batch, however small."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a raster is cut for the model.
+
+    Attributes:
+        window: what the model sees at once, in pixels, halo included; rounded up to the stride.
+        halo: at least the model's receptive-field radius, in pixels; rounded up to the stride.
+        stride: the model's total stride, in pixels.
+        batch: windows computed at once.
+        blend: how windows are blended; None: each pixel is kept of one window, which is exact.
+        pixels: of windows that are smaller (small rasters), as many are computed at once as have so many
+            pixels; 0: `batch`.
+    """
+
+    window: Size
+    halo: int
+    stride: int
+    batch: int
+    blend: Blend | None = None
+    pixels: int = 0
+
+    def __post_init__(self) -> None:
+        least = 0 if self.blend else 2 * round_up(self.halo, self.stride)
+        if min(self.window.height, self.window.width) <= least:
+            raise ConfigError(
+                f"prediction window: expected more than {least} pixels, twice the halo that the model needs, "
+                f"got {self.window}"
+            )
+
+    @property
+    def band_rows(self) -> int:
+        """Pixels that a band of windows adds to a map's height, at most; the first and last may add more."""
+        height = self.window.round_up(self.stride).height
+        if self.blend is not None:
+            return self.blend.step(height, self.stride)
+        return height - 2 * round_up(self.halo, self.stride)
+
+    def placements(self, extent: Window, part: Window) -> Iterator[Placement]:
+        """Windows over the `part` of a raster of that `extent`, row by row.
+
+        Blended windows are those of the whole raster, so that a part's map is that part of the whole's;
+        exact ones give the same map wherever they lie.
+        """
+        if self.blend is not None:
+            return blend_windows(extent, self.window, self.blend, self.stride, part)
+        return halo_windows(extent, self.window, self.halo, self.stride, part)
+
+    def at_once(self, read: Size) -> int:
+        """How many windows of that size are computed at once."""
+        return max(self.batch, min(self.pixels // max(read.pixels, 1), _MOST_AT_ONCE))
+
+
+class Readable(Protocol):
+    """What is read: a `raster.Raster`, or a view of a mosaic, which also has an `extent`."""
+
+    info: RasterInfo
+    bands: tuple[int, ...]
+
+    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """(H, W, C) pixels of a window and (H, W) where they are valid."""
+
+
+class Job(Protocol):
+    """A raster to be mapped."""
+
+    @property
+    def part(self) -> Window | None:
+        """What to map; None for the whole raster."""
+
+    @property
+    def done_rows(self) -> int:
+        """Rows of the part, from its top, that need not be computed: an earlier run finished them."""
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the rest of it is no longer wanted (its output failed)."""
+
+    def open(self) -> contextlib.AbstractContextManager[Readable]:
+        """Open the raster; called and used in the reading thread."""
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """Every window of the job was given."""
+
+    job: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Failed:
+    """The job's raster cannot be read (on); no more of it will come."""
+
+    job: Any
+    error: SegmenterError
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A window as read.
+
+    Attributes:
+        place: where it lies.
+        computed: whether it has a valid pixel that is kept; else there is nothing to compute.
+        valid: (H, W) of the part that is kept.
+        part: what is wanted of the job's raster.
+    """
+
+    job: Any
+    place: Placement
+    computed: bool
+    valid: NDArray[np.bool_]
+    part: Window
+
+    @property
+    def keep(self) -> Window:
+        """The window's own part, in the raster's coordinates."""
+        return self.place.keep
+
+    @property
+    def within(self) -> Window:
+        """The same in the coordinates of the window."""
+        return self.place.keep.relative_to(self.place.read)
+
+    @property
+    def weights(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Of its rows and columns, where windows are blended."""
+        return self.place.rows, self.place.cols  # type: ignore[attr-defined]
+
+
+Entry = Piece | Finished | Failed
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Windows of one shape, in order, and news of jobs between them.
+
+    Attributes:
+        image: (B, H, W, C) pixels of those pieces that are computed; None where there is none.
+        valid: (B, H, W) of the same.
+    """
+
+    entries: Sequence[Entry]
+    image: Any
+    valid: Any
+
+
+class _Group:
+    """Windows of one shape that wait until they are a batch."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.images: list[NDArray[Any]] = []
+        self.valids: list[NDArray[np.bool_]] = []
+
+    def batch(self) -> Batch:
+        if not self.images:
+            return Batch(self.entries, None, None)
+        if len(self.images) == 1:  # as large as they can be: no second copy
+            return Batch(self.entries, self.images[0][None], self.valids[0][None])
+        return Batch(self.entries, np.stack(self.images), np.stack(self.valids))
+
+
+def read_batches(jobs: Iterable[Job], tiling: Tiling) -> Iterator[Batch]:
+    """Windows of all jobs, batched by shape, type and bands.
+
+    Entries of one job come in order; `4 * batch + 64` of them wait at most.
+    """
+    groups: dict[Any, _Group] = {}
+    for job in jobs:
+        key: Any = None
+        end: Entry = Finished(job)
+        try:
+            with job.open() as raster:
+                for key, piece, image, valid in _read_job(job, raster, tiling):
+                    yield from _add(groups, key, tiling, piece, image, valid)
+        except SegmenterError as error:
+            end = Failed(job, error)
+        if key is None:  # nothing of it is waiting: no need to wait with the news
+            yield Batch([end], None, None)
+        else:
+            yield from _add(groups, key, tiling, end)
+    for group in groups.values():
+        yield group.batch()
+
+
+def _read_job(job: Job, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any, Piece, Any, Any]]:
+    extent = extent_of(raster)
+    part = _remaining(job, extent)
+    for place in tiling.placements(extent, part):
+        if job.abandoned:
+            return
+        image, valid = raster.read(place.read)
+        kept = valid[place.keep.relative_to(place.read).slices()]
+        piece = Piece(job, place, bool(kept.any()), kept, part)
+        yield (place.read.size, raster.info.dtype, len(raster.bands)), piece, image, valid
+
+
+def _add(
+    groups: dict[Any, _Group], key: Any, tiling: Tiling, entry: Entry, image: Any = None, valid: Any = None
+) -> Iterator[Batch]:
+    group = groups.setdefault(key, _Group())
+    group.entries.append(entry)
+    if isinstance(entry, Piece) and entry.computed:
+        group.images.append(image)
+        group.valids.append(valid)
+    if len(group.images) >= tiling.at_once(key[0]):
+        yield groups.pop(key).batch()
+    elif sum(len(g.entries) for g in groups.values()) >= 4 * tiling.at_once(key[0]) + 64:
+        yield groups.pop(next(iter(groups))).batch()
+
+
+def extent_of(raster: Readable) -> Window:
+    """The pixels that can be read: of a mosaic seen from one of its files, more than that file has."""
+    extent: Window = getattr(raster, "extent", None) or Window.of(raster.info.size)
+    return extent
+
+
+def _remaining(job: Job, extent: Window) -> Window:
+    part = job.part or extent
+    done = min(job.done_rows, part.height)
+    return Window(part.row + done, part.col, part.height - done, part.width)

@@ -1,0 +1,143 @@
+"""What is already computed of a large raster, kept beside its unfinished map: `.NAME.spool`.
+
+Each window is appended as it was computed, with a checksum, before anything else is made of it. After a
+kill the same call reads the windows back, up to the last complete row band, and gives them to the writers
+in the same order, as if they had just been computed: what follows cannot tell the difference, and the files
+come out the same, byte for byte. The spool takes as much disk as the uncompressed results (one byte a pixel
+for a class map) and goes when the outputs are in place.
+
+A window is a line of JSON and then the bytes of its arrays. Whatever is behind the first damaged window is
+computed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.geometry import Window
+
+LEAST_PIXELS = 1 << 22
+"""Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
+_LONGEST_LINE = 1 << 16
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Spool:
+    """The finished windows of one raster.
+
+    Args:
+        output: the map that it belongs to.
+        key: names what is computed, with which model and options; windows of another key are not taken up.
+        part: what is mapped.
+
+    Attributes:
+        rows: rows of the part that are complete in every column.
+    """
+
+    def __init__(self, output: Path, key: str, part: Window) -> None:
+        self.path = output.with_name(f".{output.name}.spool")
+        self.rows = 0
+        self._head = json.dumps({"spool": 1, "key": key}).encode() + b"\n"
+        self._part = part
+        self._end = 0
+        self._file: BinaryIO | None = None
+
+    def recover(self) -> int:
+        """Open it and find the rows that are complete; drops what is behind them.
+
+        Raises:
+            OSError: the file can be neither used nor made.
+        """
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        file = self._file = os.fdopen(handle, "r+b")
+        self.rows, self._end, filled = 0, 0, 0
+        if file.read(len(self._head)) == self._head:
+            self._end = file.tell()
+            for window, _ in self._windows(file):
+                filled = filled + window.width if window.row == self._part.row + self.rows else 0
+                if filled == self._part.width:
+                    self.rows, self._end, filled = self.rows + window.height, file.tell(), 0
+        file.seek(self._end)
+        file.truncate()
+        if not self._end:
+            file.write(self._head)
+            file.flush()
+        return self.rows
+
+    def replay(self) -> Iterator[tuple[Window, Arrays]]:
+        """The complete windows in the order in which they were added; to be read to the end, before `add`."""
+        if self._file is not None:
+            self._file.seek(len(self._head))
+            yield from self._windows(self._file)
+            self._file.seek(0, os.SEEK_END)
+
+    def add(self, window: Window, arrays: Arrays) -> None:
+        """Append a window; raises OSError where there is no space."""
+        if self._file is None:
+            return
+        parts = [np.ascontiguousarray(array).data.cast("B") for array in arrays.values()]
+        line = {
+            "window": [window.row, window.col, window.height, window.width],
+            "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()],
+            "crc": _checksum(parts),
+        }
+        self._file.write(json.dumps(line).encode() + b"\n")
+        for part in parts:
+            self._file.write(part)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; it stays."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # what a full disk did not take
+                file.close()
+
+    def remove(self) -> None:
+        """Close the file and remove it."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    def _windows(self, file: BinaryIO) -> Iterator[tuple[Window, Arrays]]:
+        """Windows from where the file stands to the first that is damaged."""
+        size = os.fstat(file.fileno()).st_size
+        while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+            try:
+                record = json.loads(line)
+                window = Window(*record["window"])
+                shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
+                lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]
+                crc = record["crc"]
+            except (ValueError, TypeError, KeyError):
+                return
+            if sum(lengths) > size - file.tell():
+                return
+            parts = [file.read(length) for length in lengths]
+            if _checksum(parts) != crc:
+                return
+            yield (
+                window,
+                {
+                    name: np.frombuffer(part, kind).reshape(shape)
+                    for (name, kind, shape), part in zip(shapes, parts, strict=True)
+                },
+            )
+
+
+def _checksum(parts: Sequence[bytes | memoryview]) -> int:
+    total = 0
+    for part in parts:
+        total = zlib.crc32(part, total)
+    return total

@@ -1,0 +1,68 @@
+"""`predict.py` in a process of its own, with a model that can be computed exactly: `python -m child_predict`.
+
+Arguments: seconds that the model takes a batch, pixels from which rasters are spooled, then those of
+`predict.py` after RUN. Each batch prints a line, and each file that gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from exact_network import RADIUS, STRIDE, exact_network, fake_run
+from numpy.typing import NDArray
+
+import predict
+import segmenter.checkpoint
+import segmenter.ledger
+from segmenter.errors import run_script
+from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.predictor import Wanted
+from segmenter.raster import RasterWriter
+
+COMMAND = [sys.executable, "-m", "child_predict"]
+_FOLDERS = (str(Path(__file__).parents[1]), str(Path(__file__).parent))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(_FOLDERS)}
+
+
+def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
+    """Run it; gives the exit code."""
+    publish = RasterWriter.publish
+
+    def slow(wanted: Wanted | None = None, **_: Any) -> Any:
+        exact = exact_network(RADIUS, STRIDE, wanted=wanted)
+
+        def model(image: NDArray[Any], valid: NDArray[Any]) -> Any:
+            print("batch", flush=True)
+            time.sleep(seconds)
+            return exact(image, valid)
+
+        def slow_weighted(image: NDArray[Any], *rest: Any) -> Any:
+            print("batch", flush=True)
+            time.sleep(seconds)
+            return exact.weighted(image, *rest)
+
+        parts = {"wanted": exact.wanted, "classes": exact.classes, "weighted": slow_weighted}
+        for name, part in parts.items():
+            setattr(model, name, part)
+        return model
+
+    def telling(self: RasterWriter) -> None:
+        publish(self)
+        print("named", self.path.name, flush=True)
+
+    RasterWriter.publish = telling  # type: ignore[method-assign]
+    segmenter.ledger.LEAST_PIXELS = least_pixels
+    classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
+    segmenter.checkpoint.load_run = lambda _: fake_run(classes, predictor=slow)  # type: ignore[assignment]
+    signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    return run_script(lambda: predict.main(["run", *arguments]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

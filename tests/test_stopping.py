@@ -1,0 +1,93 @@
+"""Stopping with real processes: signals are heard at once, also in C, and with nobody reading the output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+IN_C = """
+    import hashlib
+    from segmenter.stopping import stop_signal
+    with stop_signal() as stop:
+        print("begun", flush=True)
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)  # minutes, without a look at signals
+"""
+BETWEEN = """
+    import sys, time
+    from pathlib import Path
+    from tqdm import tqdm
+    from segmenter.stopping import enduring_output, stop_signal
+    with enduring_output():
+        with stop_signal() as stop, tqdm(total=10) as bar:
+            while not stop:
+                bar.update(0)
+                bar.refresh()
+                tqdm.write("a line")
+                time.sleep(0.01)
+        print("stopped", flush=True)
+        Path(sys.argv[1]).write_text(str(stop))
+    sys.exit(128 + stop[0])
+"""
+
+
+def started(code: str, *arguments: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+
+
+def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
+    read = b""
+    assert process.stdout is not None
+    while text not in read:
+        more = os.read(process.stdout.fileno(), 1000)
+        assert more, read
+        read += more
+    return read
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_ends_a_call_that_does_not_return(number: int) -> None:
+    with started(IN_C) as process:
+        read_until(process, b"begun")
+        process.send_signal(number)
+        read_until(process, b"once more ends at once")  # said while the call goes on
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_seen_where_nobody_reads_any_more(tmp_path: Path, number: int) -> None:
+    """As with `train.py … 2>&1 | tee log`, where Ctrl-C ends both."""
+    process = started(BETWEEN, str(tmp_path / "stop"))
+    read_until(process, b"a line")
+    assert process.stdout is not None
+    process.stdout.close()
+    process.send_signal(number)
+    assert process.wait(20) == 128 + number
+    assert (tmp_path / "stop").read_text() == str([int(number)])
+
+
+def test_handlers_are_as_they_were_afterwards() -> None:
+    from segmenter.stopping import stop_signal
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with stop_signal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        deadline = time.monotonic() + 10
+        while not stop and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert stop == [signal.SIGTERM]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
