@@ -76,14 +76,17 @@ def build_optimiser(
     sums = for_fit and not mixed
     common = {
         "learning_rate": schedule_of(config, steps),
-        "weight_decay": config.weight_decay or None,
         "global_clipnorm": config.clip_norm or None,
         "clipvalue": config.clip_value or None,
     }
     if config.optimizer == "adamw":
-        optimiser = (SummingAdamW if sums else SummedAdamW)(**common)
+        # Keras' AdamW takes 0 for no decay, and refuses None.
+        optimiser = (SummingAdamW if sums else SummedAdamW)(weight_decay=config.weight_decay, **common)
     else:
-        optimiser = (SummingSGD if sums else SummedSGD)(momentum=0.9, nesterov=True, **common)
+        decay = config.weight_decay or None
+        optimiser = (SummingSGD if sums else SummedSGD)(
+            momentum=0.9, nesterov=True, weight_decay=decay, **common
+        )
     # Decay on a scale or shift pulls normalisation to zero and regularises nothing.
     optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     if mixed:
