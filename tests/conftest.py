@@ -144,3 +144,22 @@ def make_classes() -> Callable[..., ClassMap]:
 def rng() -> np.random.Generator:
     """A generator of its own for each test, the same in each run."""
     return np.random.default_rng(20201107)
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_classes: Callable[..., ClassMap]
+) -> Callable[..., int]:
+    """`call(input..., "--option", band_count=3)`: predict.py in the test's folder with a stand-in for a run.
+
+    Named arguments change the run; maps go to `maps`.
+    """
+    from exact_network import fake_run, run_predict
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: Any, classes: ClassMap | None = None, output: str = "maps", **changes: Any) -> int:
+        run = fake_run(classes or make_classes(7), **changes)
+        return run_predict(monkeypatch, run, *arguments, "--output", output)
+
+    return call

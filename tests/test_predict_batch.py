@@ -12,27 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from child_predict import COMMAND, ENVIRONMENT
-from exact_network import fake_run, run_predict
+from exact_network import fake_run
 
 from segmenter.errors import DeviceError
-from segmenter.labels import ClassMap
 from segmenter.raster import raster_info, write_raster
 
 Make = Callable[..., Path]
-
-
-@pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_classes: Callable[..., ClassMap]
-) -> Callable[..., int]:
-    """`call(input..., "--option")` in the test's folder; outputs go to `maps`."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: Any, output: str = "maps", **changes: Any) -> int:
-        run = fake_run(make_classes(7), **changes)
-        return run_predict(monkeypatch, run, *arguments, "--output", output)
-
-    return call
 
 
 def names(folder: Path) -> list[str]:

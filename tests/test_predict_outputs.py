@@ -12,29 +12,14 @@ import cv2
 import numpy as np
 import pytest
 import rasterio
-from exact_network import RADIUS, STRIDE, exact_network, fake_run, run_predict
+from exact_network import RADIUS, STRIDE, exact_network
 from numpy.typing import NDArray
 from rio_cogeo import cog_validate
 
-from segmenter.labels import ClassMap
 from segmenter.predictor import Prediction, Wanted
 
 Make = Callable[..., Path]
 ALL = ("--confidence", "--quicklook", "--probabilities")
-
-
-@pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_classes: Callable[..., ClassMap]
-) -> Callable[..., int]:
-    """`call(input..., "--option")` in the test's folder; outputs go to `maps`."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: Any, **changes: Any) -> int:
-        run = fake_run(make_classes(7), **changes)
-        return run_predict(monkeypatch, run, *arguments, "--output", "maps")
-
-    return call
 
 
 def scene(rng: np.random.Generator, height: int, width: int) -> NDArray[np.uint8]:

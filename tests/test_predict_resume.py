@@ -15,28 +15,12 @@ import numpy as np
 import pytest
 import rasterio
 from child_predict import COMMAND, ENVIRONMENT
-from exact_network import fake_run, run_predict
 
-from segmenter.labels import ClassMap
 from segmenter.raster import write_raster
 
 Make = Callable[..., Path]
 LARGE = "1000"
 """Pixels from which rasters are spooled in these tests."""
-
-
-@pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_classes: Callable[..., ClassMap]
-) -> Callable[..., int]:
-    """`call(input..., "--option", checksum=lambda: "other")` in the test's folder; maps go to `maps`."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: Any, **changes: Any) -> int:
-        run = fake_run(make_classes(7), **changes)
-        return run_predict(monkeypatch, run, *arguments, "--output", "maps")
-
-    return call
 
 
 def scene(make_geotiff: Make, name: str, height: int, width: int, seed: int = 0) -> Path:

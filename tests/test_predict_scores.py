@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
-from exact_network import RADIUS, STRIDE, exact_map, fake_run, run_predict
+from exact_network import RADIUS, STRIDE, exact_map
 from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
@@ -20,20 +20,6 @@ from segmenter.predictor import Prediction
 from segmenter.raster import write_raster
 
 Make = Callable[..., Path]
-
-
-@pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_classes: Callable[..., ClassMap]
-) -> Callable[..., int]:
-    """`call(input..., "--option", band_count=3)` in the test's folder; maps go to `maps`."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: Any, classes: ClassMap | None = None, output: str = "maps", **changes: Any) -> int:
-        run = fake_run(classes or make_classes(7), **changes)
-        return run_predict(monkeypatch, run, *arguments, "--output", output)
-
-    return call
 
 
 def pixels(rng: np.random.Generator, *shape: int) -> NDArray[np.uint8]:
