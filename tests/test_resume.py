@@ -250,11 +250,12 @@ def full_disk(training: Training, run: Path) -> None:
 
 
 def damage_the_newest(recipe: Path, run: Path, settings: list[str]) -> tuple[int, int]:
-    """A byte of the newest checkpoint is flipped; it is named, and the one before it offered: their steps."""
+    """Bytes of the newest checkpoint are flipped; it is named, and the one before it offered: their steps."""
     *_, before, last = checkpoints(run)
     path = checkpoints(run)[last]
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
+    for place in range(len(content) // 2, len(content) // 2 + 200):  # more than a header between two arrays
+        content[place] ^= 1
     path.write_bytes(content)
     told = error(recipe, run, *settings, "--resume")
     assert told.startswith(f"error: {path}: damaged checkpoint (")
