@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs, failures = _plan(args, run, inputs, style)
     if args.mosaic and jobs:
         _join(inputs, jobs, failures)
-    check_outputs(jobs, inputs, args.output, _SCORE_FILES if args.labels is not None else ())
+    scores = _SCORE_FILES if args.labels is not None else ()
+    check_outputs(jobs, inputs, args.output, scores, pictures=args.pictures)
     _warn_of_differences(run, jobs)
     if not jobs or (failures and args.fail_fast):
         return _report(failures)
@@ -272,9 +273,9 @@ def _map(
 
 def _draw(outcome: Outcome, style: MapStyle) -> None:
     """Pictures of the maps; of those that were there only where there is none."""
-    from segmenter.pictures import draw_view, view_path
+    from segmenter.pictures import draw_view
 
-    for job in [*outcome.written, *(job for job in outcome.kept if not view_path(job).exists())]:
+    for job in [*outcome.written, *(job for job in outcome.kept if not job.view.exists())]:
         draw_view(job, style)
 
 

@@ -117,6 +117,11 @@ class MapJob:
         """All outputs, the map first."""
         return self.output, *self.beside
 
+    @property
+    def view(self) -> Path:
+        """Where the picture of the map goes."""
+        return self.output.with_name(f"{self.output.stem}.view.png")
+
     def open(self) -> Raster | MosaicView:
         """Open the raster with the model's bands; in a mosaic, with what lies around it."""
         if self.mosaic is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,12 +61,20 @@ def _label_fits(label: Path, info: RasterInfo) -> None:
         raise DatasetError(f"{label}: expected a label of {info.size} pixels as {info.path}, got {size}")
 
 
-def check_outputs(jobs: Sequence[MapJob], inputs: Inputs, folder: Path, others: Iterable[str] = ()) -> None:
+def check_outputs(
+    jobs: Sequence[MapJob],
+    inputs: Inputs,
+    folder: Path,
+    others: Iterable[str] = (),
+    *,
+    pictures: bool = False,
+) -> None:
     """Refuse outputs that would replace an input, a label or each other.
 
     Args:
         folder: of the outputs.
         others: names of further files that are written there.
+        pictures: whether each map gets one beside it.
 
     Raises:
         DatasetError: also where the folder is one of the inputs': a second call would take maps for images.
@@ -77,15 +85,21 @@ def check_outputs(jobs: Sequence[MapJob], inputs: Inputs, folder: Path, others: 
     kept |= {job.label.resolve() for job in jobs if job.label is not None}
     # Some file systems do not tell capital letters from small ones.
     taken: dict[str, Path] = {name.casefold(): folder / name for name in others}
+    for path in taken.values():
+        _replaces_none(path, kept, folder)
     for job in jobs:
-        for path in job.files:
-            if path.resolve() in kept:
-                raise DatasetError(f"--output {folder}: {path} would replace an input; choose another folder")
+        for path in (*job.files, job.view) if pictures else job.files:
+            _replaces_none(path, kept, folder)
             other = taken.setdefault(path.name.casefold(), job.info.path)
             if other != job.info.path:
                 raise DatasetError(
                     f"{path}: would be written for {job.info.path} and for {other}; map them into two folders"
                 )
+
+
+def _replaces_none(path: Path, kept: Container[Path], folder: Path) -> None:
+    if path.resolve() in kept:
+        raise DatasetError(f"--output {folder}: {path} would replace an input; choose another folder")
 
 
 def differences(run: Run, job: MapJob) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from segmenter.figures import side_by_side
 from segmenter.geometry import Size
 from segmenter.labels import ClassMap
@@ -31,13 +29,8 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
     if job.label is not None:
         raw = read_label(job.label, job.part, expand_palette=_coloured(style.classes), shape=shape)
         label = style.classes.decode(raw, str(job.label))
-    path, side = view_path(job), 3 * _SIDE
+    path, side = job.view, 3 * _SIDE
     side_by_side(image, label, ids, style.classes, path, job.name, valid_HW=valid, thinned=factor, side=side)
-
-
-def view_path(job: MapJob) -> Path:
-    """Where the picture of a map goes."""
-    return job.output.with_name(f"{job.output.stem}.view.png")
 
 
 def _coloured(classes: ClassMap) -> bool:
