@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # ------------------------------------------------------------------ what to predict, with what
     run = load_run(args.run)
-    inputs = find_inputs(args.inputs)
+    inputs = find_inputs(args.inputs, args.output)
     if args.labels is not None:
         check_pattern(args.labels, len(inputs.files))
     scoring = _scoring(args, run)
@@ -153,6 +153,8 @@ def _plan(
         print(f"{beside} inputs lie beside the bounding box")
     if inputs.left_out:
         print(f"{len(inputs.left_out)} files of the folders are no images by name: {inputs.left_out[0]}, …")
+    if inputs.outputs:
+        print(f"{len(inputs.outputs)} files in --output are maps, not images: {inputs.outputs[0]}, …")
     return jobs, failures
 
 

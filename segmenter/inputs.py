@@ -19,15 +19,24 @@ _PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
 @dataclass(frozen=True)
 class Inputs:
-    """Files in the order given, each once, and those of the folders that are no images by their name."""
+    """Files in the order given, each once.
+
+    Attributes:
+        left_out: those of the folders that are no images by their name.
+        outputs: those that patterns found in the output folder; no inputs either.
+    """
 
     files: tuple[Path, ...]
     left_out: tuple[Path, ...]
     folders: tuple[Path, ...]
+    outputs: tuple[Path, ...] = ()
 
 
-def find_inputs(given: Sequence[str]) -> Inputs:
+def find_inputs(given: Sequence[str], output: Path | None = None) -> Inputs:
     """The files that files, folders (without their subfolders) and glob patterns (`**` too) stand for.
+
+    Args:
+        output: folder of the maps; a pattern that meets them does not mean them.
 
     Raises:
         DatasetError: where one of them stands for nothing.
@@ -35,8 +44,15 @@ def find_inputs(given: Sequence[str]) -> Inputs:
     files: dict[Path, Path] = {}
     left_out: list[Path] = []
     folders: list[Path] = []
+    outputs: list[Path] = []
     for text in given:
-        for path in _matches(text):
+        found = _matches(text)
+        if output is not None and not Path(text).exists():
+            found, theirs = _without_outputs(found, output.resolve())
+            outputs += theirs
+            if not found:
+                raise DatasetError(f"{text}: matches only files in --output {output}; choose another folder")
+        for path in found:
             if path.is_dir():
                 folders.append(path)
                 images, others = _in_folder(path)
@@ -45,7 +61,7 @@ def find_inputs(given: Sequence[str]) -> Inputs:
                 images = [path]
             for image in images:
                 files.setdefault(image.resolve(), image)
-    return Inputs(tuple(files.values()), tuple(left_out), tuple(folders))
+    return Inputs(tuple(files.values()), tuple(left_out), tuple(folders), tuple(dict.fromkeys(outputs)))
 
 
 def _matches(text: str) -> list[Path]:
@@ -58,6 +74,20 @@ def _matches(text: str) -> list[Path]:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
         raise DatasetError(f"{text}: {kind}")
     return found
+
+
+def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], list[Path]]:
+    """Paths that are not the output folder or straight in it, where all maps go, and the files that are."""
+    others: list[Path] = []
+    outputs: list[Path] = []
+    for path in paths:
+        if path.resolve() == output:
+            outputs += (p for p in sorted(path.iterdir()) if p.suffix.lower() in EXTENSIONS)
+        elif path.parent.resolve() == output and not path.is_dir():
+            outputs.append(path)
+        else:
+            others.append(path)
+    return others, outputs
 
 
 def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from segmenter.raster import write_raster
 
@@ -43,3 +44,23 @@ def test_pictures_and_scores_replace_no_input_or_label(
     assert "x.view.png would replace an input" in capsys.readouterr().err
     assert path.read_bytes() == before
     assert names(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("pattern", ["scenes/**/*.tif", "scenes/*", "scenes/**"])
+def test_a_pattern_that_meets_the_maps_does_not_mean_them(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any, pattern: str
+) -> None:
+    make_geotiff("scenes/a.tif", IMAGE)
+    make_geotiff("scenes/b.tif", IMAGE)
+    assert call(pattern, output="scenes/maps") == 0
+    assert "2 maps in scenes/maps" in capsys.readouterr().out
+    for _ in range(2):
+        assert call(pattern, output="scenes/maps") == 0
+        said = capsys.readouterr().out
+        assert "2 of 2 maps are finished" in said
+        assert "2 files in --output are maps, not images: scenes/maps/a.tif, …" in said
+        assert names(tmp_path / "scenes" / "maps") == [".journal.jsonl", "a.tif", "b.tif"]
+    assert call("scenes/maps/*.tif", output="scenes/maps") == 2
+    assert "matches only files in --output scenes/maps" in capsys.readouterr().err
+    assert call("scenes/maps/a.tif", output="scenes/maps", band_count=1) != 0
+    assert "scenes/maps/a.tif" in capsys.readouterr().err
