@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if outcome.scored and scoring is not None:
             print(write_scores(outcome, scoring, args.output, run.recipe.name).table())
-        if args.pictures:
-            _draw(outcome, style)
     except SegmenterError as error:  # the maps are there all the same
         failures.append(error)
+    if args.pictures:
+        failures += _draw(outcome, style)
     return _report(failures)
 
 
@@ -273,12 +274,22 @@ def _map(
     return outcome
 
 
-def _draw(outcome: Outcome, style: MapStyle) -> None:
-    """Pictures of the maps; of those that were there only where there is none."""
-    from segmenter.pictures import draw_view
+def _draw(outcome: Outcome, style: MapStyle) -> list[SegmenterError]:
+    """Pictures of the maps, of those that were there as far as needed; what is wrong and not told yet.
 
-    for job in [*outcome.written, *(job for job in outcome.kept if not job.view.exists())]:
-        draw_view(job, style)
+    A label that could not be counted is left out of its picture.
+    """
+    from segmenter.pictures import draw_view, view_is_current
+
+    unscored = {id(job): str(error) for job, error in outcome.unscored}
+    failures: list[SegmenterError] = []
+    for job in [*outcome.written, *(job for job in outcome.kept if not view_is_current(job))]:
+        try:
+            draw_view(replace(job, label=None) if id(job) in unscored else job, style)
+        except SegmenterError as error:
+            if str(error) != unscored.get(id(job)):
+                failures.append(error)
+    return failures
 
 
 def _not_scored(error: SegmenterError) -> SegmenterError:

@@ -33,5 +33,14 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
     side_by_side(image, label, ids, style.classes, path, job.name, valid_HW=valid, thinned=factor, side=side)
 
 
+def view_is_current(job: MapJob) -> bool:
+    """Whether there is a picture that is newer than the map and its label."""
+    shown = [path for path in (job.output, job.label) if path is not None]
+    try:
+        return job.view.stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in shown)
+    except OSError:
+        return False
+
+
 def _coloured(classes: ClassMap) -> bool:
     return classes.encoding == "colours"

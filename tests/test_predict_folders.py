@@ -64,3 +64,38 @@ def test_a_pattern_that_meets_the_maps_does_not_mean_them(
     assert "matches only files in --output scenes/maps" in capsys.readouterr().err
     assert call("scenes/maps/a.tif", output="scenes/maps", band_count=1) != 0
     assert "scenes/maps/a.tif" in capsys.readouterr().err
+
+
+def test_a_bad_label_stops_no_other_picture(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    for name, value in (("a", 9), ("b", 1)):
+        make_geotiff(f"in/{name}.tif", IMAGE)
+        label(tmp_path / "truth" / f"{name}.png", value)
+    for _ in range(2):
+        assert call("in", "--pictures", "--labels", "truth/{stem}.png") == 1
+        assert {"a.view.png", "b.view.png", "scores.json"} <= set(names(tmp_path / "maps"))
+        assert capsys.readouterr().err.count("a.png") == 1
+        (tmp_path / "maps" / "b.view.png").unlink()
+
+
+def test_a_picture_older_than_its_map_or_label_is_drawn_again(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+) -> None:
+    source = make_geotiff("in/a.tif", IMAGE)
+    label(tmp_path / "truth.png", 1)
+    view = tmp_path / "maps" / "a.view.png"
+    how = (source, "--labels", "truth.png")
+    assert call(*how, "--pictures") == 0
+    first = view.stat().st_mtime_ns
+    assert call(*how, "--pictures") == 0
+    assert view.stat().st_mtime_ns == first
+    before = view.read_bytes()
+    label(tmp_path / "truth.png", 2)
+    assert call(*how, "--pictures") == 0
+    assert view.read_bytes() != before
+    make_geotiff("in/a.tif", IMAGE[::-1])
+    assert call(*how) == 0
+    before = view.read_bytes()
+    assert call(*how, "--pictures") == 0
+    assert view.read_bytes() != before
