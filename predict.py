@@ -153,10 +153,17 @@ def _plan(
     if beside:
         print(f"{beside} inputs lie beside the bounding box")
     if inputs.left_out:
-        print(f"{len(inputs.left_out)} files of the folders are no images by name: {inputs.left_out[0]}, …")
+        print(
+            f"{len(inputs.left_out)} files of the folders are no images by name: {_plain(inputs.left_out[0])}, …"
+        )
     if inputs.outputs:
-        print(f"{len(inputs.outputs)} files in --output are maps, not images: {inputs.outputs[0]}, …")
+        print(f"{len(inputs.outputs)} files in --output are maps, not images: {_plain(inputs.outputs[0])}, …")
     return jobs, failures
+
+
+def _plain(path: Path) -> str:
+    """A path as a terminal takes it: what is no UTF-8 is escaped."""
+    return str(path).encode(errors="backslashreplace").decode()
 
 
 def _warn_of_differences(run: Run, jobs: Sequence[MapJob]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def find_inputs(given: Sequence[str], output: Path | None = None) -> Inputs:
     folders: list[Path] = []
     outputs: list[Path] = []
     for text in given:
-        found = _matches(text)
+        with _readable(text):
+            found = _matches(text)
         if output is not None and not Path(text).exists():
             found, theirs = _without_outputs(found, output.resolve())
             outputs += theirs
@@ -55,13 +57,23 @@ def find_inputs(given: Sequence[str], output: Path | None = None) -> Inputs:
         for path in found:
             if path.is_dir():
                 folders.append(path)
-                images, others = _in_folder(path)
+                with _readable(path):
+                    images, others = _in_folder(path)
                 left_out += others
             else:
                 images = [path]
             for image in images:
                 files.setdefault(image.resolve(), image)
     return Inputs(tuple(files.values()), tuple(left_out), tuple(folders), tuple(dict.fromkeys(outputs)))
+
+
+@contextlib.contextmanager
+def _readable(what: str | Path) -> Iterator[None]:
+    """Turn what the system says of a folder that cannot be looked into, or of a name, into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(f"{what}: cannot look for files there: {error.strerror}") from None
 
 
 def _matches(text: str) -> list[Path]:
@@ -82,7 +94,8 @@ def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], l
     outputs: list[Path] = []
     for path in paths:
         if path.resolve() == output:
-            outputs += (p for p in sorted(path.iterdir()) if p.suffix.lower() in EXTENSIONS)
+            with _readable(path):
+                outputs += (p for p in sorted(path.iterdir()) if p.suffix.lower() in EXTENSIONS)
         elif path.parent.resolve() == output and not path.is_dir():
             outputs.append(path)
         else:
@@ -151,8 +164,9 @@ def label_for(image: Path, pattern: str) -> Path:
     """
     scene = _BANDS_IN_NAME.sub("", image.stem)
     plain = pattern.replace("{stem}", image.stem).replace("{scene}", scene)
-    if Path(plain).is_file():
-        return Path(plain)
+    with _readable(plain):
+        if Path(plain).is_file():
+            return Path(plain)
     wanted = pattern.replace("{stem}", glob.escape(image.stem)).replace("{scene}", glob.escape(scene))
     found = [Path(name) for name in sorted(glob.glob(wanted, recursive=True)) if Path(name).is_file()]
     if len(found) != 1:

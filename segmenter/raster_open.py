@@ -33,9 +33,13 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> Any:
     Raises:
         RasterError: none of them can.
     """
-    if not path.is_file():
-        raise RasterError(f"{path}: expected a raster file, there is none")
+    try:
+        str(path).encode()
+    except UnicodeError:  # rasterio takes no bytes
+        raise RasterError(f"{str(path)!a}: expected a file name in UTF-8; rename the file") from None
     with naming(path, "cannot open it", "expected a GeoTIFF, PNG or JPEG that is whole"):
+        if not path.is_file():
+            raise RasterError(f"{path}: expected a raster file, there is none")
         with path.open("rb") as file:
             start = file.read(4)
             driver = next((d for signature, d in _SIGNATURES.items() if start.startswith(signature)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,34 @@ def test_a_picture_older_than_its_map_or_label_is_drawn_again(
     before = view.read_bytes()
     assert call(*how, "--pictures") == 0
     assert view.read_bytes() != before
+
+
+def test_a_name_that_is_not_utf8_is_one_line(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    source = make_geotiff("in/a.tif", IMAGE)
+    for name in (b"\xff.tif", b"\xff.txt"):
+        Path(os.fsdecode(bytes(tmp_path / "in") + b"/" + name)).write_bytes(source.read_bytes())
+    assert call("in") == 1
+    said = capsys.readouterr()
+    assert r"in/\udcff.txt, …" in said.out
+    assert said.err == "error: 'in/\\udcff.tif': expected a file name in UTF-8; rename the file\n"
+    assert names(tmp_path / "maps") == [".journal.jsonl", "a.tif"]
+
+
+def test_what_the_system_refuses_to_look_at_is_one_line(
+    make_geotiff: Make, call: Callable[..., int], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_geotiff("in/a.tif", IMAGE)
+    long = "x" * 300 + ".png"
+    assert call(long) == 2
+    assert "File name too long" in capsys.readouterr().err
+    assert call(source, "--labels", long) == 1
+    assert "cannot look for files there: File name too long" in capsys.readouterr().err
+
+    def refuse(self: Path) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert call("in") == 2
+    assert "error: in: cannot look for files there: Permission denied" in capsys.readouterr().err
