@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Predict; gives the exit code."""
     args = parse(arguments)
     _quiet_libraries()
+    with _made(args.output):
+        return _predict(args)
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """The output folder, made before anything is loaded; removed again where nothing was written."""
+    there = folder.is_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        raise DatasetError(f"--output {folder}: expected a folder or one that can be made: {why}") from None
+    try:
+        yield
+    finally:
+        if not there:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+def _predict(args: argparse.Namespace) -> int:
     # TensorFlow, rasterio and matplotlib are imported once they are needed: --help answers at once.
     from segmenter.checkpoint import load_run
     from segmenter.compute_options import settled_tiling
@@ -153,9 +176,8 @@ def _plan(
     if beside:
         print(f"{beside} inputs lie beside the bounding box")
     if inputs.left_out:
-        print(
-            f"{len(inputs.left_out)} files of the folders are no images by name: {_plain(inputs.left_out[0])}, …"
-        )
+        first = _plain(inputs.left_out[0])
+        print(f"{len(inputs.left_out)} files of the folders are no images by name: {first}, …")
     if inputs.outputs:
         print(f"{len(inputs.outputs)} files in --output are maps, not images: {_plain(inputs.outputs[0])}, …")
     return jobs, failures
@@ -257,19 +279,13 @@ def _map(
         return Outcome(ConfusionMatrix(run.classes), kept=kept)
     predict = run.predictor(style.wanted, symmetries=args.symmetries)
     quiet_libtiff()
-    made = not args.output.exists()
-    if not made:
-        remove_leftovers(args.output)
+    remove_leftovers(args.output)
     there, start = sum(job.part.size.pixels for job in kept), time.perf_counter()
     pixels = there + sum(job.part.size.pixels for job in waiting)
-    try:
-        with tqdm(total=pixels, initial=there, unit="pixel", unit_scale=True, disable=None) as bar:
-            outcome = write_maps(
-                waiting, tiling, predict, style, ledger, progress=Progress(bar), fail_fast=args.fail_fast
-            )
-    finally:
-        if made and args.output.is_dir() and not any(args.output.iterdir()):
-            args.output.rmdir()
+    with tqdm(total=pixels, initial=there, unit="pixel", unit_scale=True, disable=None) as bar:
+        outcome = write_maps(
+            waiting, tiling, predict, style, ledger, progress=Progress(bar), fail_fast=args.fail_fast
+        )
     done = sum(job.part.size.pixels for job in outcome.written) / 1e6
     rate = done / (time.perf_counter() - start)
     for warning in outcome.warnings:

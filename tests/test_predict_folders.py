@@ -131,3 +131,30 @@ def test_what_the_system_refuses_to_look_at_is_one_line(
     monkeypatch.setattr(Path, "iterdir", refuse)
     assert call("in") == 2
     assert "error: in: cannot look for files there: Permission denied" in capsys.readouterr().err
+
+
+def test_an_output_folder_that_cannot_be_made_is_told_before_the_model_is_loaded(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = make_geotiff("in/a.tif", IMAGE)
+    (tmp_path / "file").touch()
+
+    def never(_: Path) -> Any:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr("predict._predict", never)
+    for output, why in (("file", "it is a file"), ("file/maps", "Not a directory")):
+        assert call(source, output=output) == 2
+        said = capsys.readouterr().err
+        assert said == (f"error: --output {output}: expected a folder or one that can be made: {why}\n")
+
+
+def test_an_output_folder_in_which_nothing_was_written_is_removed_again(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+) -> None:
+    source = make_geotiff("in/a.tif", IMAGE)
+    (tmp_path / "there").mkdir()
+    for output in ("maps", "there"):
+        assert call(source, output=output, band_count=4) == 1
+        assert call("nothing.tif", output=output) == 2
+    assert names(tmp_path) == ["in", "there"]
