@@ -224,8 +224,9 @@ def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling,
 
     def options(job: MapJob) -> dict[str, Any]:
         part = job.part
-        around = {} if job.mosaic is None else {"mosaic": neighbour_facts(job, tiling)}
-        return {"part": [part.row, part.col, part.height, part.width], **style.options(job), **how, **around}
+        around = None if job.mosaic is None else neighbour_facts(job, tiling)
+        where = {"part": [part.row, part.col, part.height, part.width], "mosaic": around}
+        return {**where, **style.options(job), **how}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
     return Ledger(journal, facts, options, redo=args.redo)

@@ -13,6 +13,7 @@ where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K f
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
@@ -113,14 +114,14 @@ def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Ti
     if network.radius is None:
         if choice.mode == "exact":
             raise ConfigError(f"--mode exact: expected a model of limited reach; {network.unlimited}")
-        return _smooth(counts, needs, choice), [f"smooth mode: {network.unlimited}"]
+        return _smooth(counts, needs, choice, f"smooth mode: {network.unlimited}")
     if choice.mode == "smooth":
-        return _smooth(counts, needs, choice), []
+        return _smooth(counts, needs, choice)
     tiling = _exact(counts, needs, choice)
     share = useful_share(tiling, counts)
     if choice.mode is None and choice.window is None and share < 0.5:
         why = f"exact windows of {tiling.window} pixels would discard {1 - share:.0%} of what they compute"
-        return _smooth(counts, needs, choice), [f"smooth mode: {why}; --mode exact or more --memory"]
+        return _smooth(counts, needs, choice, f"smooth mode: {why}; --mode exact or more --memory")
     return tiling, []
 
 
@@ -155,8 +156,9 @@ def _exact(counts: Counter[Size], needs: Needs, choice: Choice) -> Tiling:
     least = 2 * halo + stride
     sides = [s for s in range(least, max(most, least) + 1, stride) if _fits(s, 1, counts, needs, choice)]
     if not sides:
-        # Nothing fits: the smallest that keeps as much as it discards; smooth is what remains.
+        # The smallest that keeps as much as it discards; what is discarded then decides the mode.
         sides = [min(max(most, least), round_up(4 * halo, stride) or stride)]
+        _refuse_to_exceed(sides[0], counts, needs, choice)
     tiling = Tiling(Size(sides[-1], sides[-1]), network.radius, stride, 1)
     computed = {side: _computed(side, tiling, counts) for side in sides}
     best = min(computed.values())
@@ -164,13 +166,32 @@ def _exact(counts: Counter[Size], needs: Needs, choice: Choice) -> Tiling:
     return _tiling(Size(side, side), network.radius, needs, choice, counts)
 
 
-def _smooth(counts: Counter[Size], needs: Needs, choice: Choice) -> Tiling:
-    """Windows of the recipe's size, which the model knows; smaller where the memory is."""
-    stride = needs.network.stride
-    side = round_up(choice.window or needs.usual, stride)
-    while choice.window is None and side > stride and not _fits(side, 1, counts, needs, choice, blended=True):
-        side = round_up(side // 2, stride)
-    return _tiling(Size(side, side), 0, needs, choice, counts, choice.blend)
+def _smooth(counts: Counter[Size], needs: Needs, choice: Choice, *notes: str) -> tuple[Tiling, list[str]]:
+    """Windows of the recipe's size, which the model knows; down to half of it where the memory is less.
+
+    Not smaller: a model that sees but a few pixels of a scene at a time maps it wrongly.
+    """
+    stride, said = needs.network.stride, list(notes)
+    side = usual = round_up(choice.window or needs.usual, stride)
+    if choice.window is None and not _fits(side, 1, counts, needs, choice, blended=True):
+        side = round_up(usual // 2, stride)
+        if not _fits(side, 1, counts, needs, choice, blended=True):
+            _refuse_to_exceed(side, counts, needs, choice, blended=True)
+        said.append(f"windows of {side} pixels, the recipe has {usual}: more --memory would allow them")
+    return _tiling(Size(side, side), 0, needs, choice, counts, choice.blend), said
+
+
+def _refuse_to_exceed(
+    side: int, counts: Counter[Size], needs: Needs, choice: Choice, *, blended: bool = False
+) -> None:
+    """An amount that was asked for is kept or refused; a small machine does what it can."""
+    if choice.memory is None:
+        return
+    needed = _needed(side, 1, counts, needs, blended=blended)[1]
+    raise ConfigError(
+        f"--memory: expected at least {math.ceil(needed / 1e8) / 10:.1f}GB for windows of {side} pixels, the "
+        f"smallest that are of use, got {choice.memory / 1e9:.1f}GB; give more, or choose --tile and --batch"
+    )
 
 
 def _tiling(
@@ -193,13 +214,21 @@ def _tiling(
 def _fits(
     side: int, batch: int, counts: Counter[Size], needs: Needs, choice: Choice, *, blended: bool = False
 ) -> bool:
-    window, width = Size(side, side), max((size.width for size in counts), default=side)
-    model, rest = needs.model(window, batch), needs.total(window, batch, width, blended=blended)
+    model, whole = _needed(side, batch, counts, needs, blended=blended)
     card = smallest_card()
     if card is not None and model > card * _SHARE_OF_CARD:
         return False
     memory = machine_memory() * _SHARE_OF_MACHINE if choice.memory is None else choice.memory
-    return rest + (model if card is None else 0) <= memory
+    return whole <= memory
+
+
+def _needed(
+    side: int, batch: int, counts: Counter[Size], needs: Needs, *, blended: bool
+) -> tuple[float, float]:
+    """Bytes of the model's part, and of all that is in the machine's memory."""
+    window, width = Size(side, side), max((size.width for size in counts), default=side)
+    model, rest = needs.model(window, batch), needs.total(window, batch, width, blended=blended)
+    return model, rest + (model if smallest_card() is None else 0)
 
 
 def machine_memory() -> int:

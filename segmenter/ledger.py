@@ -50,6 +50,7 @@ class Ledger:
         self.journal = journal
         self._folder, self._run, self._options, self._redo = folder, run, options, redo
         self._entries: dict[int, Entry] = {}
+        self._seen: dict[str, Entry | None] = {}
         self._held: dict[int, _Held] = {}
         self._leftovers = leftovers(folder)
         self._hidden = {path.name for path in folder.glob(".*")}
@@ -61,11 +62,13 @@ class Ledger:
             SegmenterError: the input cannot be read.
         """
         entry = self._entry(job)
-        found = self.journal.find(job.name)
+        found = self._seen[job.name] = self.journal.find(job.name)
         if found is None:
             return ""
         if self._redo:
             return "asked for by --redo"
+        if job.info.path.suffix.lower() == ".vrt":
+            return "the files that a VRT reads are not looked at"
         reason = found.difference(entry) or damage(self._folder, found)
         if reason is None:
             self._tidy(job)
@@ -95,7 +98,7 @@ class Ledger:
         for leftover in (old for path in job.files for old in self._leftovers.pop(path.name, ())):
             with contextlib.suppress(OSError):
                 leftover.unlink()  # whoever wrote it has not the lock
-        before = self.journal.find(job.name)
+        before = self._seen.get(job.name)  # not what is known now: another job's look has read on
         self.journal.refresh()
         if self.journal.find(job.name) != before and self.unfinished(job) is None:
             self.leave(job)

@@ -201,8 +201,10 @@ class RasterWriter:
             sync(self._temp)
 
     def publish(self) -> None:
-        """Give the finished raster its name."""
+        """Give the finished raster its name; overviews and masks that others put beside an old one go."""
         with self._writing("could not be completed"):
+            for ending in (".ovr", ".msk", ".aux.xml"):
+                self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
             os.replace(self._temp, self.path)
             sync(self.path.parent)
 

@@ -70,9 +70,9 @@ def test_smooth_where_exact_would_throw_most_of_it_away() -> None:
     tiling, notes = plan(SCENE, 1.3 * GB, blend=blend)
     assert tiling.blend == blend
     assert tiling.window <= Size(512, 512)
-    assert len(notes) == 1
     assert "smooth mode: exact windows of" in notes[0]
     assert "would discard" in notes[0]
+    assert notes[1:] == ["windows of 256 pixels, the recipe has 512: more --memory would allow them"]
     for said in ({"mode": "exact"}, {"window": 352}):
         assert plan(SCENE, 1.3 * GB, **said)[0].blend is None
 
@@ -86,6 +86,22 @@ def test_smooth_where_exact_is_impossible() -> None:
         ConfigError, match="--mode exact: expected a model of limited reach; layer pool looks"
     ):
         plan(SCENE, 4 * GB, needs, mode="exact")
+
+
+@pytest.mark.parametrize("memory", [0, 1.0 * GB, 1.1 * GB])
+@pytest.mark.parametrize("mode", [None, "exact", "smooth"])
+def test_too_little_memory_is_refused_and_not_made_do_with_tiny_windows(memory: float, mode: Any) -> None:
+    with pytest.raises(ConfigError, match=r"--memory: expected at least 1\.\dGB for windows") as refused:
+        plan(SCENE, memory, mode=mode)
+    enough = float(str(refused.value).split()[4].removesuffix("GB"))
+    assert plan(SCENE, enough * GB, mode=mode)[0].window >= Size(256, 256)
+
+
+def test_a_small_machine_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "machine_memory", lambda: 2 * GB)
+    tiling, notes = plan_tiling(SCENE, NEEDS, Choice())
+    assert tiling.window >= Size(256, 256)
+    assert "windows of 256 pixels, the recipe has 512" in notes[-1]
 
 
 def test_wide_rasters_and_probabilities_take_rows() -> None:

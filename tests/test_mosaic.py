@@ -178,3 +178,6 @@ def test_a_changed_file_changes_its_neighbours_maps_and_no_others(
     for path, window in files.items():
         with rasterio.open(tmp_path / "maps" / path.name) as found:
             np.testing.assert_array_equal(found.read(1), expected[window.slices()])
+    capsys.readouterr()
+    assert run_predict(monkeypatch, run, *call[:-1]) == 0  # each file alone is another map
+    assert "finished and unchanged" not in capsys.readouterr().out

@@ -272,14 +272,14 @@ def test_of_two_processes_one_writes_and_the_other_says_so(tmp_path: Path, make_
 def test_what_another_process_finished_meanwhile_is_not_made_twice(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    source = scene(make_geotiff, "in/a.tif", 60, 50)
+    sources = [scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in "ab"]
 
     def meanwhile(*_: Any, **__: Any) -> Any:
         """Loading the model takes so long that the other one is done."""
-        finished(tmp_path / "maps", source)
+        finished(tmp_path / "maps", *sources)
         return None
 
-    assert call(source, predictor=meanwhile) == 0
+    assert call(*sources, predictor=meanwhile) == 0
     assert "map" not in capsys.readouterr().out
 
 

@@ -245,3 +245,16 @@ def test_a_killed_writer_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     os.utime(leftover, (0, 0))
     assert remove_leftovers(tmp_path) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_lies_beside_an_old_raster_goes_with_it(tmp_path: Path) -> None:
+    """Overviews that a viewer made would show the old pixels."""
+    path, small = tmp_path / "map.tif", (32, 32)
+    write_raster(path, np.full((64, 64), 1, np.uint8))
+    write_raster(tmp_path / "small.tif", np.full(small, 2, np.uint8))
+    (tmp_path / "small.tif").rename(tmp_path / "map.tif.ovr")
+    with rasterio.open(path) as file:
+        assert (file.read(1, out_shape=small) == 2).all()  # they do
+    write_raster(path, np.full((64, 64), 3, np.uint8))
+    with rasterio.open(path) as file:
+        assert (file.read(1, out_shape=small) == 3).all()
