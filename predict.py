@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, run_script
+from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain, run_script
 from segmenter.predict_options import parse, part_of
 
 if TYPE_CHECKING:
@@ -176,16 +176,12 @@ def _plan(
     if beside:
         print(f"{beside} inputs lie beside the bounding box")
     if inputs.left_out:
-        first = _plain(inputs.left_out[0])
+        first = plain(str(inputs.left_out[0]))
         print(f"{len(inputs.left_out)} files of the folders are no images by name: {first}, …")
     if inputs.outputs:
-        print(f"{len(inputs.outputs)} files in --output are maps, not images: {_plain(inputs.outputs[0])}, …")
+        first = plain(str(inputs.outputs[0]))
+        print(f"{len(inputs.outputs)} files in --output are maps, not images: {first}, …")
     return jobs, failures
-
-
-def _plain(path: Path) -> str:
-    """A path as a terminal takes it: what is no UTF-8 is escaped."""
-    return str(path).encode(errors="backslashreplace").decode()
 
 
 def _warn_of_differences(run: Run, jobs: Sequence[MapJob]) -> None:
@@ -202,7 +198,7 @@ def _grouped(notes: Iterable[tuple[str, Path]]) -> list[str]:
     for note, path in notes:
         paths.setdefault(note, []).append(path)
     more = {note: f" and {len(files) - 1} more" if len(files) > 1 else "" for note, files in paths.items()}
-    return [f"{files[0]}{more[note]}: {note}" for note, files in paths.items()]
+    return [plain(f"{files[0]}{more[note]}: {note}") for note, files in paths.items()]
 
 
 def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterError]) -> None:

@@ -19,6 +19,15 @@ class SegmenterError(Exception):
 
     exit_code = EXIT_WRONG_CALL
 
+    def __str__(self) -> str:
+        return plain(super().__str__())
+
+
+def plain(text: str) -> str:
+    """A text on one line that any terminal takes: file names may hold line ends and worse."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(shown)
+
 
 class ConfigError(SegmenterError):
     """A recipe has an unknown key, a wrong unit or an impossible combination."""

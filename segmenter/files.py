@@ -59,6 +59,11 @@ def make_folder(folder: Path) -> None:
             _sync_names(made.parent)
 
 
+def real(path: Path) -> Path:
+    """A path without links; `Path.resolve` raises what is no OSError where links go round in a circle."""
+    return Path(os.path.realpath(path))
+
+
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
     """The number of a file opened with `os.open`'s flags; a link in its place is not followed but refused."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.errors import DatasetError
+from segmenter.files import real
 
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 """Of the files that are taken from a folder; a file that is named itself may be called anything."""
@@ -50,7 +51,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None) -> Inputs:
         with _readable(text):
             found = _matches(text)
         if output is not None and not Path(text).exists():
-            found, theirs = _without_outputs(found, output.resolve())
+            found, theirs = _without_outputs(found, real(output))
             outputs += theirs
             if not found:
                 raise DatasetError(f"{text}: matches only files in --output {output}; choose another folder")
@@ -59,11 +60,17 @@ def find_inputs(given: Sequence[str], output: Path | None = None) -> Inputs:
                 folders.append(path)
                 with _readable(path):
                     images, others = _in_folder(path)
+                if not images and path == Path(text):
+                    raise DatasetError(
+                        f"{path}: expected image files ({', '.join(EXTENSIONS)}), there is none"
+                    )
                 left_out += others
             else:
                 images = [path]
             for image in images:
-                files.setdefault(image.resolve(), image)
+                files.setdefault(real(image), image)
+        if not files:
+            raise DatasetError(f"{text}: matches only folders without images")
     return Inputs(tuple(files.values()), tuple(left_out), tuple(folders), tuple(dict.fromkeys(outputs)))
 
 
@@ -93,10 +100,10 @@ def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], l
     others: list[Path] = []
     outputs: list[Path] = []
     for path in paths:
-        if path.resolve() == output:
+        if real(path) == output:
             with _readable(path):
                 outputs += (p for p in sorted(path.iterdir()) if p.suffix.lower() in EXTENSIONS)
-        elif path.parent.resolve() == output and not path.is_dir():
+        elif real(path.parent) == output and not path.is_dir():
             outputs.append(path)
         else:
             others.append(path)
@@ -104,10 +111,9 @@ def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], l
 
 
 def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
-    names = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    # What is called an image and is none, a link to nowhere or a pipe, is told later and not passed over.
+    names = sorted(p for p in folder.iterdir() if not p.is_dir() and not p.name.startswith("."))
     images = [p for p in names if p.suffix.lower() in EXTENSIONS]
-    if not images:
-        raise DatasetError(f"{folder}: expected image files ({', '.join(EXTENSIONS)}), there is none")
     return images, [p for p in names if p.suffix.lower() not in EXTENSIONS]
 
 
@@ -119,7 +125,7 @@ def output_names(paths: Iterable[Path]) -> dict[Path, str]:
     names = {path: path.stem for path in paths}
     if not names:
         return {}
-    folders = {path: path.resolve().parent.parts for path in names}
+    folders = {path: real(path).parent.parts for path in names}
     for depth in range(1, max(map(len, folders.values())) + 1):
         clashing = _clashing(names)
         if not clashing:

@@ -239,6 +239,10 @@ def _sidecar(path: Path) -> list[int] | None:
         status = path.stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # then there is none
+            return None
+        raise
     return [status.st_size, status.st_mtime_ns]
 
 

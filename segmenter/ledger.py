@@ -197,4 +197,5 @@ def header(info: RasterInfo) -> Facts:
         "crs": [str(crs and crs.to_wkt()) for crs in (info.crs, info.gcp_crs)],
         "transform": info.transform and list(info.transform[:6]),
         "gcps": [[p.row, p.col, p.x, p.y, p.z] for p in info.gcps],
+        **({"rpcs": info.rpcs.to_dict()} if info.rpcs else {}),
     }

@@ -16,7 +16,7 @@ from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.map_jobs import MapJob
 from segmenter.predictor import Prediction, Wanted
-from segmenter.raster import RasterInfo, RasterWriter
+from segmenter.raster import RasterInfo, RasterWriter, keeps_crs
 
 Format = Literal["auto", "geotiff", "png"]
 _MAX_PNG_PIXELS = 1 << 26
@@ -78,8 +78,15 @@ class MapStyle:
         )
 
     def check(self, info: RasterInfo, part: Window) -> None:
-        """Refuse a PNG that would not fit in memory."""
-        if self._is_png(info) and part.size.pixels > _MAX_PNG_PIXELS:
+        """Refuse a PNG that would not fit in memory, and a GeoTIFF that would lose its CRS."""
+        crs = info.gcp_crs if info.gcps else info.crs
+        if not self._is_png(info):
+            if crs is not None and not keeps_crs(crs.to_wkt()):
+                raise RasterError(
+                    f"{info.path}: a GeoTIFF cannot hold its CRS ({crs.to_wkt()[:60]}…); "
+                    "give it another one (gdalwarp, gdal_edit.py -a_srs), or use --format png"
+                )
+        elif part.size.pixels > _MAX_PNG_PIXELS:
             raise RasterError(
                 f"{info.path}: a map of {part.size} pixels is too large for a PNG; use --format geotiff"
             )

@@ -29,6 +29,8 @@ class Bounds:
         """The pixels that the box touches; of no extent where it lies beside the raster."""
         if info.transform is None:
             raise RasterError(f"{info.path}: has no geotransform, a bounding box cannot be found in it")
+        if info.transform.is_degenerate:
+            raise RasterError(f"{info.path}: its pixels have no area, a bounding box cannot be found in it")
         corners = ((x, y) for x in (self.left, self.right) for y in (self.bottom, self.top))
         points = np.array([~info.transform @ corner for corner in corners])
         left, top = (int(v) for v in np.floor(points.min(axis=0) + _EDGE))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.errors import DatasetError, SegmenterError
+from segmenter.files import real
 from segmenter.inputs import Inputs, label_for
 from segmenter.map_files import MapStyle
 from segmenter.map_jobs import MapJob, Request
@@ -79,10 +80,10 @@ def check_outputs(
     Raises:
         DatasetError: also where the folder is one of the inputs': a second call would take maps for images.
     """
-    if any(given.resolve() == folder.resolve() for given in inputs.folders):
+    if any(real(given) == real(folder) for given in inputs.folders):
         raise DatasetError(f"--output {folder}: expected another folder than that of the inputs")
-    kept = {path.resolve() for path in inputs.files}
-    kept |= {job.label.resolve() for job in jobs if job.label is not None}
+    kept = {real(path) for path in inputs.files}
+    kept |= {real(job.label) for job in jobs if job.label is not None}
     # Some file systems do not tell capital letters from small ones.
     taken: dict[str, Path] = {name.casefold(): folder / name for name in others}
     for path in taken.values():
@@ -98,13 +99,15 @@ def check_outputs(
 
 
 def _replaces_none(path: Path, kept: Container[Path], folder: Path) -> None:
-    if path.resolve() in kept:
+    if real(path) in kept:
         raise DatasetError(f"--output {folder}: {path} would replace an input; choose another folder")
 
 
 def differences(run: Run, job: MapJob) -> list[str]:
     """In what an input differs from what the model has seen, and what its map does not keep."""
-    found = []
+    found = list(job.info.remarks)
+    if job.info.has_palette and run.band_count == 1:
+        found.append("values are indices of a palette, not of light")
     if job.info.dtype != run.dtype:
         found.append(f"values are {job.info.dtype}, the model was trained on {run.dtype}")
     mine, theirs = job.info.metres_per_pixel, run.metres_per_pixel

@@ -167,6 +167,8 @@ def _place(first: RasterInfo, info: RasterInfo) -> Window:
     for one in (first, info):
         if one.transform is None:
             raise refuse(f"{one.path} has no geotransform")
+        if one.transform.is_degenerate:
+            raise refuse(f"the pixels of {one.path} have no area")
     assert first.transform is not None
     assert info.transform is not None
     if info.crs != first.crs:

@@ -7,10 +7,10 @@ file and the window.
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,15 +25,13 @@ os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 
 import numpy as np
 from numpy.typing import NDArray
-from rasterio.control import GroundControlPoint
-from rasterio.crs import CRS
-from rasterio.enums import ColorInterp, MaskFlags
-from rasterio.errors import NotGeoreferencedWarning
-from rasterio.transform import Affine
+from rasterio.enums import MaskFlags
+from rasterio.errors import NodataShadowWarning, NotGeoreferencedWarning
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
-from segmenter.raster_open import check_drivers, open_dataset
+from segmenter.raster_header import RasterInfo, keeps_crs, read_header
+from segmenter.raster_open import check_drivers, hearing_damage, open_dataset
 from segmenter.raster_write import (
     RasterWriter,
     gdal_window,
@@ -50,6 +48,7 @@ __all__ = [
     "RasterInfo",
     "RasterWriter",
     "check_drivers",
+    "keeps_crs",
     "leftovers",
     "open_raster",
     "quiet_libtiff",
@@ -61,62 +60,14 @@ __all__ = [
 
 # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
 warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
+# A nodata value besides an alpha band is no matter for a warning: here both count.
+warnings.filterwarnings("ignore", category=NodataShadowWarning)
 
 MAX_EMPTY_PIXELS = 1 << 30
 """A raster may always declare so many pixels, and more only where its file has bytes for them."""
 _PIXELS_PER_BYTE = 10_000
 """More than any real map compresses to: DEFLATE ends at 1030 bytes from one."""
 _MAX_BLOCK_BYTES = 1 << 30
-_METRES_PER_DEGREE = 111_320.0
-
-
-@dataclass(frozen=True)
-class RasterInfo:
-    """What a raster's header says.
-
-    Attributes:
-        transform: pixel to CRS coordinates; None where the raster has none (or only `gcps`).
-        nodata: per band; None where a band has none.
-        alpha: 1-based bands that the file tags as alpha.
-        gcps: ground control points in `gcp_crs`.
-        metres_per_pixel: approximate, at the raster's centre; None where it cannot be told.
-        tiled: stored in tiles, so that reading a window decodes little more than the window.
-        scaling: (scale, offset) of each band where the file gives any: values are scale × stored + offset,
-            and `dtype` is float32; empty: values are as stored.
-    """
-
-    path: Path
-    size: Size
-    count: int
-    dtype: str
-    crs: CRS | None
-    transform: Affine | None
-    nodata: tuple[float | None, ...]
-    descriptions: tuple[str | None, ...]
-    driver: str
-    alpha: tuple[int, ...]
-    has_palette: bool
-    metres_per_pixel: float | None
-    gcps: tuple[GroundControlPoint, ...] = ()
-    gcp_crs: CRS | None = None
-    tiled: bool = False
-    scaling: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def georeferenced(self) -> bool:
-        """Whether the file says where on Earth it lies, by a transform, a CRS or control points."""
-        return self.transform is not None or self.crs is not None or bool(self.gcps)
-
-    def georeference(self, part: Window) -> dict[str, Any]:
-        """The `crs`, `transform` and `gcps` that a raster of only `part` has (keywords of a writer)."""
-        if self.gcps:
-            moved = [
-                GroundControlPoint(p.row - part.row, p.col - part.col, p.x, p.y, p.z, p.id, p.info)
-                for p in self.gcps
-            ]
-            return {"crs": self.gcp_crs, "gcps": moved}
-        move = self.transform and self.transform @ Affine.translation(part.col, part.row)
-        return {"crs": self.crs, "transform": move}
 
 
 class Raster:
@@ -148,7 +99,7 @@ class Raster:
         Returns:
             (H, W, C) image in the raster's own type, 0 where invalid, and (H, W) valid: inside the raster
             and measured in **every** band, by nodata values, masks, alpha (unless that band is among
-            `bands`) and, in floats, being finite.
+            `bands`) and, in floats, being finite as float32, in which models compute.
 
         Raises:
             RasterError: naming file and window, where a block is corrupt or missing.
@@ -164,7 +115,7 @@ class Raster:
         return image, valid
 
     def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        with naming(self.info.path, f"cannot read {window}", "the file is damaged or incomplete"):
+        with self._naming(window):
             data = self._scaled(self._dataset.read(self.bands, window=gdal_window(window)))
             valid = self._valid(data, window)
         image = np.ascontiguousarray(data)
@@ -177,12 +128,18 @@ class Raster:
 
         For pictures: costs memory for `shape` only, and little time where the file has overviews.
         """
-        with naming(self.info.path, f"cannot read {window}", "the file is damaged or incomplete"):
+        with self._naming(window):
             data = self._dataset.read(
                 self.bands, window=gdal_window(window), out_shape=_out(self.bands, shape)
             )
             image = self._scaled(data)
             return image, self._valid(image, window)
+
+    @contextlib.contextmanager
+    def _naming(self, window: Window) -> Iterator[None]:
+        what, advice = f"cannot read {window}", "the file is damaged or incomplete"
+        with naming(self.info.path, what, advice), hearing_damage():
+            yield
 
     def _scaled(self, data_CHW: NDArray[Any]) -> NDArray[Any]:
         """(H, W, C) values of what is stored."""
@@ -190,18 +147,18 @@ class Raster:
         if not self.info.scaling:
             return data
         scale, offset = np.array([self.info.scaling[band - 1] for band in self.bands]).T
-        return (data * scale + offset).astype(np.float32)
+        return _as_float32(data * scale + offset)
 
     @property
     def may_have_nodata(self) -> bool:
         """Whether a pixel inside the raster can be invalid at all; told from the header alone."""
-        masks, alpha = self._mask_bands
-        return bool(masks or alpha) or np.dtype(self.info.dtype).kind == "f"
+        how = self._how_valid
+        return bool(how.masks or how.values or how.alpha) or np.dtype(self.info.dtype).kind == "f"
 
     @cached_property
-    def _mask_bands(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Bands whose GDAL mask is to be read, and alpha bands that say what is valid."""
+    def _how_valid(self) -> _HowValid:
         masks: list[int] = []
+        values: list[int] = []
         for band in self.bands:
             flags = self._dataset.mask_flag_enums[band - 1]
             if MaskFlags.all_valid in flags or MaskFlags.alpha in flags:
@@ -209,20 +166,48 @@ class Raster:
             shared = MaskFlags.per_dataset in flags
             if not (shared and masks):
                 masks.append(band)
-        return tuple(masks), tuple(band for band in self.info.alpha if band not in self.bands)
+            if shared and MaskFlags.nodata not in flags and self.info.nodata[band - 1] is not None:
+                values.append(band)
+        alpha = tuple(band for band in self.info.alpha if band not in self.bands)
+        return _HowValid(tuple(masks), tuple(values), alpha)
 
     def _valid(self, data: NDArray[Any], inside: Window) -> NDArray[np.bool_]:
         good: NDArray[np.bool_] = np.ones(data.shape[:2], np.bool_)
         where, shape = gdal_window(inside), Size(*data.shape[:2])
-        masks, alpha = self._mask_bands
-        if masks:
-            found = self._dataset.read_masks(masks, window=where, out_shape=_out(masks, shape))
+        how = self._how_valid
+        if how.masks:
+            found = self._dataset.read_masks(how.masks, window=where, out_shape=_out(how.masks, shape))
             good &= (found > 0).all(axis=0)
-        if alpha:
-            good &= (self._dataset.read(alpha, window=where, out_shape=_out(alpha, shape)) > 0).all(axis=0)
+        for band in how.values:
+            stored = self._dataset.read(band, window=where, out_shape=(shape.height, shape.width))
+            good &= stored != self.info.nodata[band - 1]
+        if how.alpha:
+            found = self._dataset.read(how.alpha, window=where, out_shape=_out(how.alpha, shape))
+            good &= (found > 0).all(axis=0)
         if data.dtype.kind == "f":
-            good &= np.isfinite(data).all(axis=2)
+            good &= np.isfinite(_as_float32(data)).all(axis=2)
         return good
+
+
+@dataclass(frozen=True)
+class _HowValid:
+    """By what it is told which pixels have data, in 1-based bands.
+
+    Attributes:
+        masks: those whose GDAL mask is read.
+        values: those whose nodata value counts beside a mask of the whole file, where GDAL passes it over.
+        alpha: those that are transparent where there is no data.
+    """
+
+    masks: tuple[int, ...]
+    values: tuple[int, ...]
+    alpha: tuple[int, ...]
+
+
+def _as_float32(data: NDArray[Any]) -> NDArray[Any]:
+    """Numbers that float32 cannot hold become infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return data.astype(np.float32, copy=False)
 
 
 def _out(bands: tuple[int, ...], shape: Size) -> tuple[int, int, int]:
@@ -249,10 +234,11 @@ def open_raster(
     Raises:
         RasterError: where there is no such file, it cannot be opened, or has not the bands.
     """
-    dataset = open_dataset(path, drivers)
+    dataset, remarks = open_dataset(path, drivers)
     try:
         with naming(path, "cannot read its header", "the file is damaged"):
-            info = _info(path, dataset)
+            info = read_header(path, dataset, remarks)
+        _check_types(info, dataset)
         _check_size(info, dataset, max_pixels)
         return Raster(dataset, info, _bands(info, bands))
     except BaseException:
@@ -262,8 +248,9 @@ def open_raster(
 
 def raster_info(path: Path) -> RasterInfo:
     """The header of a raster; no limit on its declared size."""
-    with open_dataset(path) as dataset, naming(path, "cannot read its header", "the file is damaged"):
-        return _info(path, dataset)
+    dataset, remarks = open_dataset(path)
+    with dataset, naming(path, "cannot read its header", "the file is damaged"):
+        return read_header(path, dataset, remarks)
 
 
 def read_label(
@@ -280,7 +267,7 @@ def read_label(
     Raises:
         RasterError: naming file and window.
     """
-    with open_dataset(path) as dataset:
+    with open_dataset(path)[0] as dataset:
         size = Size(dataset.height, dataset.width)
         window = Window.of(size) if window is None else window
         if not Window.of(size).contains(window):
@@ -297,48 +284,7 @@ def read_label(
     return np.repeat(data, 3, axis=2) if expand_palette else np.ascontiguousarray(data[..., 0])
 
 
-def _info(path: Path, dataset: Any) -> RasterInfo:
-    gcps, gcp_crs = dataset.gcps
-    placed = not dataset.transform.is_identity and not gcps
-    transform = dataset.transform if placed else None
-    size = Size(dataset.height, dataset.width)
-    scaling = tuple(zip(dataset.scales, dataset.offsets, strict=True))
-    if all(pair == (1, 0) for pair in scaling) or np.dtype(dataset.dtypes[0]).kind == "c":
-        scaling = ()
-    return RasterInfo(
-        path=path,
-        size=size,
-        count=dataset.count,
-        dtype="float32" if scaling else dataset.dtypes[0],
-        crs=dataset.crs,
-        transform=transform,
-        nodata=tuple(dataset.nodatavals),
-        descriptions=tuple(dataset.descriptions),
-        driver=dataset.driver,
-        tiled=dataset.block_shapes[0][1] < dataset.width,
-        alpha=tuple(i for i, c in enumerate(dataset.colorinterp, start=1) if c == ColorInterp.alpha),
-        has_palette=dataset.colorinterp[0] == ColorInterp.palette,
-        metres_per_pixel=_metres(dataset.crs, transform, size),
-        gcps=tuple(gcps),
-        gcp_crs=gcp_crs,
-        scaling=scaling,
-    )
-
-
-def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | None:
-    """Side of a pixel of the mean area, in metres, at the raster's centre."""
-    if crs is None or transform is None:
-        return None
-    side = math.sqrt(abs(transform.determinant))
-    if crs.is_geographic:
-        _, latitude = transform @ (size.width / 2, size.height / 2)
-        return side * _METRES_PER_DEGREE * math.sqrt(max(0.0, math.cos(math.radians(latitude))))
-    return side * float(crs.linear_units_factor[1]) if crs.is_projected else None
-
-
 def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
-    if np.dtype(info.dtype).kind == "c":
-        raise RasterError(f"{info.path}: expected real numbers, got {info.dtype}")
     if bands is None:
         bands = tuple(b for b in range(1, info.count + 1) if b not in info.alpha)
     if not bands:
@@ -352,6 +298,13 @@ def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
     return tuple(bands)
 
 
+def _check_types(info: RasterInfo, dataset: Any) -> None:
+    if info.dtype.startswith("complex"):  # GDAL has types of them that NumPy has not
+        raise RasterError(f"{info.path}: expected real numbers, got {info.dtype}")
+    if len(types := set(dataset.dtypes)) > 1:
+        raise RasterError(f"{info.path}: expected bands of one type, got {', '.join(sorted(types))}")
+
+
 def _check_size(info: RasterInfo, dataset: Any, max_pixels: int | None) -> None:
     file_bytes = info.path.stat().st_size
     limit = max(MAX_EMPTY_PIXELS, file_bytes * _PIXELS_PER_BYTE) if max_pixels is None else max_pixels
@@ -362,7 +315,8 @@ def _check_size(info: RasterInfo, dataset: Any, max_pixels: int | None) -> None:
         )
     height, width = dataset.block_shapes[0]
     block = height * width * info.count * np.dtype(info.dtype).itemsize
-    if info.driver == "GTiff" and dataset.compression and block > _MAX_BLOCK_BYTES:
+    whole = dataset.compression or width != info.size.width  # GDAL takes strips that are not compressed apart
+    if info.driver == "GTiff" and whole and block > _MAX_BLOCK_BYTES:
         raise RasterError(
             f"{info.path}: is stored in blocks of {height}×{width} pixels ({block >> 20} MiB), which "
             "cannot be read piece by piece; rewrite it with gdal_translate -co TILED=YES"

@@ -1,17 +1,31 @@
-"""Which files are opened as rasters at all, and by which of GDAL's drivers."""
+"""Which files are opened as rasters at all, by which of GDAL's drivers, and what it has to say of them."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
-from collections.abc import Sequence
+import re
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import rasterio
+from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
 from segmenter.raster_write import FAULTS, naming
+
+# A user's own setting wins. What GDAL says outside of rasterio's care would stand on stderr between our
+# lines; a JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.
+os.environ.setdefault("CPL_LOG", os.devnull)
+os.environ.setdefault("GDAL_ERROR_ON_LIBJPEG_WARNING", "TRUE")
+# The GeoTIFF library inside GDAL looks for PROJ's data by itself, and prints that it found none.
+_PROJ_DATA = Path(rasterio.__file__).with_name("proj_data")
+if _PROJ_DATA.is_dir() and not os.environ.get("PROJ_LIB"):
+    os.environ.setdefault("PROJ_DATA", str(_PROJ_DATA))
 
 # How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL is told the driver, so
 # that it never tries another one on a file that says it is something else.
@@ -25,38 +39,169 @@ _SIGNATURES = {
 }
 _PNG_TAIL = 4096
 """Bytes in which a PNG's last chunk is looked for; some programs leave something behind it."""
+_LOST = re.compile(r'"(Geo|GDAL|RPC|Intergraph|ExtraSamples)|GeoTIFF tags apparently corrupt|Corrupt JPEG')
+"""Of GDAL's warnings: where the file lies, what is no data or pixels themselves could not be read."""
+_TOLD = re.compile(r"ignor|corrupt|bogus|mismatch|not the same|NODATA_VALUES", re.IGNORECASE)
+"""Of GDAL's warnings: worth a line of ours."""
+
+_NAMES = re.compile(r"^[,: ]*(band \d+: )?")
+"""What is left of a file's name at the beginning of a remark."""
 
 
-def open_dataset(path: Path, drivers: Sequence[str] = ()) -> Any:
+class _Said(threading.local):
+    """What GDAL says to this thread while it is listened to: whether it is an error, and the text."""
+
+    messages: list[tuple[bool, str]] | None = None
+
+
+_said = _Said()
+
+
+def _overhear(record: logging.LogRecord) -> bool:
+    """A filter of rasterio's loggers: what is listened to goes no further."""
+    if _said.messages is None:
+        return record.levelno >= logging.getLogger("rasterio").getEffectiveLevel()
+    last = record.args[-1] if isinstance(record.args, tuple) and record.args else record.msg
+    error = str(record.msg).startswith("GDAL signalled an error")  # which rasterio calls information
+    if error or record.levelno >= logging.WARNING:
+        _said.messages.append((error, str(last)))
+    return False
+
+
+for _name in ("rasterio._env", "rasterio._err"):
+    logging.getLogger(_name).setLevel(logging.INFO)
+    logging.getLogger(_name).addFilter(_overhear)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[list[tuple[bool, str]]]:
+    """What GDAL remarks on in a block without raising anything: whether it is an error, and the text."""
+    found: list[tuple[bool, str]] = []
+    before = _said.messages
+    try:
+        with rasterio.Env():
+            _said.messages = found
+            yield found
+    finally:
+        _said.messages = before
+
+
+@contextlib.contextmanager
+def hearing_damage() -> Iterator[None]:
+    """Raise what GDAL only remarks on, where it means that pixels are not what was stored."""
+    with listening() as said:
+        yield
+    for _, text in said:
+        if _LOST.search(text):
+            raise OSError(text)
+
+
+def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[str, ...]]:
     """A rasterio dataset, opened by the driver that the file's first bytes tell, or by one of `drivers`.
 
+    Returns:
+        It and what is to be told of it: that some of its tags do not count, for instance.
+
     Raises:
-        RasterError: none of them can.
+        RasterError: none of them can, or something in the header or beside the file is damaged that says
+            where it lies or which pixels have no data.
     """
     try:
         str(path).encode()
     except UnicodeError:  # rasterio takes no bytes
         raise RasterError(f"{str(path)!a}: expected a file name in UTF-8; rename the file") from None
-    with naming(path, "cannot open it", "expected a GeoTIFF, PNG or JPEG that is whole"):
-        if not path.is_file():
-            raise RasterError(f"{path}: expected a raster file, there is none")
-        with path.open("rb") as file:
-            start = file.read(4)
-            driver = next((d for signature, d in _SIGNATURES.items() if start.startswith(signature)), None)
-            if driver == "PNG" and not _png_ends(file):
-                raise OSError("it ends early")
-        if driver is not None:
-            return rasterio.open(path, driver=driver, sharing=False)
-        for name in drivers:
-            with contextlib.suppress(*(FAULTS if name != drivers[-1] else ())):
-                return rasterio.open(path, driver=name, sharing=False)
-    raise RasterError(f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}")
+    with (
+        naming(path, "cannot open it", "expected a GeoTIFF, PNG or JPEG that is whole"),
+        contextlib.ExitStack() as undo,
+    ):
+        wanted = _drivers(path, drivers)
+        for ending in (".msk", ".ovr"):
+            _check_sidecar(path, ending)
+        with listening() as said:
+            dataset = undo.enter_context(_opened(path, wanted))
+            flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
+        remarks = _judged(path, said)
+        if any(MaskFlags.per_dataset in each for each in flags):
+            _check_mask(path, dataset)
+        undo.pop_all()
+        return dataset, remarks
+
+
+def _opened(path: Path, drivers: Sequence[str]) -> Any:
+    where = path.absolute()  # GDAL takes `GTIFF_DIR:2:b.tif` for a part of b.tif
+    for name in drivers:
+        with contextlib.suppress(*(FAULTS if name != drivers[-1] else ())):
+            return rasterio.open(where, driver=name, sharing=False)
+    raise AssertionError("the last driver opens it or raises")
+
+
+def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
+    """The driver that a file's first bytes tell, or those that may open any file."""
+    if not path.is_file():
+        what = "got a folder, pipe or device" if path.exists() else "there is none"
+        raise RasterError(f"{path}: expected a raster file, {what}")
+    if str(path.absolute()).startswith("/vsi"):
+        raise RasterError(f"{path}: expected a local file, GDAL's own paths are not opened")
+    with path.open("rb") as file:
+        start = file.read(4)
+        driver = _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
+        if driver == "PNG" and not _png_ends(file):
+            raise OSError("it ends early")
+    if driver is None and not allowed:
+        raise RasterError(f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}")
+    return allowed if driver is None else (driver,)
 
 
 def _png_ends(file: BinaryIO) -> bool:
     """Whether a PNG has its last chunk; GDAL gives wrong pixels of a truncated one, without an error."""
     file.seek(-min(_PNG_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
     return b"IEND" in file.read()
+
+
+def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
+    """What is to be told of GDAL's remarks on a header.
+
+    Raises:
+        RasterError: one of them means that something is lost that GDAL goes on without.
+    """
+    texts: dict[str, None] = {}  # each once, in order
+    for error, text in said:
+        plain = _NAMES.sub("", text.replace(str(path.absolute()), "").replace(path.name, ""))
+        plain = " ".join(plain.split())
+        if error or _LOST.search(text):
+            raise RasterError(f"{path}: cannot read its header: {plain.rstrip('.')}; the file is damaged")
+        if _TOLD.search(text):
+            texts[f"GDAL remarks: {plain}"] = None
+    return tuple(texts)
+
+
+def _check_sidecar(path: Path, ending: str) -> None:
+    """Refuse a file beside an image that GDAL would open by whatever driver, or pass over in silence."""
+    beside = path.with_name(path.name + ending)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        try:
+            with beside.open("rb") as file:
+                start = file.read(4)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return
+            raise
+        if _SIGNATURES.get(start) != "GTiff":
+            raise RasterError(
+                f"{path}: expected a TIFF beside it as {ending}, {beside.name} begins with {start!r}; "
+                "remove it, or make it anew"
+            )
+
+
+def _check_mask(path: Path, dataset: Any) -> None:
+    """Refuse a mask file of another size: GDAL would take its top left part."""
+    beside = path.with_name(path.name + ".msk")
+    if not beside.is_file():
+        return
+    with rasterio.open(beside.absolute(), driver="GTiff", sharing=False) as mask:
+        if mask.shape != dataset.shape:
+            sizes = ["×".join(map(str, shape)) for shape in (dataset.shape, mask.shape)]
+            raise RasterError(f"{path}: expected a mask of {sizes[0]} pixels, {beside.name} has {sizes[1]}")
 
 
 def check_drivers(names: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
 from rasterio.errors import RasterioError
+from rasterio.rpc import RPC
 from rasterio.transform import Affine
 from rasterio.windows import Window as GdalWindow
 
@@ -89,6 +90,7 @@ class RasterWriter:
         crs: coordinate reference system; that of the `gcps` where these are given.
         transform: pixel to CRS coordinates; None where the raster is not georeferenced.
         gcps: ground control points, instead of a transform.
+        rpcs: rational polynomial coefficients, also beside a transform.
         dtype: of the pixels; float16 is kept in 16 bits, and read back as float32 for want of such a type.
         colour_table: (256, 3) uint8; `nodata` is drawn transparent.
         tags: metadata of the file, as `CLASS_0: water`.
@@ -109,6 +111,7 @@ class RasterWriter:
         crs: CRS | None = None,
         transform: Affine | None = None,
         gcps: Sequence[GroundControlPoint] = (),
+        rpcs: RPC | None = None,
         nodata: float | None = None,
         descriptions: Sequence[str | None] = (),
         colour_table: NDArray[np.uint8] | None = None,
@@ -117,7 +120,7 @@ class RasterWriter:
         scale: float | None = None,
         overviews: Literal["mode", "nearest"] | None = None,
     ) -> None:
-        if driver != "GTiff" and (crs or transform or gcps or tags or any(descriptions)):
+        if driver != "GTiff" and (crs or transform or gcps or rpcs or tags or any(descriptions)):
             raise ValueError(f"{driver} holds neither georeference nor tags; write a GTiff")
         self.path, self.size = path, size
         self._bands, self._dtype, self._driver = bands, np.dtype(dtype), driver
@@ -128,7 +131,9 @@ class RasterWriter:
         self._checks: dict[int, int] = {}
         self._options: dict[str, Any] = {"width": size.width, "height": size.height, "count": bands}
         self._options |= {"dtype": "float32", "nbits": 16} if dtype == "float16" else {"dtype": dtype}
-        self._options |= {"crs": crs, "nodata": nodata, "driver": driver}
+        # rasterio takes no points without a CRS, but with an empty one
+        self._options |= {"crs": crs or (CRS() if gcps else None), "nodata": nodata, "driver": driver}
+        self._options |= {"rpcs": rpcs} if rpcs else {}
         self._options |= {"gcps": list(gcps)} if gcps else {"transform": transform} if transform else {}
         self._options |= _geotiff_options(size) if driver == "GTiff" else {}
         self._options |= {"zlevel": _ZLEVEL} if driver == "PNG" else {}

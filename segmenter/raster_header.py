@@ -1,0 +1,152 @@
+"""What a raster's header says, once it is open, and what a map's can hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import rasterio
+from rasterio.control import GroundControlPoint
+from rasterio.crs import CRS
+from rasterio.enums import ColorInterp
+from rasterio.rpc import RPC
+from rasterio.transform import Affine
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Size, Window
+
+_METRES_PER_DEGREE = 111_320.0
+
+
+@dataclass(frozen=True)
+class RasterInfo:
+    """What a raster's header says.
+
+    Attributes:
+        transform: pixel to CRS coordinates; None where the raster has none (or only `gcps`).
+        nodata: per band; None where a band has none.
+        alpha: 1-based bands that the file tags as alpha.
+        gcps: ground control points in `gcp_crs`, where there is no transform.
+        metres_per_pixel: approximate, at the raster's centre; None where it cannot be told.
+        tiled: stored in tiles, so that reading a window decodes little more than the window.
+        rpcs: rational polynomial coefficients, a satellite camera's way from the ground to pixels.
+        scaling: (scale, offset) of each band where the file gives any: values are scale × stored + offset,
+            and `dtype` is float32; empty: values are as stored.
+        remarks: what is to be told of the file.
+    """
+
+    path: Path
+    size: Size
+    count: int
+    dtype: str
+    crs: CRS | None
+    transform: Affine | None
+    nodata: tuple[float | None, ...]
+    descriptions: tuple[str | None, ...]
+    driver: str
+    alpha: tuple[int, ...]
+    has_palette: bool
+    metres_per_pixel: float | None
+    gcps: tuple[GroundControlPoint, ...] = ()
+    gcp_crs: CRS | None = None
+    tiled: bool = False
+    scaling: tuple[tuple[float, float], ...] = ()
+    rpcs: RPC | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def georeferenced(self) -> bool:
+        """Whether the file says where on Earth it lies, by a transform, a CRS, control points or RPCs."""
+        return any(found is not None for found in (self.transform, self.crs, self.rpcs)) or bool(self.gcps)
+
+    def georeference(self, part: Window) -> dict[str, Any]:
+        """What says where a raster of only `part` lies, as keywords of a writer."""
+        rpcs = self.rpcs and RPC(**_moved(self.rpcs.to_dict(), part))
+        if self.gcps:
+            moved = [
+                GroundControlPoint(p.row - part.row, p.col - part.col, p.x, p.y, p.z, p.id, p.info)
+                for p in self.gcps
+            ]
+            return {"crs": self.gcp_crs, "gcps": moved, "rpcs": rpcs}
+        move = self.transform and self.transform @ Affine.translation(part.col, part.row)
+        return {"crs": self.crs, "transform": move, "rpcs": rpcs}
+
+
+def read_header(path: Path, dataset: Any, remarks: tuple[str, ...] = ()) -> RasterInfo:
+    """The header of an open dataset, with what there is to be told of it.
+
+    Raises:
+        RasterError: the file is nowhere, by a geotransform that is not of numbers.
+    """
+    transform = None if dataset.transform.is_identity else dataset.transform
+    if transform and not all(map(math.isfinite, transform)):
+        raise RasterError(f"{path}: expected a geotransform of finite numbers, got {tuple(transform[:6])}")
+    # A file may have both (a world file beside it): the transform is what programs go by.
+    gcps, gcp_crs = dataset.gcps if transform is None else ((), None)
+    size = Size(dataset.height, dataset.width)
+    scaling = tuple(zip(dataset.scales, dataset.offsets, strict=True))
+    if all(pair == (1, 0) for pair in scaling) or dataset.dtypes[0].startswith("complex"):
+        scaling = ()
+    return RasterInfo(
+        path=path,
+        size=size,
+        count=dataset.count,
+        dtype="float32" if scaling else dataset.dtypes[0],
+        crs=dataset.crs,
+        transform=transform,
+        nodata=tuple(dataset.nodatavals),
+        descriptions=tuple(dataset.descriptions),
+        driver=dataset.driver,
+        tiled=dataset.block_shapes[0][1] < dataset.width,
+        alpha=tuple(i for i, c in enumerate(dataset.colorinterp, start=1) if c == ColorInterp.alpha),
+        has_palette=dataset.colorinterp[0] == ColorInterp.palette,
+        metres_per_pixel=_metres(dataset.crs, transform, size),
+        gcps=tuple(gcps),
+        gcp_crs=gcp_crs,
+        scaling=scaling,
+        rpcs=dataset.rpcs,
+        remarks=remarks,
+    )
+
+
+def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | None:
+    """Side of a pixel of the mean area, in metres, at the raster's centre."""
+    if crs is None or transform is None:
+        return None
+    side = math.sqrt(abs(transform.determinant))
+    if crs.is_geographic:
+        _, latitude = transform @ (size.width / 2, size.height / 2)
+        return side * _METRES_PER_DEGREE * math.sqrt(max(0.0, math.cos(math.radians(latitude))))
+    return side * float(crs.linear_units_factor[1]) if crs.is_projected else None
+
+
+def _moved(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:
+    """Coefficients that count pixels from the corner of a part."""
+    offsets = {"line_off": rpcs["line_off"] - part.row, "samp_off": rpcs["samp_off"] - part.col}
+    return rpcs | offsets
+
+
+@lru_cache(maxsize=1024)
+def keeps_crs(wkt: str) -> bool:
+    """Whether a GeoTIFF can hold a coordinate reference system; where not, GDAL leaves it out in silence.
+
+    What counts is that it means the same: names and the order of the axes may come back otherwise.
+    """
+    crs = CRS.from_wkt(wkt)
+    with rasterio.Env(GDAL_PAM_ENABLED=False), rasterio.MemoryFile() as memory:
+        with memory.open(driver="GTiff", width=1, height=1, count=1, dtype="uint8", crs=crs):
+            pass
+        with memory.open() as written:
+            kept = written.crs
+    if kept is None or kept == crs:
+        return kept is not None
+    if crs.is_projected or crs.is_geographic:
+        return bool(crs.to_dict()) and kept.to_dict() == crs.to_dict()
+    return _crs_name(kept) == _crs_name(crs)
+
+
+def _crs_name(crs: CRS) -> str:
+    return crs.to_wkt().partition('"')[2].partition('"')[0]
