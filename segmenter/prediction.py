@@ -98,7 +98,3 @@ PredictBatch = Callable[[NDArray[Any], NDArray[np.bool_]], Prediction]
 
 One that gives more than ids says so by its attributes `wanted` and `classes` (`inference.predict_function`).
 """
-
-_QUEUED = 2
-"""Batches read ahead: one while the model computes, one more against slow files."""
-_POLL_SECONDS = 0.1
