@@ -113,6 +113,20 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
+def _without_rasterio(unraisable: Any, uncaught: Any) -> tuple[Any, Any]:
+    """Python's two hooks without what rasterio prints where GDAL quotes a damaged file, which is no UTF-8."""
+
+    def print_unraisable(what: Any) -> None:
+        if not str(what.object).startswith("rasterio."):
+            unraisable(what)
+
+    def print_uncaught(kind: Any, error: Any, trace: Any) -> None:
+        if not (kind is UnicodeDecodeError and trace is None):
+            uncaught(kind, error, trace)
+
+    return print_unraisable, print_uncaught
+
+
 def _scoring(args: argparse.Namespace, run: Run) -> Scoring | None:
     """How the maps are scored; what does not fit is refused before hours are spent."""
     if args.labels is None:
@@ -321,5 +335,6 @@ def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
 
 
 if __name__ == "__main__":
+    sys.unraisablehook, sys.excepthook = _without_rasterio(sys.unraisablehook, sys.excepthook)
     signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # `kill` too removes what is half-written
     sys.exit(run_script(main))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 from pathlib import Path
@@ -38,10 +37,9 @@ class OutputLock:
                 f"{self._output}: is being written by another process; left to that one"
             ) from None
         except OSError as error:
-            advice = "is there permission to write?"
-            if error.errno == errno.ENAMETOOLONG:
-                advice = "rename the input"
-            raise RasterError(f"{self._output}: cannot be written: {error.strerror}; {advice}") from None
+            raise RasterError(
+                f"{self._output}: cannot be written: {error.strerror}; is there permission to write?"
+            ) from None
 
     def _try(self) -> int | None:
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

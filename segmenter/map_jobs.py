@@ -84,6 +84,8 @@ class Request:
         hint = "name the ones to use with --bands"
         if info.has_palette:
             hint = "its values are indices of a palette, see gdal_translate -expand rgb"
+        elif info.count == self.band_count:
+            hint = "if that is data like the others, name all of them with --bands"
         elif got < self.band_count:
             hint = "it does not fit this run"
         alpha = f" and alpha ({', '.join(map(str, info.alpha))})" if info.alpha else ""

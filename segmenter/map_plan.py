@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.errors import DatasetError, SegmenterError
+from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.files import real
 from segmenter.inputs import Inputs, label_for
 from segmenter.map_files import MapStyle
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from segmenter.checkpoint import Run
 
 _HEADER_THREADS = 4
+_LONGEST_NAME = 255
+_ROOM = 40
+"""Bytes that are added to a file's name while it is made."""
 
 
 def plan_maps(
@@ -53,7 +57,12 @@ def _plan(image: Path, name: str, request: Request, style: MapStyle, labels: str
     if label is not None:
         _label_fits(label, info)
     style.check(info, part)
-    return MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
+    job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
+    if max(len(os.fsencode(path.name)) for path in job.files) > _LONGEST_NAME - _ROOM:
+        raise RasterError(
+            f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
+        )
+    return job
 
 
 def _label_fits(label: Path, info: RasterInfo) -> None:

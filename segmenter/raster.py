@@ -26,7 +26,7 @@ os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 import numpy as np
 from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
-from rasterio.errors import NodataShadowWarning, NotGeoreferencedWarning
+from rasterio.errors import NotGeoreferencedWarning
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
@@ -60,8 +60,6 @@ __all__ = [
 
 # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
 warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
-# A nodata value besides an alpha band is no matter for a warning: here both count.
-warnings.filterwarnings("ignore", category=NodataShadowWarning)
 
 MAX_EMPTY_PIXELS = 1 << 30
 """A raster may always declare so many pixels, and more only where its file has bytes for them."""
@@ -163,11 +161,13 @@ class Raster:
             flags = self._dataset.mask_flag_enums[band - 1]
             if MaskFlags.all_valid in flags or MaskFlags.alpha in flags:
                 continue  # alpha is read below, and only where it is no data
-            shared = MaskFlags.per_dataset in flags
-            if not (shared and masks):
-                masks.append(band)
-            if shared and MaskFlags.nodata not in flags and self.info.nodata[band - 1] is not None:
+            shared, by_value = MaskFlags.per_dataset in flags, MaskFlags.nodata in flags
+            # GDAL's mask leaves the value out where there is a mask; rasterio's warns where there is alpha.
+            apart = self.info.nodata[band - 1] is not None and (not by_value if shared else self.info.alpha)
+            if apart:
                 values.append(band)
+            if not (masks if shared else apart):
+                masks.append(band)
         alpha = tuple(band for band in self.info.alpha if band not in self.bands)
         return _HowValid(tuple(masks), tuple(values), alpha)
 
@@ -195,7 +195,7 @@ class _HowValid:
 
     Attributes:
         masks: those whose GDAL mask is read.
-        values: those whose nodata value counts beside a mask of the whole file, where GDAL passes it over.
+        values: those whose nodata value is looked for here.
         alpha: those that are transparent where there is no data.
     """
 

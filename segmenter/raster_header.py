@@ -84,8 +84,11 @@ def read_header(path: Path, dataset: Any, remarks: tuple[str, ...] = ()) -> Rast
     transform = None if dataset.transform.is_identity else dataset.transform
     if transform and not all(map(math.isfinite, transform)):
         raise RasterError(f"{path}: expected a geotransform of finite numbers, got {tuple(transform[:6])}")
-    # A file may have both (a world file beside it): the transform is what programs go by.
-    gcps, gcp_crs = dataset.gcps if transform is None else ((), None)
+    # A file may have both (a world file, an .aux.xml beside it), a GeoTIFF cannot: what has a CRS goes first.
+    gcps, gcp_crs = dataset.gcps
+    if transform is not None and (dataset.crs is not None or gcp_crs is None):
+        gcps, gcp_crs = (), None
+    transform = None if gcps else transform
     size = Size(dataset.height, dataset.width)
     scaling = tuple(zip(dataset.scales, dataset.offsets, strict=True))
     if all(pair == (1, 0) for pair in scaling) or dataset.dtypes[0].startswith("complex"):
@@ -107,7 +110,7 @@ def read_header(path: Path, dataset: Any, remarks: tuple[str, ...] = ()) -> Rast
         gcps=tuple(gcps),
         gcp_crs=gcp_crs,
         scaling=scaling,
-        rpcs=dataset.rpcs,
+        rpcs=_rpcs(path, dataset),
         remarks=remarks,
     )
 
@@ -121,6 +124,15 @@ def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | No
         _, latitude = transform @ (size.width / 2, size.height / 2)
         return side * _METRES_PER_DEGREE * math.sqrt(max(0.0, math.cos(math.radians(latitude))))
     return side * float(crs.linear_units_factor[1]) if crs.is_projected else None
+
+
+def _rpcs(path: Path, dataset: Any) -> RPC | None:
+    try:
+        found: RPC | None = dataset.rpcs
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # of text that GDAL gives as it is
+        raise RasterError(
+            f"{path}: expected whole RPCs, got others: {error!r}; mend or remove them"
+        ) from None
 
 
 def _moved(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from rasterio._err import CPLE_BaseError
 from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
-from rasterio.errors import RasterioError
+from rasterio.errors import CRSError, RasterioError
 from rasterio.rpc import RPC
 from rasterio.transform import Affine
 from rasterio.windows import Window as GdalWindow
@@ -35,7 +35,7 @@ from segmenter.files import sync
 from segmenter.geometry import Size, Window
 from segmenter.raster_cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
 
-FAULTS = (RasterioError, CPLE_BaseError, OSError)
+FAULTS = (RasterioError, CPLE_BaseError, OSError, CRSError, UnicodeDecodeError)
 """What rasterio, GDAL and the system raise about a file."""
 BLOCK = 512
 """Side in pixels of the blocks of a GeoTIFF; smaller rasters have one block of their own size."""
@@ -48,6 +48,8 @@ def one_line(error: BaseException) -> str:
     """The deepest reason of an error, on one line: rasterio's own often says only that a read failed."""
     while isinstance(error.__cause__ or error.__context__, FAULTS):
         error = error.__cause__ or error.__context__ or error
+    if isinstance(error, UnicodeDecodeError):
+        return "text in it is no UTF-8"
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 

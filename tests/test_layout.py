@@ -151,6 +151,7 @@ def test_only_raster_opens_rasters() -> None:
         "segmenter.raster_write",
         "segmenter.raster_cog",
         "segmenter.raster_open",
+        "segmenter.raster_header",
     }
 
 

@@ -178,9 +178,11 @@ def test_only_local_images_are_opened(tmp_path: Path, make_geotiff: Make) -> Non
             RasterError, match="expected a GeoTIFF, PNG or JPEG, the file begins with b'<VRT'"
         ):
             open_raster(path)
-    for text in (f"/vsizip/{source}", f"GTIFF_DIR:1:{source}", "https://example.org/a.tif", str(tmp_path)):
+    for text in (f"/vsizip/{source}", f"GTIFF_DIR:1:{source}", "https://example.org/a.tif"):
         with pytest.raises(RasterError, match="expected a raster file, there is none"):
             open_raster(Path(text))
+    with pytest.raises(RasterError, match="expected a raster file, got a folder, pipe or device"):
+        open_raster(tmp_path)
 
 
 def test_an_empty_file_and_a_damaged_header_are_refused(tmp_path: Path, make_geotiff: Make) -> None:
