@@ -133,6 +133,7 @@ def _rpcs(path: Path, dataset: Any) -> RPC | None:
         raise RasterError(
             f"{path}: expected whole RPCs, got others: {error!r}; mend or remove them"
         ) from None
+    return found
 
 
 def _moved(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
         for ending in (".msk", ".ovr"):
             _check_sidecar(path, ending)
         with listening() as said:
-            dataset = undo.enter_context(_opened(path, wanted))
+            dataset = undo.enter_context(_opened(path, wanted, said))
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
         remarks = _judged(path, said)
         if any(MaskFlags.per_dataset in each for each in flags):
@@ -127,9 +127,10 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
         return dataset, remarks
 
 
-def _opened(path: Path, drivers: Sequence[str]) -> Any:
+def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
     where = path.absolute()  # GDAL takes `GTIFF_DIR:2:b.tif` for a part of b.tif
     for name in drivers:
+        said.clear()  # what another driver had to say
         with contextlib.suppress(*(FAULTS if name != drivers[-1] else ())):
             return rasterio.open(where, driver=name, sharing=False)
     raise AssertionError("the last driver opens it or raises")

@@ -1,4 +1,4 @@
-"""Damaged rasters, strange names and what is no file at all: refused in one line, with nothing left behind."""
+"""Damaged rasters, strange names and what is no file: refused in one line, with nothing left behind."""
 
 from __future__ import annotations
 

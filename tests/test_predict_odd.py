@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
-from numpy.typing import NDArray
 from raster_verdict import H, W, pixels, points, shape, verdict
 from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
