@@ -301,6 +301,9 @@ def _map(
     rate = done / (time.perf_counter() - start)
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    if ledger.removed:
+        first = plain(str(ledger.removed[0]))
+        print(f"{len(ledger.removed)} files belonged to older maps and are removed: {first}, …")
     if outcome.written:
         maps = f"{len(outcome.written)} map{'s' * (len(outcome.written) > 1)}"
         print(f"{maps} in {args.output}: {done:.1f} Mpixel, {rate:.2f} Mpixel/s")

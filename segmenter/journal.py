@@ -69,6 +69,13 @@ class Entry:
         changed = [_change(name, old, new) for name, old, new in pairs if old != new]
         return f"other options: {', '.join(changed)}" if changed else None
 
+    def extends(self, before: Entry) -> bool:
+        """Whether the outputs of an earlier entry that this one does not name would be the same now."""
+        if (self.input, self.run) != (before.input, before.run):
+            return False
+        same = {**before.options, "format": None}  # in which only the map itself is written
+        return {**same, **self.options, "format": None} == same
+
 
 def _change(name: str, old: Any, new: Any) -> str:
     if name == "mosaic" and old is not None and new is not None:

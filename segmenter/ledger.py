@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from segmenter.errors import RasterError
@@ -31,6 +32,9 @@ class _Held:
 class Ledger:
     """The state of the jobs of one output folder.
 
+    Attributes:
+        removed: files of older maps that went since they did not belong to the new ones.
+
     Args:
         journal: of the folder.
         run: name and checksum of the run.
@@ -49,6 +53,7 @@ class Ledger:
         folder = journal.path.parent
         self.journal = journal
         self._folder, self._run, self._options, self._redo = folder, run, options, redo
+        self.removed: list[Path] = []
         self._entries: dict[int, Entry] = {}
         self._seen: dict[str, Entry | None] = {}
         self._held: dict[int, _Held] = {}
@@ -120,8 +125,37 @@ class Ledger:
             facts = {path.name: file_facts(path) for path in job.files}
         except OSError as error:
             raise RasterError(f"{job.output}: cannot be read back: {error.strerror}") from None
-        self.journal.append(replace(self._entry(job), outputs=facts))
+        entry = replace(self._entry(job), outputs=facts)
+        before = self.journal.find(job.name)
+        self.journal.append(entry if before is None else self._with_rest(entry, before))
         self.leave(job, keep=False)
+
+    def _with_rest(self, entry: Entry, before: Entry) -> Entry:
+        """An entry with what an earlier call wrote besides and would be the same; what would not be goes.
+
+        Only files that are still what the journal says: others are someone else's by now.
+        """
+        kept: dict[str, Facts] = {}
+        alike = entry.extends(before)
+        for name in before.outputs.keys() - entry.outputs.keys():
+            path = self._folder / name
+            other = self.journal.find(path.stem)
+            if path.parent != self._folder or (other is not None and other.name != entry.name):
+                continue
+            with contextlib.suppress(OSError):
+                if file_facts(path) != before.outputs[name]:
+                    continue
+                if alike:
+                    kept[name] = before.outputs[name]
+                else:
+                    path.unlink()
+                    self.removed.append(path)
+        asked = {
+            option: value
+            for option, value in before.options.items()
+            if any(name.startswith(f"{entry.name}.{option}.") for name in kept)
+        }
+        return replace(entry, outputs={**entry.outputs, **kept}, options={**asked, **entry.options})
 
     def leave(self, job: MapJob, *, keep: bool = True) -> None:
         """Let go of a job; `keep` what is computed of it for the next call."""

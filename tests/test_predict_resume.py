@@ -215,6 +215,43 @@ def test_a_file_more_is_made_and_one_fewer_is_no_reason(
     assert (tmp_path / "maps" / "a.confidence.tif").exists()
 
 
+def test_what_belonged_to_an_older_map_does_not_stay_beside_the_new_one(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    """Only what the journal says that we wrote goes, and only where it would be another now."""
+    maps = tmp_path / "maps"
+    source = scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call(source, "--confidence", "--probabilities", "uint8", "--quicklook") == 0
+    (maps / "a.quicklook.png").write_bytes(b"drawn over by someone")
+    (maps / "a.notes.tif").write_bytes(b"of someone")
+    before = files(maps)
+    assert call(source, "--redo") == 0  # the same input: they still belong to it
+    assert files(maps) == before
+    assert call(source, "--confidence") == 0
+    assert "1 of 1 maps are finished" in capsys.readouterr().out
+    scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
+    assert call(source, "--probabilities", "uint8") == 0
+    assert "1 files belonged to older maps and are removed: maps/a.confidence.tif" in capsys.readouterr().out
+    assert sorted(files(maps)) == ["a.notes.tif", "a.probabilities.tif", "a.quicklook.png", "a.tif"]
+    assert call(source, "--quicklook", "--nodata", 99) == 0
+    assert sorted(files(maps)) == ["a.notes.tif", "a.quicklook.png", "a.tif"]
+    assert call(source, "--quicklook", "--nodata", 99, "--format", "png") == 0  # the GeoTIFF is right as it is
+    assert "a.tif" in files(maps)
+
+
+def test_what_another_input_wrote_is_not_taken_for_an_older_map(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+) -> None:
+    source = scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call(source, "--confidence") == 0
+    other = scene(make_geotiff, "in/a.confidence.tif", 30, 20)
+    assert call(other) == 0  # as it was asked for, in the place of the older one
+    theirs = (tmp_path / "maps" / "a.confidence.tif").read_bytes()
+    scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
+    assert call(source) == 0
+    assert (tmp_path / "maps" / "a.confidence.tif").read_bytes() == theirs
+
+
 def test_kept_maps_are_scored_like_new_ones(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
 ) -> None:
