@@ -67,7 +67,7 @@ def _predict(args: argparse.Namespace) -> int:
 
     # ------------------------------------------------------------------ what to predict, with what
     run = load_run(args.run)
-    inputs = find_inputs(args.inputs, args.output)
+    inputs = find_inputs(args.inputs, args.output, remote=args.remote)
     if args.labels is not None:
         check_pattern(args.labels, len(inputs.files))
     scoring = _scoring(args, run)

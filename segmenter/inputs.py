@@ -12,6 +12,7 @@ from pathlib import Path
 
 from segmenter.errors import DatasetError
 from segmenter.files import real
+from segmenter.remote import RemotePath, is_address
 
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 """Of the files that are taken from a folder; a file that is named itself may be called anything."""
@@ -34,11 +35,12 @@ class Inputs:
     outputs: tuple[Path, ...] = ()
 
 
-def find_inputs(given: Sequence[str], output: Path | None = None) -> Inputs:
+def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: bool = False) -> Inputs:
     """The files that files, folders (without their subfolders) and glob patterns (`**` too) stand for.
 
     Args:
         output: folder of the maps; a pattern that meets them does not mean them.
+        remote: whether URLs and GDAL's own paths may be among them; each is one file.
 
     Raises:
         DatasetError: where one of them stands for nothing.
@@ -48,6 +50,10 @@ def find_inputs(given: Sequence[str], output: Path | None = None) -> Inputs:
     folders: list[Path] = []
     outputs: list[Path] = []
     for text in given:
+        if remote and is_address(text):
+            address = RemotePath.of(text)
+            files.setdefault(address, address)
+            continue
         with _readable(text):
             found = _matches(text)
         if output is not None and not Path(text).exists():
@@ -86,8 +92,10 @@ def _readable(what: str | Path) -> Iterator[None]:
 def _matches(text: str) -> list[Path]:
     if Path(text).exists():  # a file may be called image[1].tif
         return [Path(text)]
-    if text.startswith("/vsi") or "://" in text:
-        raise DatasetError(f"{text}: expected a local file, GDAL's own paths are not opened")
+    if is_address(text):
+        raise DatasetError(
+            f"{text}: expected a local file; URLs and GDAL's own paths are opened only with --remote"
+        )
     found = [Path(name) for name in sorted(glob.glob(text, recursive=True))]
     if not found:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"

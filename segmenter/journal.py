@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from segmenter.errors import SegmenterError
 from segmenter.files import opened, sync
+from segmenter.remote import RemotePath
 
 JOURNAL = ".journal.jsonl"
 _FORMAT = 1
@@ -214,6 +215,8 @@ def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
     Raises:
         SegmenterError: it cannot be read.
     """
+    if isinstance(path, RemotePath):
+        return {"file": path.name, "remote": digest({"address": path.address}), "header": digest(header)}
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())

@@ -18,6 +18,7 @@ from segmenter.locks import OutputLock
 from segmenter.map_jobs import MapJob
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.reading import Tiling
+from segmenter.remote import RemotePath
 from segmenter.spool import LEAST_PIXELS, Spool
 
 
@@ -74,6 +75,8 @@ class Ledger:
             return "asked for by --redo"
         if job.info.path.suffix.lower() == ".vrt":
             return "the files that a VRT reads are not looked at"
+        if isinstance(job.info.path, RemotePath):
+            return "what lies at an address is not looked at"
         reason = found.difference(entry) or damage(self._folder, found)
         if reason is None:
             self._tidy(job)

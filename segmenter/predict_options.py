@@ -119,6 +119,12 @@ def _parser() -> argparse.ArgumentParser:
         default=(),
         help="further GDAL drivers that may open inputs; a VRT can read any other file",
     )
+    parser.add_argument(
+        "--remote",
+        action="store_true",
+        help="inputs may also be URLs (https://, s3://, gs://, az://) and GDAL's own paths (/vsizip/…), of "
+        "GeoTIFFs; their maps are made in each call",
+    )
     parser.add_argument("--redo", action="store_true", help="make all maps anew, also finished ones")
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first input that fails")
     add_options(parser)

@@ -41,6 +41,7 @@ from segmenter.raster_write import (
     remove_leftovers,
     write_raster,
 )
+from segmenter.remote import RemotePath
 
 __all__ = [
     "MAX_EMPTY_PIXELS",
@@ -316,12 +317,12 @@ def _check_types(info: RasterInfo, dataset: Any) -> None:
 
 
 def _check_size(info: RasterInfo, dataset: Any, max_pixels: int | None) -> None:
-    file_bytes = info.path.stat().st_size
+    file_bytes = 0 if isinstance(info.path, RemotePath) else info.path.stat().st_size
     limit = max(MAX_EMPTY_PIXELS, file_bytes * _PIXELS_PER_BYTE) if max_pixels is None else max_pixels
     if info.size.pixels > limit:
         raise RasterError(
-            f"{info.path}: declares {info.size} pixels in a file of {file_bytes} bytes, more than the "
-            f"{limit} allowed; lift the limit (--max-pixels) if that is meant"
+            f"{info.path}: declares {info.size} pixels in a file of {file_bytes or 'unknown'} bytes, "
+            f"more than the {limit} allowed; lift the limit (--max-pixels) if that is meant"
         )
     height, width = dataset.block_shapes[0]
     block = height * width * info.count * np.dtype(info.dtype).itemsize

@@ -17,6 +17,7 @@ from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
 from segmenter.raster_write import FAULTS, naming
+from segmenter.remote import RemotePath, as_gdal_takes
 
 # A user's own setting wins. What GDAL says outside of rasterio's care would stand on stderr between our
 # lines; a JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.
@@ -74,12 +75,12 @@ for _name in ("rasterio._env", "rasterio._err"):
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[list[tuple[bool, str]]]:
+def listening(**settings: str) -> Iterator[list[tuple[bool, str]]]:
     """What GDAL remarks on in a block without raising anything: whether it is an error, and the text."""
     found: list[tuple[bool, str]] = []
     before = _said.messages
     try:
-        with rasterio.Env():
+        with rasterio.Env(**settings):
             _said.messages = found
             yield found
     finally:
@@ -117,7 +118,8 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
         wanted = _drivers(path, drivers)
         for ending in (".msk", ".ovr"):
             _check_sidecar(path, ending)
-        with listening() as said:
+        alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
+        with listening(**alone) as said:
             dataset = undo.enter_context(_opened(path, wanted, said))
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
         remarks = _judged(path, said)
@@ -128,7 +130,7 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
 
 
 def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
-    where = path.absolute()  # GDAL takes `GTIFF_DIR:2:b.tif` for a part of b.tif
+    where = as_gdal_takes(path)
     for name in drivers:
         said.clear()  # what another driver had to say
         with contextlib.suppress(*(FAULTS if name != drivers[-1] else ())):
@@ -138,6 +140,8 @@ def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
 
 def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
     """The driver that a file's first bytes tell, or those that may open any file."""
+    if isinstance(path, RemotePath):
+        return ("GTiff", *allowed)
     if not path.is_file():
         what = "got a folder, pipe or device" if path.exists() else "there is none"
         raise RasterError(f"{path}: expected a raster file, {what}")
@@ -178,6 +182,8 @@ def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
 
 def _check_sidecar(path: Path, ending: str) -> None:
     """Refuse a file beside an image that GDAL would open by whatever driver, or pass over in silence."""
+    if isinstance(path, RemotePath):  # there GDAL is told to look for none
+        return
     beside = path.with_name(path.name + ending)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         try:
@@ -196,6 +202,8 @@ def _check_sidecar(path: Path, ending: str) -> None:
 
 def _check_mask(path: Path, dataset: Any) -> None:
     """Refuse a mask file of another size: GDAL would take its top left part."""
+    if isinstance(path, RemotePath):
+        return
     beside = path.with_name(path.name + ".msk")
     if not beside.is_file():
         return

@@ -132,7 +132,7 @@ def test_a_link_to_an_input_is_refused(
 )
 def test_a_network_path_is_refused(call: Callable[..., int], path: str, capsys: Any) -> None:
     assert call(path) == 2
-    assert capsys.readouterr().err.endswith("expected a local file, GDAL's own paths are not opened\n")
+    assert capsys.readouterr().err.endswith("URLs and GDAL's own paths are opened only with --remote\n")
 
 
 def test_only_drivers_that_are_named_open_a_file(

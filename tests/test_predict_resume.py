@@ -235,7 +235,9 @@ def test_what_belonged_to_an_older_map_does_not_stay_beside_the_new_one(
     assert sorted(files(maps)) == ["a.notes.tif", "a.probabilities.tif", "a.quicklook.png", "a.tif"]
     assert call(source, "--quicklook", "--nodata", 99) == 0
     assert sorted(files(maps)) == ["a.notes.tif", "a.quicklook.png", "a.tif"]
-    assert call(source, "--quicklook", "--nodata", 99, "--format", "png") == 0  # the GeoTIFF is right as it is
+    assert (
+        call(source, "--quicklook", "--nodata", 99, "--format", "png") == 0
+    )  # the GeoTIFF is right as it is
     assert "a.tif" in files(maps)
 
 

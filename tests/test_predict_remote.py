@@ -1,0 +1,115 @@
+"""`--remote`: rasters behind an address, from a server of our own and out of an archive."""
+
+from __future__ import annotations
+
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+
+Make = Callable[..., Path]
+Call = Callable[..., int]
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a folder, and notes what it was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.asked = asked = []
+
+        class Handler(SimpleHTTPRequestHandler):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments, directory=str(folder))
+
+            def do_GET(self) -> None:
+                """Parts of files, as every server of rasters gives them."""
+                path = Path(self.translate_path(self.path))
+                first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
+                if not path.is_file():
+                    self.send_error(404)
+                    return
+                data = path.read_bytes()
+                part = data[int(first) : int(last or len(data)) + 1]
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
+                self.send_header("Content-Length", str(len(part)))
+                self.end_headers()
+                self.wfile.write(part)
+
+            def log_message(self, *_: Any) -> None:
+                asked.append(self.path)
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that hangs up is none."""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "served").mkdir()
+    with Server(tmp_path / "served") as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def url(server: Server, name: str) -> str:
+    return f"http://127.0.0.1:{server.server_port}/{name}"
+
+
+def test_a_map_of_what_a_server_gives(
+    server: Server, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+) -> None:
+    source = make_geotiff("served/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8), compress="deflate")
+    assert call(source, output="local") == 0
+    for address in (url(server, "a.tif?signed=secret"), "/vsicurl/" + url(server, "a.tif")):
+        assert call(address, "--remote") == 0
+        with rasterio.open("maps/a.tif") as mine, rasterio.open("local/a.tif") as theirs:
+            np.testing.assert_array_equal(mine.read(), theirs.read())
+            assert (mine.crs, mine.transform) == (theirs.crs, theirs.transform)
+    said = capfd.readouterr()
+    assert "maps/a.tif: made anew: " in said.out
+    assert said.err == ""
+    assert not any(".msk" in path or ".ovr" in path or ".aux" in path for path in server.asked)
+    assert "secret" not in Path("maps/.journal.jsonl").read_text()
+
+
+def test_what_a_server_does_not_give_is_one_line_each(
+    server: Server, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+) -> None:
+    source = make_geotiff("served/a.tif", rng.integers(0, 255, (300, 300, 3), np.uint8), tiled=True)
+    (tmp_path / "served" / "cut.tif").write_bytes(source.read_bytes()[:150_000])
+    (tmp_path / "served" / "text.tif").write_text("no raster")
+    (tmp_path / "served" / "b.vrt").write_text("<VRTDataset rasterXSize='1' rasterYSize='1'/>")
+    names = ["a.tif", "cut.tif", "gone.tif", "text.tif", "b.vrt"]
+    assert call(*(url(server, name) for name in names), "--remote") == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert sorted(lines) == sorted(line for line in lines if line.startswith("error: /vsicurl/http://127."))
+    assert sorted(line.split(": ")[1].rpartition("/")[2] for line in lines) == sorted(names[1:])
+    assert sorted(path.name for path in Path("maps").glob("[!.]*")) == ["a.tif"]
+
+
+def test_a_file_in_an_archive(make_geotiff: Make, rng: Any, call: Call, tmp_path: Path) -> None:
+    source = make_geotiff("in/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8))
+    with zipfile.ZipFile("a.zip", "w") as archive:
+        archive.write(source, "inner/a.tif")
+    assert call(f"/vsizip/{tmp_path}/a.zip/inner/a.tif", "--remote") == 0
+    with rasterio.open("maps/a.tif") as found:
+        assert found.shape == (61, 83)
+
+
+@pytest.mark.parametrize("address", ["ftp://example.org/a.tif", "file:///a.tif", "VRT://a.tif"])
+def test_other_schemes_are_refused(call: Call, capfd: Any, address: str) -> None:
+    assert call(address, "--remote") == 2
+    assert capfd.readouterr().err.startswith(f"error: {address}: expected http://, https://, s3://")
