@@ -75,22 +75,20 @@ for _name in ("rasterio._env", "rasterio._err"):
 
 
 @contextlib.contextmanager
-def listening(**settings: str) -> Iterator[list[tuple[bool, str]]]:
+def _listening() -> Iterator[list[tuple[bool, str]]]:
     """What GDAL remarks on in a block without raising anything: whether it is an error, and the text."""
     found: list[tuple[bool, str]] = []
-    before = _said.messages
+    before, _said.messages = _said.messages, found
     try:
-        with rasterio.Env(**settings):
-            _said.messages = found
-            yield found
+        yield found
     finally:
         _said.messages = before
 
 
 @contextlib.contextmanager
 def hearing_damage() -> Iterator[None]:
-    """Raise what GDAL only remarks on, where it means that pixels are not what was stored."""
-    with listening() as said:
+    """Raise what GDAL only remarks on while pixels are read, where it means that they are others."""
+    with _listening() as said:
         yield
     for _, text in said:
         if _LOST.search(text):
@@ -119,7 +117,8 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
         for ending in (".msk", ".ovr"):
             _check_sidecar(path, ending)
         alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
-        with listening(**alone) as said:
+        # Only within an Env GDAL speaks to rasterio at all, but for reads.
+        with rasterio.Env(**alone), _listening() as said:
             dataset = undo.enter_context(_opened(path, wanted, said))
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
         remarks = _judged(path, said)
