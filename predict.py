@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
     """The output folder, made before anything is loaded; removed again where nothing was written."""
+    from segmenter.journal import JOURNAL
+
     there = folder.is_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +55,8 @@ def _made(folder: Path) -> Iterator[None]:
     finally:
         if not there:
             with contextlib.suppress(OSError):  # it is not empty
+                if [path.name for path in folder.iterdir()] == [JOURNAL]:
+                    (folder / JOURNAL).unlink()  # of no map: what was chosen for one that failed
                 folder.rmdir()
 
 

@@ -170,7 +170,7 @@ def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
     """
     texts: dict[str, None] = {}  # each once, in order
     for error, text in said:
-        plain = _NAMES.sub("", text.replace(str(path.absolute()), "").replace(path.name, ""))
+        plain = _NAMES.sub("", text.replace(str(as_gdal_takes(path)), "").replace(path.name, ""))
         plain = " ".join(plain.split())
         if error or _LOST.search(text):
             raise RasterError(f"{path}: cannot read its header: {plain.rstrip('.')}; the file is damaged")

@@ -59,7 +59,8 @@ def naming(path: Path, what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except FAULTS as error:
-        raise RasterError(f"{path}: {what}: {one_line(error)}; {advice}") from None
+        why = one_line(error).replace(getattr(path, "address", str(path)), str(path))
+        raise RasterError(f"{path}: {what}: {why}; {advice}") from None
 
 
 def gdal_window(window: Window) -> GdalWindow:
