@@ -79,8 +79,8 @@ class MapStyle:
 
     def check(self, info: RasterInfo, part: Window) -> None:
         """Refuse a PNG that would not fit in memory, and a GeoTIFF that would lose its CRS."""
-        crs = info.gcp_crs if info.gcps else info.crs
         if not self._is_png(info):
+            crs = info.gcp_crs if info.gcps else info.crs
             if crs is not None and not keeps_crs(crs.to_wkt()):
                 raise RasterError(
                     f"{info.path}: a GeoTIFF cannot hold its CRS ({crs.to_wkt()[:60]}…); "

@@ -105,6 +105,8 @@ def test_a_right_map(
     path, right = shared_data("robust") / name, RIGHT[name]
     part = right.window
     options = [] if part is None else ["--window", *map(str, (part.row, part.col, part.height, part.width))]
+    if right.nodata_pixels == 8192 * 8192:  # nothing is computed: large windows only save time
+        options += ["--tile", "512", "--batch", "2"]
     assert call(path, right.bands, len(right.bands), *options) == 0
     with rasterio.open(path) as source, rasterio.open(tmp_path / "maps" / name) as result:
         area = Window(0, 0, source.height, source.width) if part is None else part
