@@ -67,6 +67,9 @@ MAX_EMPTY_PIXELS = 1 << 30
 _PIXELS_PER_BYTE = 10_000
 """More than any real map compresses to: DEFLATE ends at 1030 bytes from one."""
 _MAX_BLOCK_BYTES = 1 << 30
+_NO_MEASUREMENT = 1e30
+"""Floats from there on are fill values that a file does not declare (−3.4e38, −1.8e308): in a model's float32
+they overflow, and NaN would spread over all that a convolution sees of them."""
 
 
 class Raster:
@@ -98,7 +101,7 @@ class Raster:
         Returns:
             (H, W, C) image in the raster's own type, 0 where invalid, and (H, W) valid: inside the raster
             and measured in **every** band, by nodata values, masks, alpha (unless that band is among
-            `bands`) and, in floats, being finite as float32, in which models compute.
+            `bands`) and, in floats, being a number within ±1e30.
 
         Raises:
             RasterError: naming file and window, where a block is corrupt or missing.
@@ -146,7 +149,8 @@ class Raster:
         if not self.info.scaling:
             return data
         scale, offset = np.array([self.info.scaling[band - 1] for band in self.bands]).T
-        return _as_float32(data * scale + offset)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (data * scale + offset).astype(np.float32)
 
     @property
     def may_have_nodata(self) -> bool:
@@ -186,7 +190,7 @@ class Raster:
             found = self._dataset.read(how.alpha, window=where, out_shape=_out(how.alpha, shape))
             good &= (found > 0).all(axis=0)
         if data.dtype.kind == "f":
-            good &= np.isfinite(_as_float32(data)).all(axis=2)
+            good &= (np.abs(data) < _NO_MEASUREMENT).all(axis=2)  # which NaN is not either
         return good
 
 
@@ -203,12 +207,6 @@ class _HowValid:
     masks: tuple[int, ...]
     values: tuple[int, ...]
     alpha: tuple[int, ...]
-
-
-def _as_float32(data: NDArray[Any]) -> NDArray[Any]:
-    """Numbers that float32 cannot hold become infinite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return data.astype(np.float32, copy=False)
 
 
 def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:

@@ -181,12 +181,13 @@ def test_every_way_of_having_no_data(
     assert verdict(call, capfd, path, 3, "--mode", mode) is None
 
 
-def test_numbers_that_are_too_large_for_the_model_are_no_data(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_fill_values_that_are_not_declared_are_no_data(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, dtype: str
 ) -> None:
-    """As float32 they would be infinite, and NaN around them after the first convolution."""
-    values = pixels(rng, 1, "float64")
-    values[3:5, 7] = -np.finfo(np.float64).max
+    """The largest numbers of a type: NaN around them after the first convolution."""
+    values = pixels(rng, 1, dtype)
+    values[3:5, 7] = np.finfo(dtype).min
     assert verdict(call, capfd, make_geotiff("a.tif", values), 1) is None
     with rasterio.open("maps/a.tif") as found:
         assert (found.read(1) == 255).sum() == 2
