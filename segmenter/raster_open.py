@@ -10,12 +10,13 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import rasterio
 from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
+from segmenter.png import check_png
 from segmenter.raster_write import FAULTS, naming
 from segmenter.remote import RemotePath, as_gdal_takes
 
@@ -38,8 +39,6 @@ _SIGNATURES = {
     b"\x89PNG": "PNG",
     b"\xff\xd8\xff": "JPEG",
 }
-_PNG_TAIL = 4096
-"""Bytes in which a PNG's last chunk is looked for; some programs leave something behind it."""
 _LOST = re.compile(r'"(Geo|GDAL|RPC|Intergraph|ExtraSamples)|GeoTIFF tags apparently corrupt|Corrupt JPEG')
 """Of GDAL's warnings: where the file lies, what is no data or pixels themselves could not be read."""
 _TOLD = re.compile(r"ignor|corrupt|bogus|mismatch|not the same|NODATA_VALUES", re.IGNORECASE)
@@ -148,18 +147,12 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
         raise RasterError(f"{path}: expected a local file, GDAL's own paths are not opened")
     with path.open("rb") as file:
         start = file.read(4)
-        driver = _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
-        if driver == "PNG" and not _png_ends(file):
-            raise OSError("it ends early")
+    driver = _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
+    if driver == "PNG":
+        check_png(path)
     if driver is None and not allowed:
         raise RasterError(f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}")
     return allowed if driver is None else (driver,)
-
-
-def _png_ends(file: BinaryIO) -> bool:
-    """Whether a PNG has its last chunk; GDAL gives wrong pixels of a truncated one, without an error."""
-    file.seek(-min(_PNG_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-    return b"IEND" in file.read()
 
 
 def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:

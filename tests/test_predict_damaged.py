@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import rasterio
 from raster_verdict import H, W, pixels, shape, verdict
+
+import predict
 
 Make = Callable[..., Path]
 Call = Callable[..., int]
@@ -118,6 +123,36 @@ def test_directories_in_a_circle(make_geotiff: Make, rng: Any, call: Call, capfd
     struct.pack_into("<I", data, start + 2 + 12 * count, start)
     path.write_bytes(data)
     verdict(call, capfd, path, 3)
+
+
+@pytest.mark.parametrize(("bands", "options"), [(3, {}), (1, {}), (4, {}), (3, {"dtype": "uint16"})])
+def test_a_png_with_fewer_rows_than_it_declares(
+    make_png: Make, rng: Any, call: Call, capfd: Any, bands: int, options: Any
+) -> None:
+    """GDAL gives zeros for them, or fails, by what happens to lie in memory."""
+    path = make_png("a.png", pixels(rng, bands, options.get("dtype", "uint8")))
+    assert verdict(call, capfd, path, bands - (bands == 4)) is None
+    shutil.rmtree("maps")
+    data = bytearray(path.read_bytes())
+    for rows in (H + 1, 4 * H):
+        struct.pack_into(">I", data, 20, rows)
+        struct.pack_into(">I", data, 29, zlib.crc32(data[12:29]))
+        path.write_bytes(data)
+        assert re.match(
+            r"cannot open it: it has \d+ of the \d+ bytes of its pixels", str(verdict(call, capfd, path, 3))
+        )
+
+
+def test_what_rasterio_prints_of_text_that_is_no_utf8_is_dropped() -> None:
+    """It quotes a damaged file in a place where nothing can be raised."""
+    printed: list[Any] = []
+    unraisable, uncaught = predict._without_rasterio(printed.append, lambda *error: printed.append(error))
+    unraisable(SimpleNamespace(object="rasterio._env.log_error"))
+    uncaught(UnicodeDecodeError, UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), None)
+    assert printed == []
+    unraisable(SimpleNamespace(object="another.module"))
+    uncaught(ValueError, ValueError(), None)
+    assert len(printed) == 2
 
 
 def test_a_jpeg_with_broken_code_is_not_grey(
