@@ -34,6 +34,8 @@ class Task:
         batch: windows computed at once; 0: as `window`.
         overlap: pixels that neighbouring windows share.
         memory: bytes that the whole process may take; 0: not limited.
+        threads: of torch; 0: as many as it likes.
+        classes: how torch takes the class of the largest score.
     """
 
     model: Literal["free", "unet"]
@@ -44,6 +46,8 @@ class Task:
     batch: int = 0
     overlap: int = 0
     memory: int = 0
+    threads: int = 0
+    classes: Literal["argmax", "max"] = "argmax"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """How much faster, and in how much less memory, than MONAI's sliding window?
 
 Both from file to file, each mapping in a process of its own, alternately. MONAI's time is that of the faster
-run of the two before and after ours, with the batch that suits it best.
+run of the two before and after ours, with the batch and threads that suit it best.
 
 - A model that costs nothing (one 1×1 convolution, 8 classes), 256 px windows: with a halo of 32 px, and
   blended with half of a window as overlap. Both must give the same classes. Memory is what the file takes
@@ -21,7 +21,6 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -36,16 +35,16 @@ from segmenter.budget import parse_memory
 from segmenter.errors import ConfigError, run_script
 from segmenter.tiling import least_window, round_up
 
+Mode = Literal["exact", "smooth"]
 OURS, MONAI = "benchmarks.sliding_window_ours", "benchmarks.sliding_window_monai"
 WINDOW, HALO, OVERLAP = 256, 32, 128
 """Of the model that costs nothing, in pixels; the overlap is that of blended windows."""
-BATCHES = (4, 16)
-"""Of MONAI's windows; ours are computed 16 at once."""
+BATCHES = (1, 4, 16)
+"""That MONAI is tried with; ours are computed 16 at once."""
 DIFFERENT = 1e-4
-"""Share of the pixels that rounding may give another class."""
+"""Share of the pixels that rounding may give another class, at most."""
+MODES: tuple[Mode, ...] = ("exact", "smooth")
 MIB = 2**20
-_STEP = 1.25
-"""From one window that is tried with the U-Net to the next, at least."""
 
 
 def main() -> int:
@@ -56,10 +55,19 @@ def main() -> int:
     parser.add_argument(
         "--side", type=int, default=8192, help="of the raster for the model that costs nothing"
     )
-    parser.add_argument("--unet-side", type=int, default=3000, help="of the raster for the U-Net")
-    parser.add_argument("--memory", type=parse_memory, default="3GB", help="of the processes with the U-Net")
+    parser.add_argument("--unet-side", type=int, default=6000, help="of the raster for the U-Net (Potsdam's)")
+    parser.add_argument(
+        "--memory", type=parse_memory, default="4GB", help="that a process with the U-Net may take"
+    )
     parser.add_argument("--repeat", type=int, default=3, help="times; the median ratio counts")
     parser.add_argument("--only", choices=("exact", "smooth", "unet"), help="one of the three comparisons")
+    parser.add_argument(
+        "--classes",
+        choices=("argmax", "max"),
+        default="argmax",
+        help="how MONAI's side takes the class of the largest score: argmax, as MONAI's own transform does, "
+        "or max, which torch has a faster kernel for",
+    )
     arguments = parser.parse_args()
     line: dict[str, Any] = {"benchmark": "sliding_window"}
     missing = [name for name in ("torch", "monai") if importlib.util.find_spec(name) is None]
@@ -72,8 +80,8 @@ def main() -> int:
         folder, only = Path(name), arguments.only
         if only != "unet":
             make_raster(folder / "free.tif", arguments.side, arguments.side)
-        line |= _free(folder, "exact", arguments.repeat) if only in (None, "exact") else {}
-        line |= _free(folder, "smooth", arguments.repeat) if only in (None, "smooth") else {}
+        for mode in MODES:
+            line |= _free(folder, mode, arguments) if only in (None, mode) else {}
         line |= _unet(folder, arguments) if only in (None, "unet") else {}
     print(json.dumps(line))
     return 0
@@ -105,18 +113,18 @@ class Pair:
         }
 
 
-def _free(folder: Path, mode: Literal["exact", "smooth"], repeat: int) -> dict[str, Any]:
+def _free(folder: Path, mode: Mode, arguments: argparse.Namespace) -> dict[str, Any]:
     """The model that costs nothing.
 
     Raises:
         ConfigError: the two maps differ: the comparison would not be one.
     """
     overlap = 2 * HALO if mode == "exact" else OVERLAP
-    task = Task("free", mode, str(folder / "free.tif"), "", WINDOW, max(BATCHES), overlap)
-    theirs = replace(task, target=str(folder / "monai.tif"))
-    tried = [(run_task(MONAI, now := replace(theirs, batch=batch)), now) for batch in BATCHES]
-    first, theirs = min(tried, key=lambda found: found[0].seconds)
-    pair = _alternately(replace(task, target=str(folder / "ours.tif")), theirs, first, repeat)
+    ours = Task("free", mode, str(folder / "free.tif"), str(folder / "ours.tif"), WINDOW, 16, overlap)
+    theirs = replace(ours, target=str(folder / "monai.tif"), classes=arguments.classes)
+    best = _faster([_run(replace(theirs, batch=batch)) for batch in BATCHES])
+    first, theirs = _faster([best, _run(replace(best[1], threads=1))])
+    pair = _alternately(ours, theirs, first, arguments.repeat)
     share, pixels = _differing(folder / "ours.tif", folder / "monai.tif")
     if share > DIFFERENT:
         raise ConfigError(
@@ -126,6 +134,7 @@ def _free(folder: Path, mode: Literal["exact", "smooth"], repeat: int) -> dict[s
     figures = pair.figures(pixels)
     beyond = figures["beyond_MiB"]
     figures |= {"memory_over_monai": round(beyond[0] / beyond[1], 3), "other_classes": share}
+    figures["monai_threads"] = theirs.threads or "default"
     return {f"{mode}_{name}": value for name, value in figures.items()}
 
 
@@ -135,13 +144,13 @@ def _unet(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     ours = Task("unet", "exact", str(source), str(folder / "ours.tif"), memory=memory)
     stride, radius = _geometry()
     halo = round_up(radius, stride)
-    theirs = replace(ours, target=str(folder / "monai.tif"), overlap=2 * halo)
+    theirs = replace(ours, target=str(folder / "monai.tif"), overlap=2 * halo, classes=arguments.classes)
     first, theirs = _best(theirs, fitting_windows(side, halo, stride))
     pair = _alternately(ours, theirs, first, arguments.repeat)
     figures = pair.figures(side * side)
     figures["speed_over_monai"] = round(1 / figures["time_over_monai"], 3)
     figures["other_classes"] = _differing(folder / "ours.tif", folder / "monai.tif")[0]
-    figures |= {"halo": halo, "memory_MiB": round(memory / MIB)}
+    figures |= {"halo": halo, "limit_MiB": round(memory / MIB)}
     return {f"unet_{name}": value for name, value in figures.items()}
 
 
@@ -179,45 +188,39 @@ def fitting_windows(side: int, halo: int, stride: int) -> list[int]:
 def _best(task: Task, windows: list[int]) -> tuple[Measured, Task]:
     """MONAI's fastest run whose process keeps to the task's memory, and its task.
 
+    The largest window that fits is searched by halves, which tries smaller ones too: the fastest of them all,
+    once more with two windows at a time.
+
     Raises:
         ConfigError: even the smallest window takes more.
     """
-    tried = [
-        (found, now) for batch in (1, 4) for found, now in _ascending(replace(task, batch=batch), windows)
-    ]
-    fitting = [(found, now) for found, now in tried if found.peak <= task.memory]
+    tried: list[tuple[Measured, Task]] = []
+    low, high = 0, len(windows)  # of windows[:low] all fit, of windows[high:] none
+    while low < high:
+        middle = (low + high) // 2
+        found = _run(replace(task, window=windows[middle], batch=1))
+        low, high = (middle + 1, high) if found[0].peak <= task.memory else (low, middle)
+        tried.append(found)
+    fitting = [found for found in tried if found[0].peak <= task.memory]
     if not fitting:
         least = min(found.peak for found, _ in tried)
         raise ConfigError(
             f"--memory: expected at least {least / 1e9:.1f}GB, which MONAI takes with windows of "
             f"{windows[0]} pixels, got {task.memory / 1e9:.1f}GB; give more, or a smaller --unet-side"
         )
-    return min(fitting, key=lambda pair: pair[0].seconds)
+    best = _faster(fitting)
+    twice = _run(replace(best[1], batch=2))
+    return _faster([best, twice]) if twice[0].peak <= task.memory else best
 
 
-def _ascending(task: Task, windows: list[int]) -> Iterator[tuple[Measured, Task]]:
-    """Runs with larger and larger windows until the memory is exceeded, then those between the last two."""
-    coarse = windows[:1]
-    for window in windows:
-        coarse += [window] if window >= _STEP * coarse[-1] else []
-    if coarse[-1] != windows[-1]:
-        coarse.append(windows[-1])
-    fits = 0
-    for window in coarse:
-        now = replace(task, window=window)
-        found = run_task(MONAI, now)
-        yield found, now
-        if found.peak > task.memory:
-            break
-        fits = window
-    else:
-        return
-    for window in (w for w in windows if fits < w < now.window):
-        between = replace(task, window=window)
-        found = run_task(MONAI, between)
-        yield found, between
-        if found.peak > task.memory:
-            return
+def _run(task: Task) -> tuple[Measured, Task]:
+    found = run_task(MONAI, task)
+    print(f"MONAI: {found}", file=sys.stderr)
+    return found, task
+
+
+def _faster(found: list[tuple[Measured, Task]]) -> tuple[Measured, Task]:
+    return min(found, key=lambda pair: pair[0].seconds)
 
 
 def _differing(one: Path, other: Path) -> tuple[float, int]:
