@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -46,6 +47,13 @@ class Window:
     def of(cls, size: Size) -> Window:
         """The window that covers a whole raster of `size`."""
         return cls(0, 0, size.height, size.width)
+
+    @classmethod
+    def around(cls, windows: Iterable[Window]) -> Window:
+        """The smallest that contains all of them, at least one."""
+        edges = [(w.row, w.col, w.row_stop, w.col_stop) for w in windows]
+        row, col = (min(edge[i] for edge in edges) for i in (0, 1))
+        return cls(row, col, max(e[2] for e in edges) - row, max(e[3] for e in edges) - col)
 
     @property
     def size(self) -> Size:

@@ -32,9 +32,20 @@ class Normalisation:
         """Inverse of `to_dict`."""
         return cls.of(data["mean"], data["std"])
 
-    def apply(self, image_BHWC: Any, valid_BHW: Any, dtype: str = "float32") -> Any:
-        """(pixel − mean) / deviation as a tensor of `dtype`; 0 where a pixel has no data."""
+    def apply(self, image_HWC: Any, valid_HW: Any = None, dtype: str = "float32") -> Any:
+        """(pixel − mean) / deviation as a tensor of `dtype`; 0 where a pixel has no data.
+
+        Args:
+            image_HWC: a tensor of any type; more axes may go before.
+            valid_HW: the same without bands; None: every pixel has data.
+        """
         import tensorflow as tf
 
-        scaled = (tf.cast(image_BHWC, dtype) - tf.constant(self.mean, dtype)) / tf.constant(self.std, dtype)
-        return tf.where(valid_BHW[..., tf.newaxis], scaled, tf.zeros((), dtype))
+        shape = tf.shape(image_HWC)
+        # Rows of W * C values: TensorFlow broadcasts along a last axis of three bands ten times as slowly.
+        rows = tf.cast(tf.reshape(image_HWC, [-1, shape[-2] * shape[-1]]), dtype)
+        mean, std = (tf.tile(tf.constant(value, dtype), [shape[-2]]) for value in (self.mean, self.std))
+        scaled = tf.ensure_shape(tf.reshape((rows - mean) / std, shape), image_HWC.shape)
+        if valid_HW is None:
+            return scaled
+        return tf.where(valid_HW[..., tf.newaxis], scaled, tf.zeros((), dtype))

@@ -96,9 +96,6 @@ def as_bytes(probability: NDArray[np.float32]) -> NDArray[np.uint8]:
 PredictBatch = Callable[[NDArray[Any], NDArray[np.bool_]], Prediction]
 """(B, H, W, C) pixels in the raster's own type and (B, H, W) valid → their prediction.
 
-One that gives more than ids says so by its attributes `wanted` and `classes` (`inference.predict_function`).
+One that gives more than ids says so by its attributes `wanted` and `classes`; one with a method `part` gives
+the same part of all windows alone (`inference.PredictFunction`).
 """
-
-_QUEUED = 2
-"""Batches read ahead: one while the model computes, one more against slow files."""
-_POLL_SECONDS = 0.1

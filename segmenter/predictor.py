@@ -176,9 +176,17 @@ class _Worker:
         if self._blended:
             rows, cols = (np.stack([p.weights[axis] for p in pieces]) for axis in (0, 1))
             return list(self._predict.weighted(image, valid, rows, cols))  # type: ignore[attr-defined]
-        found = self._predict(image, valid)
-        if found.ids.shape != valid.shape or found.ids.dtype != np.uint8:
+        box = Window.around(piece.within for piece in pieces)
+        found = self._parts(image, valid, box)
+        parts = [piece.within.relative_to(box).slices() for piece in pieces]
+        return [found[i][where].masked(pieces[i].valid) for i, where in enumerate(parts)]
+
+    def _parts(self, image: NDArray[Any], valid: NDArray[np.bool_], box: Window) -> Prediction:
+        """The prediction of one part of all windows: no more than that leaves the device, where it can."""
+        part = getattr(self._predict, "part", None)
+        found: Prediction = part(image, valid, box) if part else self._predict(image, valid)
+        expected = (len(valid), box.height, box.width) if part else valid.shape
+        if found.ids.shape != expected or found.ids.dtype != np.uint8:
             got = f"{found.ids.shape} of {found.ids.dtype}"
-            raise ValueError(f"predict gave {got} for windows of {valid.shape}")
-        parts = [piece.within.slices() for piece in pieces]
-        return [found[i][where].masked(valid[i][where]) for i, where in enumerate(parts)]
+            raise ValueError(f"predict gave {got} for windows of {expected}")
+        return found if part else found[:, *box.slices()]

@@ -342,9 +342,13 @@ def test_several_devices_compute_at_once_and_the_order_stays(rng: np.random.Gene
 
 
 def test_memory_is_bounded(tmp_path: Path, make_geotiff: Make) -> None:
-    """Eight times the height, the same memory: from a file, through the tiles, to a file."""
-    peaks = []
-    for height in (3000, 24000):
+    """Eight times the height, the same memory: from a file, through the tiles, to a file.
+
+    Which of the threads' peaks coincide is chance, so that the longer run's may be higher by some arrays of a
+    window; whatever kept a single byte of each pixel would show four times as much as is allowed.
+    """
+    peaks, heights = [], (3000, 24000)
+    for height in heights:
         path = make_geotiff(f"{height}.tif", np.ones((height, 300), np.uint8), tiled=True)
         tracemalloc.start()
         with (
@@ -356,7 +360,7 @@ def test_memory_is_bounded(tmp_path: Path, make_geotiff: Make) -> None:
                 writer.write(window, ids)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.1 * peaks[0]
+    assert peaks[1] - peaks[0] < 300 * (heights[1] - heights[0]) / 4
 
 
 def test_a_file_of_nothing_stays_in_bounds() -> None:
