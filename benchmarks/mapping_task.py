@@ -56,6 +56,7 @@ class Measured:
 
     Attributes:
         seconds: from file to file, after imports and one window.
+        processor_seconds: that all of its threads computed meanwhile.
         base: its peak memory until then, in bytes.
         peak: the same at the end.
         window: side in pixels.
@@ -63,6 +64,7 @@ class Measured:
     """
 
     seconds: float
+    processor_seconds: float
     base: int
     peak: int
     window: int
@@ -98,10 +100,10 @@ def measure(task: Task, one_window: Callable[[], Any], whole: Callable[[], Any])
     """In the process: do it, and print what it took."""
     one_window()
     base = _peak()
-    start = time.perf_counter()
+    start, before = time.perf_counter(), time.process_time()
     whole()
-    seconds = time.perf_counter() - start
-    print(json.dumps(asdict(Measured(seconds, base, _peak(), task.window, task.batch))))
+    seconds, processor = time.perf_counter() - start, time.process_time() - before
+    print(json.dumps(asdict(Measured(seconds, processor, base, _peak(), task.window, task.batch))))
 
 
 def free_weights() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
