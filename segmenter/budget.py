@@ -40,7 +40,7 @@ _GOOD_ENOUGH = 1.03
 """Of two window sizes the smaller, where it computes at most so much more: memory is worth something."""
 _LARGEST = 8192
 _MOST_AT_ONCE = 64
-_READ, _GIVEN = 4, 3
+_READ, _GIVEN = 5, 3
 """Batches under way: being read, stacked, waiting, computed; computed, waiting, being written."""
 _UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from segmenter.fused import per_pixel
 from segmenter.geometry import Size, Window
 from segmenter.hardware import memory_errors
 from segmenter.network import inference_bytes_per_pixel
@@ -51,14 +52,13 @@ class PredictFunction:
             return _average(model, pixels, SYMMETRIES[symmetries])
 
         def compiled(image_BHWC: Any, valid_BHW: Any, box_4: Any) -> Any:
-            found = scores(image_BHWC, valid_BHW)[:, box_4[0] : box_4[1], box_4[2] : box_4[3]]
-            return _outputs(found, wanted, are_logits=not self._several)
+            found = scores(image_BHWC, valid_BHW)
+            return _outputs(found, box_4, wanted, are_logits=not self._several)
 
         def weighted(image_BHWC: Any, valid_BHW: Any, rows_BH: Any, cols_BW: Any) -> Any:
-            found = scores(image_BHWC, valid_BHW)
-            probabilities = found if self._several else tf.nn.softmax(found)
             weights = rows_BH[:, :, tf.newaxis] * cols_BW[:, tf.newaxis, :]
-            return probabilities * weights[..., tf.newaxis]
+            weigh = _weigh if self._several else _weigh_logits
+            return per_pixel(weigh, tf.float32, scores(image_BHWC, valid_BHW), weights)
 
         self._plain, self._weighted = _Graphs(compiled), _Graphs(weighted)
 
@@ -70,7 +70,7 @@ class PredictFunction:
         edges = np.array([box.row, box.row_stop, box.col, box.col_stop], np.int32)
         with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
             outputs = self._plain(image_BHWC, valid_BHW, edges)
-            return Prediction(**{name: tensor.numpy() for name, tensor in outputs.items()})
+            return Prediction(**{name: np.asarray(tensor) for name, tensor in outputs.items()})
 
     def _placed(self) -> Any:
         return nullcontext() if self._device is None else tf.device(self._device)
@@ -88,7 +88,8 @@ class PredictFunction:
     ) -> NDArray[np.float32]:
         """(B, H, W, K) probabilities × the weights of each window's rows and columns."""
         with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
-            result: NDArray[np.float32] = self._weighted(image_BHWC, valid_BHW, rows_BH, cols_BW).numpy()
+            # Not .numpy(), which copies.
+            result: NDArray[np.float32] = np.asarray(self._weighted(image_BHWC, valid_BHW, rows_BH, cols_BW))
         return result
 
 
@@ -181,12 +182,14 @@ def _average(model: Any, pixels_BHWC: Any, symmetries: tuple[Symmetry, ...]) -> 
     return total / len(symmetries)
 
 
-def _outputs(scores: Any, wanted: Wanted, *, are_logits: bool) -> dict[str, Any]:
-    """The parts of a `Prediction` from logits or probabilities, as tensors."""
-    outputs = {"ids": tf.cast(_largest(scores), tf.uint8)}
+def _outputs(scores: Any, box_4: Any, wanted: Wanted, *, are_logits: bool) -> dict[str, Any]:
+    """The parts of a `Prediction` of a box from logits or probabilities, as tensors."""
+    box = (slice(None), slice(box_4[0], box_4[1]), slice(box_4[2], box_4[3]))
+    # Cut out afterwards: the class of a pixel costs less than a copy of its scores.
+    outputs = {"ids": per_pixel(_largest, tf.uint8, scores)[box]}
     if not wanted.confidence and wanted.probabilities is None:
         return outputs  # without a softmax
-    probabilities = tf.nn.softmax(scores) if are_logits else scores
+    probabilities = tf.nn.softmax(scores[box]) if are_logits else scores[box]
     if wanted.confidence:
         outputs["confidence"] = _as_byte(tf.reduce_max(probabilities, axis=-1))
     if wanted.probabilities == "uint8":
@@ -196,14 +199,19 @@ def _outputs(scores: Any, wanted: Wanted, *, are_logits: bool) -> dict[str, Any]
     return outputs
 
 
-def _largest(scores_BHWK: Any) -> Any:
-    """The index of the largest along the last axis, the first of several, as int32.
+def _largest(scores: Any) -> Any:
+    """(..., K) → (...,): the index of the largest, the first of several, as uint8."""
+    return tf.cast(tf.argmax(scores, axis=-1, output_type=tf.int32), tf.uint8)
 
-    On a CPU `top_k` of one takes half of the time of `argmax`.
-    """
-    if tf.config.list_physical_devices("GPU"):
-        return tf.argmax(scores_BHWK, axis=-1, output_type=tf.int32)
-    return tf.math.top_k(scores_BHWK, 1, sorted=False).indices[..., 0]
+
+def _weigh(probabilities: Any, weights: Any) -> Any:
+    """(..., K) and (...,) → (..., K)."""
+    return probabilities * weights[..., tf.newaxis]
+
+
+def _weigh_logits(scores: Any, weights: Any) -> Any:
+    """The same from logits."""
+    return _weigh(tf.nn.softmax(scores), weights)
 
 
 def _as_byte(probability: Any) -> Any:

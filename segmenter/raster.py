@@ -20,7 +20,7 @@ from typing import Any
 # GDAL reads these when it first needs them, in whichever thread; a user's own setting wins.
 # The block cache is otherwise 5 % of the machine's memory; listing a folder of 100,000 tiles at each open
 # is quadratic (sidecar files are still found).
-os.environ.setdefault("GDAL_CACHEMAX", "256")
+os.environ.setdefault("GDAL_CACHEMAX", "128")
 os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 
 import numpy as np

@@ -208,13 +208,30 @@ def read_batches(jobs: Iterable[Job], tiling: Tiling) -> Iterator[Batch]:
 def _read_job(job: Job, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any, Piece, Any, Any]]:
     extent = extent_of(raster)
     part = _remaining(job, extent)
-    for place in tiling.placements(extent, part):
+    kind = raster.info.dtype, len(raster.bands)
+    for run in _runs(tiling.placements(extent, part), tiling):
         if job.abandoned:
             return
-        image, valid = raster.read(place.read)
-        kept = valid[place.keep.relative_to(place.read).slices()]
-        piece = Piece(job, place, bool(kept.any()), kept, part)
-        yield (place.read.size, raster.info.dtype, len(raster.bands)), piece, image, valid
+        around = Window.around(place.read for place in run)
+        image, valid = raster.read(around)
+        for place in run:
+            kept = valid[place.keep.relative_to(around).slices()]
+            piece = Piece(job, place, bool(kept.any()), kept, part)
+            within = place.read.relative_to(around).slices()
+            yield (place.read.size, *kind), piece, image[within], valid[within]
+
+
+def _runs(places: Iterable[Placement], tiling: Tiling) -> Iterator[list[Placement]]:
+    """Windows side by side that are read at once, so that what they share is read once: at most a batch."""
+    run: list[Placement] = []
+    for place in places:
+        first, read = (run or [place])[0].read, place.read
+        if (read.row, read.size) != (first.row, first.size) or len(run) == tiling.at_once(first.size):
+            yield run
+            run = []
+        run.append(place)
+    if run:
+        yield run
 
 
 def _add(

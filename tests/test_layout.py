@@ -21,6 +21,7 @@ TENSORFLOW = {
         "batchnorm",
         "checkpoint",
         "dropout",
+        "fused",
         "hardware",
         "inference",
         "keras_way",
