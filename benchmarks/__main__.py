@@ -29,6 +29,8 @@ def main() -> int:
             ["benchmarks.prediction"],
             # 20,000 pixels wide and 100,000 high in full: python -m benchmarks.prediction_memory
             ["benchmarks.prediction_memory", "--width", "4000", "--heights", "4000", "20000"],
+            # 8192² and 6000² pixels in full: python -m benchmarks.sliding_window; without MONAI it says so
+            ["benchmarks.sliding_window", "--side", "4096", "--unet-side", "2000", "--memory", "2.5GB"],
             ["benchmarks.seams"],
             # Half an hour in full: python -m benchmarks.coverage_help; python -m benchmarks.devices_and_seeds
             ["benchmarks.coverage_help", "--quick"],

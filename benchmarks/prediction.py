@@ -96,26 +96,40 @@ def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
 
 def pixelwise(classes: int) -> Any:
     """A 1×1 convolution, as what predictor takes."""
-    import keras
-
     from segmenter.inference import predict_function
+
+    return predict_function(pixelwise_model(classes), Normalisation.of([60] * 3, [40] * 3))
+
+
+def pixelwise_model(classes: int) -> Any:
+    """A 1×1 convolution, the same in every process."""
+    import keras
 
     keras.utils.set_random_seed(0)
     image = keras.Input((None, None, 3))
-    model = keras.Model(image, keras.layers.Conv2D(classes, 1)(image))
-    return predict_function(model, Normalisation.of([60] * 3, [40] * 3))
+    return keras.Model(image, keras.layers.Conv2D(classes, 1)(image))
 
 
 def unet() -> tuple[Any, int, int]:
     """The U-Net of 1.9 M parameters, its stride and its radius."""
     from segmenter.inference import predict_function
-    from segmenter.model import build_model, network_geometry
-    from segmenter.schema import ModelConfig
+    from segmenter.model import network_geometry
 
-    model = build_model(ModelConfig(depth=4, width=16), 3, CLASSES)
+    model = unet_model()
     geometry = network_geometry(model)
     assert geometry.radius is not None
     return predict_function(model, Normalisation.of([60] * 3, [40] * 3)), geometry.stride, geometry.radius
+
+
+def unet_model() -> Any:
+    """The U-Net of 1.9 M parameters, with the same weights in every process."""
+    import keras
+
+    from segmenter.model import build_model
+    from segmenter.schema import ModelConfig
+
+    keras.utils.set_random_seed(0)
+    return build_model(ModelConfig(depth=4, width=16), 3, CLASSES)
 
 
 def _against_rasterio(folder: Path, side: int, repeat: int) -> dict[str, Any]:

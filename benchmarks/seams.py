@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from segmenter.blending import Blend
 from segmenter.geometry import Size, Window
 from segmenter.prediction import Prediction
-from segmenter.predictor import Mapped, PredictBatch, Tiling, classify_all
+from segmenter.predictor import Failed, Mapped, PredictBatch, Tiling, classify_all
+from segmenter.raster import Raster, open_raster
 
 CLASSES, RADIUS = 4, 8
 _DRAWS = 1000
@@ -70,6 +71,22 @@ class _Job:
 
     def open(self) -> Any:
         return self._raster
+
+
+class _File:
+    """A file, opened anew by each prediction, which closes it."""
+
+    def __init__(self, path: Path, bands: tuple[int, ...] | None) -> None:
+        self._path, self._bands = path, bands
+        with open_raster(path, bands) as raster:
+            self.info = raster.info
+
+    def __enter__(self) -> Raster:
+        self._raster = open_raster(self._path, self._bands)
+        return self._raster
+
+    def __exit__(self, *_: object) -> None:
+        self._raster.close()
 
 
 class MadeModel:
@@ -125,10 +142,9 @@ def main() -> None:
 
 def _real(run_path: Path, raster_path: Path) -> tuple[Any, Any, int | None, int]:
     from segmenter.checkpoint import load_run
-    from segmenter.raster import open_raster
 
     run = load_run(run_path)
-    return open_raster(raster_path, run.bands), run.predictor(), run.network.radius, run.network.stride
+    return _File(raster_path, run.bands), run.predictor(), run.network.radius, run.network.stride
 
 
 def seams_of(raster: Any, tiling: Tiling, predict: PredictBatch) -> Seams:
@@ -136,6 +152,8 @@ def seams_of(raster: Any, tiling: Tiling, predict: PredictBatch) -> Seams:
     size = raster.info.size
     ids = np.zeros((size.height, size.width), np.uint8)
     for event in classify_all([_Job(raster)], tiling, predict):
+        if isinstance(event, Failed):
+            raise event.error
         if isinstance(event, Mapped):
             ids[event.window.slices()] = event.ids
     whole = Window.of(size)
