@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain, run_script
-from segmenter.predict_options import parse, part_of
+from segmenter.maps.options import parse, part_of
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
-    from segmenter.inputs import Inputs
-    from segmenter.journal import Journal
-    from segmenter.ledger import Ledger
-    from segmenter.map_files import MapStyle
-    from segmenter.map_jobs import MapJob
-    from segmenter.map_scores import Outcome, Scoring
+    from segmenter.maps.files import MapStyle
+    from segmenter.maps.inputs import Inputs
+    from segmenter.maps.jobs import MapJob
+    from segmenter.maps.journal import Journal
+    from segmenter.maps.ledger import Ledger
+    from segmenter.maps.scoring import Outcome, Scoring
     from segmenter.predictor import Tiling
 
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
     """The output folder, made before anything is loaded; removed again where nothing was written."""
-    from segmenter.journal import JOURNAL
+    from segmenter.maps.journal import JOURNAL
 
     there = folder.is_dir()
     try:
@@ -63,11 +63,11 @@ def _made(folder: Path) -> Iterator[None]:
 def _predict(args: argparse.Namespace) -> int:
     # TensorFlow, rasterio and matplotlib are imported once they are needed: --help answers at once.
     from segmenter.checkpoint import load_run
-    from segmenter.compute_options import settled_tiling
-    from segmenter.inputs import check_pattern, find_inputs
-    from segmenter.journal import Journal
-    from segmenter.map_plan import check_outputs
-    from segmenter.map_scores import score_kept, write_scores
+    from segmenter.maps.compute_options import settled_tiling
+    from segmenter.maps.inputs import check_pattern, find_inputs
+    from segmenter.maps.journal import Journal
+    from segmenter.maps.plan import check_outputs
+    from segmenter.maps.scoring import score_kept, write_scores
 
     # ------------------------------------------------------------------ what to predict, with what
     run = load_run(args.run)
@@ -137,7 +137,7 @@ def _scoring(args: argparse.Namespace, run: Run) -> Scoring | None:
         if args.protocol or args.label_kind:
             raise DatasetError("--protocol and --label-kind say how to score: they need --labels")
         return None
-    from segmenter.map_scores import Scoring
+    from segmenter.maps.scoring import Scoring
 
     return Scoring(
         run.classes, args.label_kind or run.labels, args.split_name, args.protocol, args.symmetries
@@ -145,7 +145,7 @@ def _scoring(args: argparse.Namespace, run: Run) -> Scoring | None:
 
 
 def _style(args: argparse.Namespace, run: Run) -> MapStyle:
-    from segmenter.map_files import MapStyle
+    from segmenter.maps.files import MapStyle
     from segmenter.predictor import Wanted
 
     if args.cog and args.format == "png":
@@ -169,9 +169,9 @@ def _plan(
     """Jobs from the inputs' headers, and the errors of those that cannot be mapped."""
     from tqdm import tqdm
 
-    from segmenter.inputs import output_names
-    from segmenter.map_jobs import MapJob, Request
-    from segmenter.map_plan import plan_maps
+    from segmenter.maps.inputs import output_names
+    from segmenter.maps.jobs import MapJob, Request
+    from segmenter.maps.plan import plan_maps
     from segmenter.raster import check_drivers
 
     check_drivers(args.drivers)
@@ -204,7 +204,7 @@ def _plan(
 
 def _warn_of_differences(run: Run, jobs: Sequence[MapJob]) -> None:
     """One line for each way in which inputs differ from what the model has seen."""
-    from segmenter.map_plan import differences
+    from segmenter.maps.plan import differences
 
     for line in _grouped((note, job.info.path) for job in jobs for note in differences(run, job)):
         print(f"warning: {line}", file=sys.stderr)
@@ -231,8 +231,8 @@ def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterEr
 
 
 def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling, journal: Journal) -> Ledger:
-    from segmenter.compute_options import computing_options
-    from segmenter.ledger import Ledger, neighbour_facts
+    from segmenter.maps.compute_options import computing_options
+    from segmenter.maps.ledger import Ledger, neighbour_facts
 
     how = {"bands": args.bands and list(args.bands), **computing_options(args, tiling)}
 
@@ -285,8 +285,8 @@ def _map(
 ) -> Outcome:
     from tqdm import tqdm
 
-    from segmenter.map_scores import Outcome
-    from segmenter.maps import Progress, write_maps
+    from segmenter.maps.scoring import Outcome
+    from segmenter.maps.writing import Progress, write_maps
     from segmenter.raster import quiet_libtiff, remove_leftovers
     from segmenter.scores import ConfusionMatrix
 
@@ -320,7 +320,7 @@ def _draw(outcome: Outcome, style: MapStyle) -> list[SegmenterError]:
 
     A label that could not be counted is left out of its picture.
     """
-    from segmenter.pictures import draw_view, view_is_current
+    from segmenter.maps.pictures import draw_view, view_is_current
 
     unscored = {id(job): str(error) for job, error in outcome.unscored}
     failures: list[SegmenterError] = []

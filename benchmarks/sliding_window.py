@@ -9,7 +9,7 @@ run of the two before and after ours, with the batch and threads that suit it be
 - A U-Net of 1.9 M parameters, the same Keras model on both sides, with one halo and one limit to the memory
   of the process: ours with the window that the program chooses, MONAI with that which turns out best.
 
-Needs the extra `benchmarks` and an idle machine: torch's threads wait for each other, so that a busy one
+Needs the extra `monai` and an idle machine: torch's threads wait for each other, so that a busy one
 makes MONAI look slower than it is. A time well above that of the processor shows it.
 """
 
@@ -72,7 +72,7 @@ def main() -> int:
     line: dict[str, Any] = {"benchmark": "sliding_window"}
     missing = [name for name in ("torch", "monai") if importlib.util.find_spec(name) is None]
     if missing:
-        why = f"{' and '.join(missing)} not installed: pip install -e '.[benchmarks]' in this environment"
+        why = f"{' and '.join(missing)} not installed: pip install -e '.[monai]' in this environment"
         print(json.dumps({**line, "measured": False, "why": why}))
         return 0
     warnings.simplefilter("ignore", NotGeoreferencedWarning)

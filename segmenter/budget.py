@@ -28,7 +28,7 @@ from segmenter.geometry import Size
 from segmenter.hardware import smallest_card
 from segmenter.network import NetworkGeometry
 from segmenter.prediction import Wanted
-from segmenter.raster_write import BLOCK
+from segmenter.raster.write import BLOCK
 from segmenter.reading import Tiling
 from segmenter.tiling import least_window, round_up
 

@@ -109,3 +109,10 @@ def least_window(length: int, window: int, halo: int, stride: int) -> int:
 def round_up(value: int, multiple: int) -> int:
     """The smallest multiple that is not below."""
     return -(-value // multiple) * multiple
+
+
+def window_for(size: int, radius: int, stride: int) -> Size:
+    """A square window of `size` pixels, or larger where less than half of its side would be kept."""
+    halo = -(-radius // stride) * stride
+    side = size if size > 2 * halo else 4 * halo
+    return Size(side, side).round_up(stride)

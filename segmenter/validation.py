@@ -11,11 +11,11 @@ from segmenter.blending import Blend
 from segmenter.checkpoint import Run
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size
-from segmenter.maps import window_for
 from segmenter.predictor import Failed, Finished, Mapped, PredictBatch, Tiling, classify_all
 from segmenter.raster import Raster, open_raster, read_label
 from segmenter.scenes import Dataset, Scene
 from segmenter.scores import ConfusionMatrix, Protocol
+from segmenter.tiling import window_for
 
 
 @dataclass(eq=False)

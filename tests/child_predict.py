@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import predict
 import segmenter.checkpoint
-import segmenter.ledger
+import segmenter.maps.ledger
 from segmenter.errors import run_script
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.predictor import Wanted
@@ -56,7 +56,7 @@ def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
         print("named", self.path.name, flush=True)
 
     RasterWriter.publish = telling  # type: ignore[method-assign]
-    segmenter.ledger.LEAST_PIXELS = least_pixels
+    segmenter.maps.ledger.LEAST_PIXELS = least_pixels
     classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
     segmenter.checkpoint.load_run = lambda _: fake_run(classes, predictor=slow)  # type: ignore[assignment]
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from segmenter.errors import DatasetError
-from segmenter.inputs import check_pattern, find_inputs, label_for, output_names
+from segmenter.maps.inputs import check_pattern, find_inputs, label_for, output_names
 
 
 def test_files_folders_and_globs_each_once(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from segmenter.errors import RasterError, SegmenterError
-from segmenter.journal import Entry, Journal, damage, file_facts, input_facts
-from segmenter.locks import OutputLock
+from segmenter.maps.journal import Entry, Journal, damage, file_facts, input_facts
+from segmenter.maps.locks import OutputLock
 
 ENTRY = Entry("a", "/in/a.tif", {"bytes": 1}, {"model": "m"}, {"nodata": 255, "part": [0, 0, 9, 9]}, {})
 
@@ -92,7 +92,7 @@ def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys\nfrom pathlib import Path\nsys.path.insert(0, 'tests')\n"
-        "from test_journal import ENTRY\nfrom segmenter.journal import Journal, SegmenterError\n"
+        "from test_journal import ENTRY\nfrom segmenter.maps.journal import Journal, SegmenterError\n"
         "journal = Journal(Path(sys.argv[1]))\njournal.append(ENTRY)\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
@@ -163,7 +163,7 @@ def test_an_input_that_was_written_is_another(tmp_path: Path, size: int) -> None
 HOLD = """
     import sys
     from pathlib import Path
-    from segmenter.locks import OutputLock
+    from segmenter.maps.locks import OutputLock
     OutputLock(Path(sys.argv[1])).take()
     print("taken", flush=True)
     sys.stdin.read()

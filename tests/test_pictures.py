@@ -11,9 +11,9 @@ import rasterio
 
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE, ClassMap
-from segmenter.map_files import MapStyle
-from segmenter.map_jobs import MapJob, Request
-from segmenter.pictures import draw_view
+from segmenter.maps.files import MapStyle
+from segmenter.maps.jobs import MapJob, Request
+from segmenter.maps.pictures import draw_view
 from segmenter.raster import open_raster, raster_info, read_label, write_raster
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from segmenter.png import check_png
+from segmenter.raster.png import check_png
 
 ADAM7 = ("16462646", "77777777", "56565656", "77777777", "36463646", "77777777", "56565656", "77777777")
 """Of each pixel of an 8×8 block, the pass that holds it."""

@@ -53,7 +53,7 @@ def test_fail_fast_stops_at_the_first_bad_input(
 def test_a_bad_input_leaves_the_older_map_and_no_traces(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmenter.ledger.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.maps.ledger.LEAST_PIXELS", 1)
     source = make_geotiff("in/a.tif", np.random.default_rng(0).integers(0, 255, (700, 30, 3), np.uint8))
     assert call(source) == 0
     before = (tmp_path / "maps" / "a.tif").read_bytes()
@@ -258,7 +258,7 @@ def test_the_bar_counts_the_pixels_of_all_inputs(
         return bars[-1]
 
     monkeypatch.setattr("tqdm.tqdm", bar)
-    monkeypatch.setattr("segmenter.ledger.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.maps.ledger.LEAST_PIXELS", 1)
     for name, height in (("a", 20), ("b", 300)):
         make_geotiff(f"in/{name}.tif", np.ones((height, 30, 3), np.uint8))
     assert call("in/a.tif") == 0

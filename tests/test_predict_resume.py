@@ -333,16 +333,16 @@ def test_windows_are_chosen_once(
     capsys: Any,
 ) -> None:
     """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
-    import segmenter.compute_options
+    import segmenter.maps.compute_options
 
     chosen: list[str] = []
-    plan = segmenter.compute_options.tiling_for
+    plan = segmenter.maps.compute_options.tiling_for
 
     def tiling_for(args: Any, *rest: Any) -> Any:
         chosen.append(args.mode)
         return plan(args, *rest)
 
-    monkeypatch.setattr("segmenter.compute_options.tiling_for", tiling_for)
+    monkeypatch.setattr("segmenter.maps.compute_options.tiling_for", tiling_for)
     source, other = (scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in ("a", "b"))
     assert call(source, "--mode", "smooth") == 0
     assert call(source, "--mode", "smooth") == 0

@@ -196,7 +196,7 @@ def test_a_png_that_loses_the_place_says_so(
 
 def test_a_png_too_large_for_memory_is_refused(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:
     from segmenter.geometry import Size, Window
-    from segmenter.map_files import MapStyle
+    from segmenter.maps.files import MapStyle
 
     info = SimpleNamespace(path=Path("a.tif"), georeferenced=False, size=Size(9000, 9000))
     with pytest.raises(RasterError, match=r"9000×9000 pixels is too large for a PNG; use --format geotiff"):

@@ -21,8 +21,8 @@ from rasterio.transform import Affine
 
 import predict
 from segmenter.errors import run_script
-from segmenter.inputs import output_names
 from segmenter.labels import ClassMap
+from segmenter.maps.inputs import output_names
 from segmenter.network import NetworkGeometry
 from segmenter.raster import raster_info, write_raster
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from segmenter.geometry import Window
-from segmenter.spool import Spool
+from segmenter.maps.spool import Spool
 
 PART = Window(3, 5, 37, 23)
 WINDOWS = [

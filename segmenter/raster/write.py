@@ -33,7 +33,7 @@ from rasterio.windows import Window as GdalWindow
 from segmenter.errors import RasterError
 from segmenter.files import sync
 from segmenter.geometry import Size, Window
-from segmenter.raster_cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
+from segmenter.raster.cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
 
 FAULTS = (RasterioError, CPLE_BaseError, OSError, CRSError, UnicodeDecodeError)
 """What rasterio, GDAL and the system raise about a file."""

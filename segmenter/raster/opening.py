@@ -16,9 +16,9 @@ import rasterio
 from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
-from segmenter.png import check_png
-from segmenter.raster_write import FAULTS, naming
-from segmenter.remote import RemotePath, as_gdal_takes
+from segmenter.raster.png import check_png
+from segmenter.raster.remote import RemotePath, as_gdal_takes
+from segmenter.raster.write import FAULTS, naming
 
 # A user's own setting wins. What GDAL says outside of rasterio's care would stand on stderr between our
 # lines; a JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.

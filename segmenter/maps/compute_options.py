@@ -12,8 +12,8 @@ from segmenter.geometry import Size
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
-    from segmenter.journal import Journal
-    from segmenter.map_jobs import MapJob
+    from segmenter.maps.jobs import MapJob
+    from segmenter.maps.journal import Journal
     from segmenter.prediction import Wanted
     from segmenter.raster import RasterInfo
     from segmenter.reading import Tiling

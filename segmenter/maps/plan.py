@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.files import real
-from segmenter.inputs import Inputs, label_for
-from segmenter.map_files import MapStyle
-from segmenter.map_jobs import MapJob, Request
+from segmenter.maps.files import MapStyle
+from segmenter.maps.inputs import Inputs, label_for
+from segmenter.maps.jobs import MapJob, Request
 from segmenter.raster import RasterInfo, raster_info
 
 if TYPE_CHECKING:

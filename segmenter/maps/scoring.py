@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from segmenter.errors import SegmenterError
 from segmenter.geometry import Window
 from segmenter.labels import ClassMap
-from segmenter.map_files import MapStyle
-from segmenter.map_jobs import MapJob
+from segmenter.maps.files import MapStyle
+from segmenter.maps.jobs import MapJob
 from segmenter.raster import read_label
 from segmenter.scores import ConfusionMatrix, Protocol, Scores
 

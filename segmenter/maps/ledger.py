@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.errors import RasterError
-from segmenter.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
-from segmenter.locks import OutputLock
-from segmenter.map_jobs import MapJob
+from segmenter.maps.jobs import MapJob
+from segmenter.maps.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
+from segmenter.maps.locks import OutputLock
+from segmenter.maps.spool import LEAST_PIXELS, Spool
 from segmenter.raster import RasterInfo, leftovers
+from segmenter.raster.remote import RemotePath
 from segmenter.reading import Tiling
-from segmenter.remote import RemotePath
-from segmenter.spool import LEAST_PIXELS, Spool
 
 
 @dataclass

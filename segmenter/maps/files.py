@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE, ClassMap
-from segmenter.map_jobs import MapJob
+from segmenter.maps.jobs import MapJob
 from segmenter.predictor import Prediction, Wanted
 from segmenter.raster import RasterInfo, RasterWriter, keeps_crs
 

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 from segmenter.errors import SegmenterError
 from segmenter.files import opened, sync
-from segmenter.remote import RemotePath
+from segmenter.raster.remote import RemotePath
 
 JOURNAL = ".journal.jsonl"
 _FORMAT = 1

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.compute_options import add_options, positive
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
+from segmenter.maps.compute_options import add_options, positive
 
 if TYPE_CHECKING:
-    from segmenter.map_jobs import Bounds
+    from segmenter.maps.jobs import Bounds
 
 _EPILOG = """\
 outputs
@@ -48,7 +48,7 @@ def part_of(args: argparse.Namespace) -> Bounds | Window | None:
     Raises:
         DatasetError: the numbers are none of a window or a box.
     """
-    from segmenter.map_jobs import Bounds  # brings rasterio
+    from segmenter.maps.jobs import Bounds  # brings rasterio
 
     if args.window is not None:
         row, col, height, width = args.window

@@ -9,11 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from segmenter.errors import DeviceError, SegmenterError
-from segmenter.geometry import Size, Window
-from segmenter.ledger import Ledger
-from segmenter.map_files import MapFiles, MapStyle
-from segmenter.map_jobs import MapJob
-from segmenter.map_scores import Outcome, Scorer
+from segmenter.geometry import Window
+from segmenter.maps.files import MapFiles, MapStyle
+from segmenter.maps.jobs import MapJob
+from segmenter.maps.ledger import Ledger
+from segmenter.maps.scoring import Outcome, Scorer
 from segmenter.predictor import (
     Failed,
     Finished,
@@ -206,10 +206,3 @@ class _Maps:
         if output is not None:
             output.discard()
         self._ledger.leave(job, keep=keep)
-
-
-def window_for(size: int, radius: int, stride: int) -> Size:
-    """A square window of `size` pixels, or larger where less than half of its side would be kept."""
-    halo = -(-radius // stride) * stride
-    side = size if size > 2 * halo else 4 * halo
-    return Size(side, side).round_up(stride)

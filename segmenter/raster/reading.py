@@ -1,14 +1,8 @@
-"""The only module that opens rasters (with `raster_write`, its other half): everything else takes arrays.
-
-Only GeoTIFF (COG among them), PNG and JPEG files on a local path are opened. VRT, archives and network
-addresses are refused: one of them can point GDAL anywhere. Faults become a `RasterError` that names the
-file and the window.
-"""
+"""Windows of a raster as arrays: pixels, and which of them have data."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-# GDAL reads these when it first needs them, in whichever thread; a user's own setting wins.
-# The block cache is otherwise 5 % of the machine's memory; listing a folder of 100,000 tiles at each open
-# is quadratic (sidecar files are still found).
-os.environ.setdefault("GDAL_CACHEMAX", "128")
-os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
-
 import numpy as np
 from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
@@ -30,34 +18,10 @@ from rasterio.errors import NotGeoreferencedWarning
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
-from segmenter.raster_header import RasterInfo, keeps_crs, read_header
-from segmenter.raster_open import check_drivers, hearing_damage, open_dataset
-from segmenter.raster_write import (
-    RasterWriter,
-    gdal_window,
-    leftovers,
-    naming,
-    quiet_libtiff,
-    remove_leftovers,
-    write_raster,
-)
-from segmenter.remote import RemotePath
-
-__all__ = [
-    "MAX_EMPTY_PIXELS",
-    "Raster",
-    "RasterInfo",
-    "RasterWriter",
-    "check_drivers",
-    "keeps_crs",
-    "leftovers",
-    "open_raster",
-    "quiet_libtiff",
-    "raster_info",
-    "read_label",
-    "remove_leftovers",
-    "write_raster",
-]
+from segmenter.raster.header import RasterInfo, read_header
+from segmenter.raster.opening import hearing_damage, open_dataset
+from segmenter.raster.remote import RemotePath
+from segmenter.raster.write import gdal_window, naming
 
 # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
 warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)

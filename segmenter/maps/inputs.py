@@ -12,7 +12,7 @@ from pathlib import Path
 
 from segmenter.errors import DatasetError
 from segmenter.files import real
-from segmenter.remote import RemotePath, is_address
+from segmenter.raster.remote import RemotePath, is_address
 
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 """Of the files that are taken from a folder; a file that is named itself may be called anything."""

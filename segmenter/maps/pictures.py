@@ -5,8 +5,8 @@ from __future__ import annotations
 from segmenter.figures import side_by_side
 from segmenter.geometry import Size
 from segmenter.labels import ClassMap
-from segmenter.map_files import MapStyle
-from segmenter.map_jobs import MapJob
+from segmenter.maps.files import MapStyle
+from segmenter.maps.jobs import MapJob
 from segmenter.raster import read_label
 
 _SIDE = 1024

@@ -1,0 +1,47 @@
+"""The only package that opens and writes rasters: everything else takes arrays.
+
+Only GeoTIFF (COG among them), PNG and JPEG files on a local path are opened, unless others are asked for:
+VRT, archives and network addresses can point GDAL anywhere. Faults become a `RasterError` that names the file
+and the window.
+"""
+
+import os
+
+# GDAL reads these when it first needs them, in whichever thread; a user's own setting wins.
+# The block cache is otherwise 5 % of the machine's memory; listing a folder of 100,000 tiles at each open
+# is quadratic (sidecar files are still found).
+os.environ.setdefault("GDAL_CACHEMAX", "128")
+os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
+
+from segmenter.raster.header import RasterInfo, keeps_crs
+from segmenter.raster.opening import check_drivers
+from segmenter.raster.reading import (
+    MAX_EMPTY_PIXELS,
+    Raster,
+    open_raster,
+    raster_info,
+    read_label,
+)
+from segmenter.raster.write import (
+    RasterWriter,
+    leftovers,
+    quiet_libtiff,
+    remove_leftovers,
+    write_raster,
+)
+
+__all__ = [
+    "MAX_EMPTY_PIXELS",
+    "Raster",
+    "RasterInfo",
+    "RasterWriter",
+    "check_drivers",
+    "keeps_crs",
+    "leftovers",
+    "open_raster",
+    "quiet_libtiff",
+    "raster_info",
+    "read_label",
+    "remove_leftovers",
+    "write_raster",
+]
