@@ -23,7 +23,7 @@ from datasets.imagery import Cover, render_country, render_town
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size
 from segmenter.labels import ClassMap
-from segmenter.raster.write import write_raster
+from segmenter.raster import write_raster
 
 POTSDAM_GSD = 0.05
 """Metres per pixel, as published."""

@@ -212,13 +212,30 @@ def _read_job(job: Job, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any,
     for run in _runs(tiling.placements(extent, part), tiling):
         if job.abandoned:
             return
-        around = Window.around(place.read for place in run)
-        image, valid = raster.read(around)
-        for place in run:
-            kept = valid[place.keep.relative_to(around).slices()]
+        for place, image, valid in _read_run(raster, run):
+            kept = valid[place.keep.relative_to(place.read).slices()]
             piece = Piece(job, place, bool(kept.any()), kept, part)
-            within = place.read.relative_to(around).slices()
-            yield (place.read.size, *kind), piece, image[within], valid[within]
+            yield (place.read.size, *kind), piece, image, valid
+
+
+def _read_run(
+    raster: Readable, run: Sequence[Placement]
+) -> Iterator[tuple[Placement, NDArray[Any], NDArray[np.bool_]]]:
+    """The windows of a run, read at once; those before a damaged one, and its own place, are told apart."""
+    around = Window.around(place.read for place in run)
+    try:
+        image, valid = raster.read(around)
+    except SegmenterError:
+        if len(run) == 1:
+            raise
+        for place in run:
+            yield (place, *raster.read(place.read))
+        return
+    parts = [place.read.relative_to(around).slices() for place in run]
+    # Views hold all of the run; where some of its windows are not computed, the others may wait for long.
+    alone = len(run) > 1 and not all(valid[part].any() for part in parts)
+    for place, part in zip(run, parts, strict=True):
+        yield place, *((image[part].copy(), valid[part].copy()) if alone else (image[part], valid[part]))
 
 
 def _runs(places: Iterable[Placement], tiling: Tiling) -> Iterator[list[Placement]]:

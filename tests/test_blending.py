@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from array_raster import ArrayJob, ArrayRaster, scene
 from exact_network import exact_network
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_predictor import ArrayJob, ArrayRaster, scene
 
 from segmenter.blending import WEIGHTS, Blend, blend_windows, window_weights
 from segmenter.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_predictor import ArrayJob, scene
+from array_raster import ArrayJob, scene
 
 from segmenter import budget
 from segmenter.blending import Blend

@@ -14,7 +14,7 @@ import pytest
 
 from segmenter.errors import RasterError, SegmenterError
 from segmenter.maps.journal import Entry, Journal, damage, file_facts, input_facts
-from segmenter.maps.locks import OutputLock
+from segmenter.maps.locks import OutputLock, OutputLocks
 
 ENTRY = Entry("a", "/in/a.tif", {"bytes": 1}, {"model": "m"}, {"nodata": 255, "part": [0, 0, 9, 9]}, {})
 
@@ -197,3 +197,15 @@ def test_a_lock_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RasterError, match=r"a\.tif: cannot be written: (Not a directory|File exists)"):
         OutputLock(tmp_path / "file" / "a.tif").take()
+
+
+def test_maps_that_share_a_file_are_not_made_at_once(tmp_path: Path) -> None:
+    """As a PNG and a GeoTIFF of one input, both with confidence."""
+    one, two = ([tmp_path / name, tmp_path / "a.confidence.tif"] for name in ("a.png", "a.tif"))
+    locks, others = OutputLocks(one), OutputLocks(two)
+    locks.take()
+    with pytest.raises(RasterError, match=r"a\.confidence\.tif: is being written by another process"):
+        others.take()
+    OutputLock(tmp_path / "a.tif").take()  # which the others gave back
+    locks.give_back()
+    OutputLock(tmp_path / "a.confidence.tif").take()

@@ -152,7 +152,11 @@ def test_only_drivers_that_are_named_open_a_file(
     assert "b.vrt: cannot open it: " in capsys.readouterr().err
     assert call("b.vrt", "--drivers", "JP2OpenJPEG,VRT") == 0
     assert raster_info(tmp_path / "maps" / "b.tif").size.width == 30
-    assert call("b.vrt", "--drivers", "Virtual") == 2
+    (tmp_path / "b.vrt").rename(tmp_path / "b.xml")  # whatever its name: its files are not looked at
+    for _ in range(2):
+        assert call("b.xml", "--drivers", "VRT") == 0
+    assert "b.tif: made anew: the files that a VRT reads are not looked at" in capsys.readouterr().out
+    assert call("b.xml", "--drivers", "Virtual") == 2
     assert "--drivers: GDAL has no driver Virtual" in capsys.readouterr().err
 
 

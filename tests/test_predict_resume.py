@@ -114,6 +114,28 @@ def test_a_large_raster_goes_on_from_its_last_band(tmp_path: Path, make_geotiff:
     assert files(tmp_path / "maps") == files(tmp_path / "undisturbed")
 
 
+def test_what_cannot_be_looked_at_is_not_gone_on_with(tmp_path: Path, make_geotiff: Make) -> None:
+    """The files behind a VRT may have changed meanwhile: half of its map would be of the old ones."""
+    scene(make_geotiff, "in/a.tif", 700, 50)
+    bands = "".join(
+        f'<VRTRasterBand dataType="Byte" band="{b}"><SimpleSource><SourceFilename relativeToVRT="1">in/a.tif'
+        f"</SourceFilename><SourceBand>{b}</SourceBand></SimpleSource></VRTRasterBand>"
+        for b in (1, 2, 3)
+    )
+    source = tmp_path / "v.xml"
+    source.write_text(
+        f'<VRTDataset rasterXSize="50" rasterYSize="700">{bands}</VRTDataset>', encoding="ascii"
+    )
+    options = ("--tile", "64", "--batch", "1", "--drivers", "VRT")
+    batches = finished(tmp_path / "before", source, *options).count("batch")
+    assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
+    assert ".v.tif.spool" in {path.name for path in (tmp_path / "maps").iterdir()}
+    scene(make_geotiff, "in/a.tif", 700, 50, seed=1)
+    finished(tmp_path / "maps", source, *options)
+    finished(tmp_path / "after", source, *options)
+    assert files(tmp_path / "maps") == files(tmp_path / "after") != files(tmp_path / "before")
+
+
 def test_a_spool_of_other_options_is_not_taken_up(tmp_path: Path, make_geotiff: Make) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
     killed(tmp_path / "maps", source, "--tile", "64", "--batch", "1", lines=6)

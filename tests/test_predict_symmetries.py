@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from array_raster import ArrayRaster
 from test_blending import blended
-from test_predictor import ArrayRaster
 
 from segmenter.blending import Blend
 from segmenter.geometry import Size, Window

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from array_raster import ArrayJob, ArrayRaster, scene
 from exact_network import exact_network
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,43 +23,6 @@ from segmenter.predictor import Failed, Finished, Mapped, Prediction, Tiling, Wa
 from segmenter.raster import RasterWriter, open_raster
 
 Make = Callable[..., Path]
-
-
-class ArrayRaster:
-    """A raster in memory."""
-
-    @dataclass(frozen=True)
-    class Info:
-        size: Size
-        dtype: str
-
-    def __init__(self, image: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> None:
-        self.image = image
-        self.valid = np.ones(image.shape[:2], np.bool_) if valid is None else valid
-        self.info = self.Info(Size(*image.shape[:2]), image.dtype.name)
-        self.bands = tuple(range(1, image.shape[2] + 1))
-
-    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        image = np.zeros((window.height, window.width, self.image.shape[2]), self.image.dtype)
-        valid = np.zeros(image.shape[:2], np.bool_)
-        inside = window.intersection(Window.of(self.info.size))
-        to, source = inside.relative_to(window).slices(), inside.slices()
-        valid[to] = self.valid[source]
-        image[to] = np.where(valid[to][..., None], self.image[source], 0)
-        return image, valid
-
-
-@dataclass(eq=False)
-class ArrayJob:
-    raster: Any
-    part: Window | None = None
-    abandoned: bool = False
-    opened: int = 0
-    done_rows: int = 0
-
-    def open(self) -> contextlib.AbstractContextManager[Any]:
-        self.opened += 1
-        return contextlib.nullcontext(self.raster)
 
 
 def whole_image(raster: Any, predict: Any, stride: int) -> NDArray[np.uint8]:
@@ -81,11 +43,6 @@ def assembled(raster: Any, part: Window, tiling: Tiling, predict: Any) -> NDArra
         times[where] += 1
     assert (times == 1).all()
     return result
-
-
-def scene(rng: np.random.Generator, height: int, width: int, bands: int = 2) -> ArrayRaster:
-    image = rng.integers(0, 255, (height, width, bands), np.uint8)
-    return ArrayRaster(image, rng.random((height, width)) > 0.1)
 
 
 SIZES = [(1, 1), (1, 97), (97, 1), (7, 8), (31, 37), (32, 32), (101, 203), (211, 47), (64, 65), (331, 33)]
@@ -326,9 +283,9 @@ def test_several_devices_compute_at_once_and_the_order_stays(rng: np.random.Gene
 
     def worker(number: int) -> Any:
         def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
-            if len(used) < 3:
+            first, _ = number not in used, used.append(number)
+            if first:
                 meeting.wait(20)  # breaks unless all three are busy at the same time
-            used.append(number)
             return plain(image, valid)
 
         return predict

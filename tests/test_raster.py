@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -296,3 +297,53 @@ def test_scale_and_offset_are_respected(make_geotiff: Make, rng: np.random.Gener
     assert image.dtype == np.float32
     assert not valid[2, 3]
     assert valid[:9].sum() == 98
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda text: text[:-30], lambda text: b"", lambda text: b"\0" * len(text)],
+    ids=["cut", "empty", "0"],
+)
+def test_a_damaged_sidecar_is_refused(make_geotiff: Make, damage: Callable[[bytes], bytes]) -> None:
+    """GDAL goes on without all that it says, in silence."""
+    path = make_geotiff("a.tif", np.full((8, 9, 3), 7, np.uint8))
+    sidecar = path.with_name("a.tif.aux.xml")
+    bands = "".join(
+        f'<PAMRasterBand band="{b}"><NoDataValue>7</NoDataValue></PAMRasterBand>' for b in (1, 2, 3)
+    )
+    sidecar.write_text(f"<PAMDataset>{bands}</PAMDataset>\n", encoding="utf-8")
+    assert not everything(path)[1].any()
+    sidecar.write_bytes(damage(sidecar.read_bytes()))
+    with pytest.raises(RasterError, match=r"a\.tif: expected XML beside it, a\.tif\.aux\.xml is none"):
+        open_raster(path)
+
+
+def test_a_world_file_of_no_use_is_told(make_png: Make) -> None:
+    path = make_png("a.png", np.ones((4, 5, 3), np.uint8))
+    world = path.with_suffix(".pgw")
+    world.write_text("2\n0\n0\n-2\n500000\n6000000\n", encoding="ascii")
+    info = raster_info(path)
+    assert (info.transform is not None, info.remarks) == (True, ())
+    world.write_text("2\n0\n0\n", encoding="ascii")
+    assert raster_info(path).remarks == ("its world file a.pgw tells no place",)
+
+
+def test_a_text_with_more_zeros_behind_it_than_one_is_no_damage(tmp_path: Path) -> None:
+    """Some programs pad the texts in TIFF tags."""
+    path = tmp_path / "a.tif"
+    write_raster(path, np.arange(12, dtype=np.uint8).reshape(3, 4), nodata=3)
+    data = bytearray(path.read_bytes())
+    at = data.index(struct.pack("<HHI", 42113, 2, 2))  # GDAL_NODATA: text, 2 bytes, in place
+    data[at + 4 : at + 12] = struct.pack("<I4s", 4, b"3\0\0\0")
+    path.write_bytes(data)
+    assert everything(path)[1].sum() == 11
+    assert any("null byte" in remark for remark in raster_info(path).remarks)
+
+
+def test_a_png_is_refused_by_its_size_before_it_is_read(
+    make_png: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_png("a.png", np.ones((40, 50, 3), np.uint8))
+    monkeypatch.setattr("segmenter.raster.opening.check_png", lambda path: pytest.fail("it is inflated"))
+    with pytest.raises(RasterError, match="declares 40×50 pixels"):
+        open_raster(path, max_pixels=1000)

@@ -7,6 +7,7 @@ run left of it; `finished` writes it into the journal, or `leave` lets go of it.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +16,21 @@ from typing import Any
 from segmenter.errors import RasterError
 from segmenter.maps.jobs import MapJob
 from segmenter.maps.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
-from segmenter.maps.locks import OutputLock
+from segmenter.maps.locks import OutputLocks
 from segmenter.maps.spool import LEAST_PIXELS, Spool
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.remote import RemotePath
 from segmenter.reading import Tiling
+
+_OF_ONE_FILE = {"GTiff", "COG", "PNG", "JPEG", "WEBP", "BMP"}
+"""Drivers whose rasters lie in the file that is named, with the sidecars that `journal.input_facts` knows."""
 
 
 @dataclass
 class _Held:
     """What belongs to a job while it is worked on."""
 
-    lock: OutputLock
+    locks: OutputLocks
     spool: Spool | None = None
 
 
@@ -73,10 +77,8 @@ class Ledger:
             return ""
         if self._redo:
             return "asked for by --redo"
-        if job.info.path.suffix.lower() == ".vrt":
-            return "the files that a VRT reads are not looked at"
-        if isinstance(job.info.path, RemotePath):
-            return "what lies at an address is not looked at"
+        if (reason := _not_looked_at(job.info)) is not None:
+            return reason
         reason = found.difference(entry) or damage(self._folder, found)
         if reason is None:
             self._tidy(job)
@@ -84,12 +86,12 @@ class Ledger:
 
     def _tidy(self, job: MapJob) -> None:
         """Remove what a call left that was killed between its last line in the journal and its end."""
-        lock, spool = OutputLock(job.output), Spool(job.output, "", job.part)
-        if {lock.path.name, spool.path.name} & self._hidden and id(job) not in self._held:
+        locks, spool = OutputLocks(job.files), Spool(job.output, "", job.part)
+        if {*locks.names, spool.path.name} & self._hidden and id(job) not in self._held:
             with contextlib.suppress(RasterError):
-                lock.take()
+                locks.take()
                 spool.remove()
-            lock.give_back()
+            locks.give_back()
 
     def take(self, job: MapJob) -> bool:
         """Lock a job's output and find the rows that are done (`job.done_rows`).
@@ -100,8 +102,8 @@ class Ledger:
         Raises:
             SegmenterError: another process is writing it.
         """
-        held = _Held(OutputLock(job.output))
-        held.lock.take()
+        held = _Held(OutputLocks(job.files))
+        held.locks.take()
         self._held[id(job)] = held
         for leftover in (old for path in job.files for old in self._leftovers.pop(path.name, ())):
             with contextlib.suppress(OSError):
@@ -187,7 +189,7 @@ class Ledger:
         entry = self._entry(job)
         spool = Spool(job.output, digest({"of": [entry.input, entry.run, entry.options]}), job.part)
         try:
-            if self._redo:
+            if self._redo or _not_looked_at(job.info):
                 spool.remove()
             job.done_rows = spool.recover()
             self.journal.flush()  # the windows of the spool depend on what was chosen
@@ -214,7 +216,18 @@ def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
         ends = [ends[0] % stride, ends[1] % stride, *(min(end, reach) for end in beyond)]
     near = job.mosaic.neighbours(path, reach)
     files = [{"path": str(other.resolve()), **input_facts(other, header(info))} for other, info in near]
+    if any(_not_looked_at(info) for _, info in near):
+        ends.append(time.time_ns())  # like no other call's
     return {"ends": ends, "files": sorted(files, key=lambda facts: str(facts["path"]))}
+
+
+def _not_looked_at(info: RasterInfo) -> str | None:
+    """Why it cannot be told whether an input's pixels are what they were; None where it can."""
+    if isinstance(info.path, RemotePath):
+        return "what lies at an address is not looked at"
+    if info.driver in _OF_ONE_FILE or info.driver.startswith("JP2"):
+        return None
+    return f"the files that a {info.driver} reads are not looked at"
 
 
 def _let_go(held: _Held, *, keep: bool) -> None:
@@ -222,7 +235,7 @@ def _let_go(held: _Held, *, keep: bool) -> None:
         held.spool.close()
     elif held.spool is not None:
         held.spool.remove()
-    held.lock.give_back()
+    held.locks.give_back()
 
 
 def header(info: RasterInfo) -> Facts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import RasterError
@@ -62,3 +63,33 @@ class OutputLock:
             with contextlib.suppress(OSError):
                 self.path.unlink()
             os.close(handle)
+
+
+class OutputLocks:
+    """Locks on all files of a map, taken together: another format's map may have some of them too."""
+
+    def __init__(self, outputs: Sequence[Path]) -> None:
+        self._locks = [OutputLock(output) for output in outputs]
+
+    @property
+    def names(self) -> set[str]:
+        """Of the locks' files."""
+        return {lock.path.name for lock in self._locks}
+
+    def take(self) -> None:
+        """Take all of them, or none.
+
+        Raises:
+            RasterError: another process has one, or there can be none.
+        """
+        try:
+            for lock in self._locks:
+                lock.take()
+        except RasterError:
+            self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        """Give them back; harmless where they were not taken."""
+        for lock in self._locks:
+            lock.give_back()

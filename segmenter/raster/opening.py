@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.parsers import expat
 
 import rasterio
 from rasterio.enums import MaskFlags
@@ -41,9 +42,11 @@ _SIGNATURES = {
 }
 _LOST = re.compile(r'"(Geo|GDAL|RPC|Intergraph|ExtraSamples)|GeoTIFF tags apparently corrupt|Corrupt JPEG')
 """Of GDAL's warnings: where the file lies, what is no data or pixels themselves could not be read."""
-_TOLD = re.compile(r"ignor|corrupt|bogus|mismatch|not the same|NODATA_VALUES", re.IGNORECASE)
+_TOLD = re.compile(r"ignor|corrupt|bogus|mismatch|not the same|NODATA_VALUES|null byte", re.IGNORECASE)
 """Of GDAL's warnings: worth a line of ours."""
 
+_PADDED = "contains null byte"
+"""Said of a text that ends in two of them, too, of which nothing is lost."""
 _NAMES = re.compile(r"^[,: ]*(band \d+: )?")
 """What is left of a file's name at the beginning of a remark."""
 
@@ -115,12 +118,13 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
         wanted = _drivers(path, drivers)
         for ending in (".msk", ".ovr"):
             _check_sidecar(path, ending)
+        _check_aux(path)
         alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
         with rasterio.Env(**alone), _listening() as said:
             dataset = undo.enter_context(_opened(path, wanted, said))
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
-        remarks = _judged(path, said)
+        remarks = _judged(path, said) + _world_file(path, dataset)
         if any(MaskFlags.per_dataset in each for each in flags):
             _check_mask(path, dataset)
         undo.pop_all()
@@ -148,8 +152,6 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
     with path.open("rb") as file:
         start = file.read(4)
     driver = _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
-    if driver == "PNG":
-        check_png(path)
     if driver is None and not allowed:
         raise RasterError(f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}")
     return allowed if driver is None else (driver,)
@@ -165,7 +167,7 @@ def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
     for error, text in said:
         plain = _NAMES.sub("", text.replace(str(as_gdal_takes(path)), "").replace(path.name, ""))
         plain = " ".join(plain.split())
-        if error or _LOST.search(text):
+        if error or (_LOST.search(text) and _PADDED not in text):
             raise RasterError(f"{path}: cannot read its header: {plain.rstrip('.')}; the file is damaged")
         if _TOLD.search(text):
             texts[f"GDAL remarks: {plain}"] = None
@@ -190,6 +192,47 @@ def _check_sidecar(path: Path, ending: str) -> None:
                 f"{path}: expected a TIFF beside it as {ending}, {beside.name} begins with {start!r}; "
                 "remove it, or make it anew"
             )
+
+
+def _check_aux(path: Path) -> None:
+    """Refuse an .aux.xml that GDAL would pass over in silence, with all that it says of nodata and place."""
+    if isinstance(path, RemotePath):
+        return
+    beside = path.with_name(path.name + ".aux.xml")
+    try:
+        text = beside.read_bytes().decode(errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return
+        raise
+    try:
+        expat.ParserCreate("utf-8").Parse(text.encode(), True)
+    except expat.ExpatError as error:
+        raise RasterError(
+            f"{path}: expected XML beside it, {beside.name} is none ({error}); remove it, or make it anew"
+        ) from None
+
+
+def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
+    """A remark where there is a world file, and no geotransform of it."""
+    if isinstance(path, RemotePath) or not dataset.transform.is_identity or not path.suffix[1:]:
+        return ()
+    name = path.suffix[1:]
+    worlds = (path.with_suffix(ending) for ending in (f".{name[0]}{name[-1]}w", f".{name}w", ".wld"))
+    return tuple(f"its world file {world.name} tells no place" for world in worlds if world.is_file())
+
+
+def check_pixels(path: Path, dataset: Any) -> None:
+    """Refuse an open image that GDAL would read on though pixels lack.
+
+    Raises:
+        RasterError: what it lacks.
+    """
+    if dataset.driver == "PNG" and not isinstance(path, RemotePath):
+        with naming(path, "cannot open it", "expected a PNG that is whole"):
+            check_png(path)
 
 
 def _check_mask(path: Path, dataset: Any) -> None:

@@ -25,7 +25,7 @@ def check_png(path: Path) -> None:
         raise OSError(fault)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 20)
 def _fault(path: Path, size: int, changed: int) -> str | None:
     with path.open("rb") as file:
         try:

@@ -19,7 +19,7 @@ from rasterio.errors import NotGeoreferencedWarning
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.header import RasterInfo, read_header
-from segmenter.raster.opening import hearing_damage, open_dataset
+from segmenter.raster.opening import check_pixels, hearing_damage, open_dataset
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.write import gdal_window, naming
 
@@ -213,6 +213,7 @@ def open_raster(
             info = read_header(path, dataset, remarks)
         _check_types(info, dataset)
         _check_size(info, dataset, max_pixels)
+        check_pixels(path, dataset)
         return Raster(dataset, info, _bands(info, bands))
     except BaseException:
         dataset.close()
@@ -241,6 +242,7 @@ def read_label(
         RasterError: naming file and window.
     """
     with open_dataset(path)[0] as dataset:
+        check_pixels(path, dataset)
         size = Size(dataset.height, dataset.width)
         window = Window.of(size) if window is None else window
         if not Window.of(size).contains(window):
