@@ -177,7 +177,8 @@ def _average(model: Any, pixels_BHWC: Any, symmetries: tuple[Symmetry, ...]) -> 
     for symmetry in symmetries:
         with tf.control_dependencies([] if total is None else [total]):
             turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
-        found = symmetry.undo(tf.nn.softmax(model(turned, training=False)), tf.transpose)
+        scores = model(turned, training=False)
+        found = symmetry.undo(per_pixel(tf.nn.softmax, scores.dtype, scores), tf.transpose)
         total = found if total is None else total + found
     return total / len(symmetries)
 
@@ -189,13 +190,17 @@ def _outputs(scores: Any, box_4: Any, wanted: Wanted, *, are_logits: bool) -> di
     outputs = {"ids": per_pixel(_largest, tf.uint8, scores)[box]}
     if not wanted.confidence and wanted.probabilities is None:
         return outputs  # without a softmax
-    probabilities = tf.nn.softmax(scores[box]) if are_logits else scores[box]
+    # Fused for the bits, too: TensorFlow's own softmax has others at the end of an array than in its middle.
+    share, found = (tf.nn.softmax if are_logits else tf.identity), scores[box]
     if wanted.confidence:
-        outputs["confidence"] = _as_byte(tf.reduce_max(probabilities, axis=-1))
+        outputs["confidence"] = per_pixel(
+            lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), tf.uint8, found
+        )
     if wanted.probabilities == "uint8":
-        outputs["probabilities"] = _as_byte(probabilities)
+        outputs["probabilities"] = per_pixel(lambda x: _as_byte(share(x)), tf.uint8, found)
     elif wanted.probabilities is not None:
-        outputs["probabilities"] = tf.cast(probabilities, wanted.probabilities)
+        kind = tf.as_dtype(wanted.probabilities)
+        outputs["probabilities"] = per_pixel(lambda x: tf.cast(share(x), kind), kind, found)
     return outputs
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +18,7 @@ from segmenter.checkpoint import Run, load_run, save_arrays, weight_arrays
 from segmenter.config import recipe_from
 from segmenter.labels import ClassMap
 from segmenter.normalisation import Normalisation
+from segmenter.prediction import Wanted
 
 Make = Callable[..., Path]
 
@@ -85,3 +89,57 @@ def test_tiles_disappear(
         np.testing.assert_array_equal(result.read(1), expected)
     if image.size > 10_000:
         assert len(np.unique(expected[expected != 255])) == 4
+
+
+def test_confidence_and_probabilities_are_those_of_the_whole(
+    run_path: Path, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Of more pixels than one fused loop takes at once."""
+    image = rng.integers(1, 1000, (352, 600, 3), np.uint16)
+    source = make_geotiff("in/a.tif", image)
+    predictor = load_run(run_path).predictor(Wanted(confidence=True, probabilities="float16"))
+    whole = predictor(image[None], np.ones((1, 352, 600), np.bool_))
+    arguments = [str(run_path), str(source), "--output", str(tmp_path), "--tile", "160", "--batch", "5"]
+    assert predict.main([*arguments, "--confidence", "--probabilities", "float16"]) == 0
+    assert whole.confidence is not None
+    assert whole.probabilities is not None
+    with rasterio.open(tmp_path / "a.confidence.tif") as result:
+        np.testing.assert_array_equal(result.read(1), whole.confidence[0])
+    with rasterio.open(tmp_path / "a.probabilities.tif") as result:
+        found = np.moveaxis(result.read(), 0, 2)
+        np.testing.assert_array_equal(found, whole.probabilities[0].astype(np.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["exact", "smooth"])
+def test_kill_9_and_on_with_a_network(
+    run_path: Path, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator, mode: str
+) -> None:
+    """Law 3 for maps, with TensorFlow: the files of a killed call that goes on are those of a whole one."""
+    source = make_geotiff("in/a.tif", rng.integers(0, 1000, (2500, 1700, 3), np.uint16), nodata=0)
+    options = ("--mode", mode, "--tile", "160", "--batch", "3", "--confidence", "--probabilities", "float16")
+
+    def started(folder: str) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable,
+            "predict.py",
+            str(run_path),
+            str(source),
+            "--output",
+            str(tmp_path / folder),
+        ]
+        return subprocess.Popen([*command, *options], cwd=Path(predict.__file__).parent)
+
+    spool = tmp_path / "maps" / ".a.tif.spool"
+    for kept in (1 << 20, 1 << 24):
+        process = started("maps")
+        while process.poll() is None and not (spool.exists() and spool.stat().st_size > kept):
+            time.sleep(0.01)
+        assert process.poll() is None, "it was to be killed"
+        process.kill()
+        process.wait()
+        assert [path.name for path in (tmp_path / "maps").glob("*.tif")] == []
+    assert started("maps").wait() == started("whole").wait() == 0
+    for path in (tmp_path / "whole").glob("*.tif"):
+        assert (tmp_path / "maps" / path.name).read_bytes() == path.read_bytes()
+    assert len(list((tmp_path / "whole").glob("*.tif"))) == 3
