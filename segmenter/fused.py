@@ -37,7 +37,9 @@ def per_pixel(function: Callable[..., Any], dtype: Any, *inputs: Any) -> Any:
         lambda: compiled(*flat),
         lambda: _in_chunks(compiled, dtype, flat),
     )
-    return tf.reshape(found, tf.concat([shape, tf.shape(found)[1:]], 0))
+    traced = compiled.get_concrete_function(*(tf.TensorSpec([_CHUNK, *x.shape[1:]], x.dtype) for x in flat))
+    inner = traced.output_shapes[1:]
+    return tf.ensure_shape(tf.reshape(found, tf.concat([shape, inner], 0)), [None, None, None, *inner])
 
 
 def _in_chunks(compiled: Any, dtype: Any, inputs: list[Any]) -> Any:
