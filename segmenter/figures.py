@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.files import write_whole
+from segmenter.geometry import Size
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.scores import ConfusionMatrix, Scores
 
@@ -41,7 +42,7 @@ def side_by_side(
     title: str = "",
     *,
     valid_HW: NDArray[np.bool_] | None = None,
-    thinned: int = 1,
+    of: Size | None = None,
     side: int = 2000,
 ) -> None:
     """Image, label (where there is one) and prediction next to each other, with a legend, as a PNG.
@@ -53,7 +54,7 @@ def side_by_side(
         prediction_HW: class ids; `IGNORE` (nodata) is hatched.
         path: of the PNG; it appears whole or not at all.
         valid_HW: where the image has data; by default, where the prediction is not nodata.
-        thinned: by how much the arrays were thinned out already, for the caption.
+        of: the size of what the arrays are thinned out of already, for the caption.
         side: the longer side of the picture in pixels, about; larger rasters are thinned out, not blended,
             so that no class is invented.
     """
@@ -68,8 +69,8 @@ def side_by_side(
     panels = {"image": stretched(image_HWC[thin], valid[thin])}
     panels |= {name: _coloured(array[thin], classes) for name, array in given.items()}
     hatched = any((array[thin] == IGNORE).any() for array in given.values()) or not valid[thin].all()
-    whole = tuple(length * thinned for length in image_HWC.shape[:2])
-    caption = _shrunk(title, whole, step * thinned)
+    whole = image_HWC.shape[:2] if of is None else (of.height, of.width)
+    caption = _shrunk(title, whole, step * max(1, round(whole[0] / image_HWC.shape[0])))
     _save(_panels_with_legend(panels, classes, hatched, caption, side), path)
 
 

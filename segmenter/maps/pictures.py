@@ -29,8 +29,12 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
     if job.label is not None:
         raw = read_label(job.label, job.part, expand_palette=_coloured(style.classes), shape=shape)
         label = style.classes.decode(raw, str(job.label))
-    path, side = job.view, 3 * _SIDE
-    side_by_side(image, label, ids, style.classes, path, job.name, valid_HW=valid, thinned=factor, side=side)
+    side_by_side(
+        *(image, label, ids, style.classes, job.view, job.name),
+        valid_HW=valid,
+        of=job.part.size,
+        side=3 * _SIDE,
+    )
 
 
 def view_is_current(job: MapJob) -> bool:
