@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from exact_network import RADIUS, STRIDE, exact_network, fake_run
 from numpy.typing import NDArray
 
@@ -24,9 +26,22 @@ from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.predictor import Wanted
 from segmenter.raster import RasterWriter
 
+Make = Callable[..., Path]
 COMMAND = [sys.executable, "-m", "child_predict"]
 _FOLDERS = (str(Path(__file__).parents[1]), str(Path(__file__).parent))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(_FOLDERS)}
+
+
+def scene(make_geotiff: Make, name: str, height: int, width: int, seed: int = 0) -> Path:
+    """A scene with a hole, in blocks that no window fits."""
+    pixels = np.random.default_rng(seed).integers(1, 255, (height, width, 3), np.uint8)
+    pixels[height // 3 : height // 2, width // 4 :] = 0
+    return make_geotiff(name, pixels, nodata=0, tiled=True, blockxsize=80, blockysize=48)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What a user sees of a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
 
 
 def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:

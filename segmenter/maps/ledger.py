@@ -17,7 +17,7 @@ from segmenter.errors import RasterError
 from segmenter.maps.jobs import MapJob
 from segmenter.maps.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
 from segmenter.maps.locks import OutputLocks
-from segmenter.maps.spool import LEAST_PIXELS, Spool
+from segmenter.maps.spool import LEAST_PIXELS, MUCH_PIXELS, Spool
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.remote import RemotePath
 from segmenter.reading import Tiling
@@ -167,6 +167,12 @@ class Ledger:
         held = self._held.pop(id(job), None)
         if held is not None:
             _let_go(held, keep=keep)
+
+    def holds_much(self, job: MapJob) -> bool:
+        """Whether so much is computed of a taken job that it is worth its place on the disk."""
+        held = self._held.get(id(job))
+        much = held is not None and held.spool is not None and held.spool.pixels >= MUCH_PIXELS
+        return much and _not_looked_at(job.info) is None
 
     def leave_all(self) -> None:
         """Let go of all jobs, keeping what is computed of them."""

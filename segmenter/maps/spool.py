@@ -28,6 +28,8 @@ from segmenter.geometry import Window
 
 LEAST_PIXELS = 1 << 22
 """Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
+MUCH_PIXELS = 1 << 26
+"""So many that are computed are kept even where the raster cannot be read on: the disk may be to blame."""
 _LONGEST_LINE = 1 << 16
 
 Arrays = dict[str, NDArray[Any]]
@@ -42,12 +44,13 @@ class Spool:
         part: what is mapped.
 
     Attributes:
-        rows: rows of the part that are complete in every column.
+        rows: rows of the part that were complete in every column when it was opened.
+        pixels: of the part that it holds.
     """
 
     def __init__(self, output: Path, key: str, part: Window) -> None:
         self.path = output.with_name(f".{output.name}.spool")
-        self.rows = 0
+        self.rows = self.pixels = 0
         self._head = json.dumps({"spool": 1, "key": key}).encode() + b"\n"
         self._part = part
         self._end = 0
@@ -68,6 +71,7 @@ class Spool:
                 filled = filled + window.width if window.row == self._part.row + self.rows else 0
                 if filled == self._part.width:
                     self.rows, self._end, filled = self.rows + window.height, file.tell(), 0
+        self.pixels = self.rows * self._part.width
         file.seek(self._end)
         file.truncate()
         if not self._end:
@@ -96,6 +100,7 @@ class Spool:
         for part in parts:
             self._file.write(part)
         self._file.flush()
+        self.pixels += window.size.pixels
 
     def close(self) -> None:
         """Close the file; it stays."""

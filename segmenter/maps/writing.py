@@ -150,7 +150,7 @@ class _Maps:
             return
         try:
             if isinstance(event, Failed):
-                self._give_up(job, event.error, keep=False)  # it would fail at the same place again
+                self._fail(job, event.error)
                 return
             output = self._output(job)
             if isinstance(event, Mapped):
@@ -163,6 +163,16 @@ class _Maps:
         del self._open[id(job)]
         self._completing.append((output, self._pool.submit(output.complete)))
         self.settle(2 * _COMPLETED_AT_ONCE)
+
+    def _fail(self, job: MapJob, error: SegmenterError) -> None:
+        """Give up a job that cannot be read on: it would fail there again, unless the disk is to blame."""
+        much = self._ledger.holds_much(job)
+        if much:
+            self.outcome.warnings.append(
+                f"{job.output}: what is computed of it is kept; if its input can be read again, the same "
+                "call goes on from there"
+            )
+        self._give_up(job, error, keep=much)
 
     def _output(self, job: MapJob) -> _Output:
         if id(job) not in self._open:
