@@ -16,11 +16,11 @@ _CHUNK, _MOST_CHUNKS = 1 << 16, 64
 happen a bounded number of times, whatever the sizes of rasters. What comes out does not depend on it."""
 
 
-def per_pixel(function: Callable[..., Any], dtype: Any, *inputs: Any) -> Any:
+def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
     """What a function gives, computed in pieces of pixels where that is faster: on a CPU.
 
     Args:
-        function: of tensors (N, ...) of `inputs`' types, each pixel by itself; gives (N, ...) of `dtype`.
+        function: of tensors (N, ...) of `inputs`' types, each pixel by itself; gives (N, ...).
         inputs: (B, H, W) or (B, H, W, channels), their number known.
 
     Returns:
@@ -29,16 +29,15 @@ def per_pixel(function: Callable[..., Any], dtype: Any, *inputs: Any) -> Any:
     if tf.config.list_physical_devices("GPU"):
         return function(*inputs)
     shape = tf.shape(inputs[0])[:3]
-    flat = [tf.reshape(x, tf.concat([[-1], tf.shape(x)[3:]], 0)) for x in inputs]
-    flat = [tf.ensure_shape(x, [None, *like.shape[3:]]) for x, like in zip(flat, inputs, strict=True)]
+    flat = [tf.reshape(x, [-1, *x.shape[3:]]) for x in inputs]
     compiled, count = tf.function(function, jit_compile=True), tf.shape(flat[0])[0]
+    chunk = compiled.get_concrete_function(*(tf.TensorSpec([_CHUNK, *x.shape[1:]], x.dtype) for x in flat))
     found = tf.cond(
         (count % _CHUNK == 0) & (count > 0) & (count <= _CHUNK * _MOST_CHUNKS),
         lambda: compiled(*flat),
-        lambda: _in_chunks(compiled, dtype, flat),
+        lambda: _in_chunks(compiled, chunk.output_dtypes, flat),
     )
-    traced = compiled.get_concrete_function(*(tf.TensorSpec([_CHUNK, *x.shape[1:]], x.dtype) for x in flat))
-    inner = traced.output_shapes[1:]
+    inner = chunk.output_shapes[1:]
     return tf.ensure_shape(tf.reshape(found, tf.concat([shape, inner], 0)), [None, None, None, *inner])
 
 

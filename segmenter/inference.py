@@ -58,7 +58,7 @@ class PredictFunction:
         def weighted(image_BHWC: Any, valid_BHW: Any, rows_BH: Any, cols_BW: Any) -> Any:
             weights = rows_BH[:, :, tf.newaxis] * cols_BW[:, tf.newaxis, :]
             weigh = _weigh if self._several else _weigh_logits
-            return per_pixel(weigh, tf.float32, scores(image_BHWC, valid_BHW), weights)
+            return per_pixel(weigh, scores(image_BHWC, valid_BHW), weights)
 
         self._plain, self._weighted = _Graphs(compiled), _Graphs(weighted)
 
@@ -178,7 +178,7 @@ def _average(model: Any, pixels_BHWC: Any, symmetries: tuple[Symmetry, ...]) -> 
         with tf.control_dependencies([] if total is None else [total]):
             turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
         scores = model(turned, training=False)
-        found = symmetry.undo(per_pixel(tf.nn.softmax, scores.dtype, scores), tf.transpose)
+        found = symmetry.undo(per_pixel(tf.nn.softmax, scores), tf.transpose)
         total = found if total is None else total + found
     return total / len(symmetries)
 
@@ -187,20 +187,17 @@ def _outputs(scores: Any, box_4: Any, wanted: Wanted, *, are_logits: bool) -> di
     """The parts of a `Prediction` of a box from logits or probabilities, as tensors."""
     box = (slice(None), slice(box_4[0], box_4[1]), slice(box_4[2], box_4[3]))
     # Cut out afterwards: the class of a pixel costs less than a copy of its scores.
-    outputs = {"ids": per_pixel(_largest, tf.uint8, scores)[box]}
+    outputs = {"ids": per_pixel(_largest, scores)[box]}
     if not wanted.confidence and wanted.probabilities is None:
         return outputs  # without a softmax
     # Fused for the bits, too: TensorFlow's own softmax has others at the end of an array than in its middle.
     share, found = (tf.nn.softmax if are_logits else tf.identity), scores[box]
     if wanted.confidence:
-        outputs["confidence"] = per_pixel(
-            lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), tf.uint8, found
-        )
+        outputs["confidence"] = per_pixel(lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), found)
     if wanted.probabilities == "uint8":
-        outputs["probabilities"] = per_pixel(lambda x: _as_byte(share(x)), tf.uint8, found)
+        outputs["probabilities"] = per_pixel(lambda x: _as_byte(share(x)), found)
     elif wanted.probabilities is not None:
-        kind = tf.as_dtype(wanted.probabilities)
-        outputs["probabilities"] = per_pixel(lambda x: tf.cast(share(x), kind), kind, found)
+        outputs["probabilities"] = per_pixel(lambda x: tf.cast(share(x), wanted.probabilities), found)
     return outputs
 
 

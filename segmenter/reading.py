@@ -221,7 +221,7 @@ def _read_job(job: Job, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any,
 def _read_run(
     raster: Readable, run: Sequence[Placement]
 ) -> Iterator[tuple[Placement, NDArray[Any], NDArray[np.bool_]]]:
-    """The windows of a run, read at once; those before a damaged one, and its own place, are told apart."""
+    """The windows of a run, read at once; where that fails, one by one, so that the damaged one is named."""
     around = Window.around(place.read for place in run)
     try:
         image, valid = raster.read(around)
@@ -233,7 +233,8 @@ def _read_run(
         return
     parts = [place.read.relative_to(around).slices() for place in run]
     # Views hold all of the run; where some of its windows are not computed, the others may wait for long.
-    alone = len(run) > 1 and not all(valid[part].any() for part in parts)
+    kept = (valid[place.keep.relative_to(around).slices()] for place in run)
+    alone = len(run) > 1 and not all(pixels.any() for pixels in kept)
     for place, part in zip(run, parts, strict=True):
         yield place, *((image[part].copy(), valid[part].copy()) if alone else (image[part], valid[part]))
 

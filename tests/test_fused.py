@@ -34,7 +34,7 @@ SHAPES = [
 @pytest.mark.parametrize("classes", [2, 5, 21])
 def test_the_largest_is_found_and_of_several_the_first(rng: np.random.Generator, classes: int) -> None:
     function = tf.function(
-        lambda x: fused.per_pixel(_largest, tf.uint8, x),
+        lambda x: fused.per_pixel(_largest, x),
         input_signature=[tf.TensorSpec([None, None, None, classes])],
     )
     for shape in SHAPES:
@@ -45,7 +45,7 @@ def test_the_largest_is_found_and_of_several_the_first(rng: np.random.Generator,
 @pytest.mark.usefixtures("small_chunks")
 def test_a_pixel_does_not_depend_on_how_many_are_with_it(rng: np.random.Generator) -> None:
     function = tf.function(
-        lambda x, w: fused.per_pixel(_weigh_logits, tf.float32, x, w),
+        lambda x, w: fused.per_pixel(_weigh_logits, x, w),
         input_signature=[tf.TensorSpec([None, None, None, 5]), tf.TensorSpec([None, None, None])],
     )
     scores, weights = rng.normal(0, 9, (3, 16, 20, 5)), rng.random((3, 16, 20))

@@ -75,6 +75,18 @@ def _parser() -> argparse.ArgumentParser:
         "inputs", metavar="INPUT", nargs="+", help="image, folder of images (not its subfolders) or glob"
     )
     parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for the maps")
+    _add_part(parser)
+    parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
+    parser.add_argument("--redo", action="store_true", help="make all maps anew, also finished ones")
+    parser.add_argument("--fail-fast", action="store_true", help="stop at the first input that fails")
+    _add_outputs(parser.add_argument_group("outputs"))
+    _add_opening(parser.add_argument_group("what is opened"))
+    add_options(parser)
+    _add_scores(parser.add_argument_group("scores"))
+    return parser
+
+
+def _add_part(parser: argparse.ArgumentParser) -> None:
     part = parser.add_mutually_exclusive_group()
     part.add_argument(
         "--bbox",
@@ -86,58 +98,61 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument(
         "--window", nargs=4, type=int, metavar=("ROW", "COL", "HEIGHT", "WIDTH"), help="map only these pixels"
     )
-    parser.add_argument(
+
+
+def _add_outputs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--confidence", action="store_true", help="also STEM.confidence.tif: the largest probability × 255"
     )
-    parser.add_argument(
+    group.add_argument(
         "--probabilities",
         choices=("uint8", "float16"),
         help="also STEM.probabilities.tif: a band for each class; uint8 is × 255",
     )
-    parser.add_argument("--cog", action="store_true", help="cloud-optimised GeoTIFFs, with overviews")
-    parser.add_argument(
+    group.add_argument("--cog", action="store_true", help="cloud-optimised GeoTIFFs, with overviews")
+    group.add_argument(
         "--quicklook", action="store_true", help="also STEM.quicklook.png: the map, small, in its colours"
     )
-    parser.add_argument(
+    group.add_argument(
         "--format", choices=("auto", "geotiff", "png"), default="auto", help="of the maps; see below"
     )
-    parser.add_argument(
+    group.add_argument(
         "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
     )
-    parser.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
-    parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
-    parser.add_argument(
+    group.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
+
+
+def _add_opening(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--max-pixels",
         metavar="N",
         type=positive,
         help="refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
     )
-    parser.add_argument(
+    group.add_argument(
         "--drivers",
         metavar="NAME,…",
         type=_names,
         default=(),
         help="further GDAL drivers that may open inputs; a VRT can read any other file",
     )
-    parser.add_argument(
+    group.add_argument(
         "--remote",
         action="store_true",
         help="inputs may also be URLs (https://, s3://, gs://, az://) and GDAL's own paths (/vsizip/…), of "
         "GeoTIFFs; their maps are made in each call",
     )
-    parser.add_argument("--redo", action="store_true", help="make all maps anew, also finished ones")
-    parser.add_argument("--fail-fast", action="store_true", help="stop at the first input that fails")
-    add_options(parser)
-    scores = parser.add_argument_group("scores")
-    scores.add_argument("--labels", metavar="PATTERN", help="score the maps with these labels; see below")
-    scores.add_argument(
+
+
+def _add_scores(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--labels", metavar="PATTERN", help="score the maps with these labels; see below")
+    group.add_argument(
         "--label-kind", choices=("full", "eroded"), help="what these labels are (those it trained on)"
     )
-    scores.add_argument("--protocol", metavar="NAME", help="a published protocol: potsdam-6 or potsdam-5")
-    scores.add_argument(
+    group.add_argument("--protocol", metavar="NAME", help="a published protocol: potsdam-6 or potsdam-5")
+    group.add_argument(
         "--split-name", metavar="NAME", default="unstated", help="what is scored, for the record: test, …"
     )
-    return parser
 
 
 def _names(text: str) -> tuple[str, ...]:
