@@ -54,7 +54,9 @@ def _in_chunks(compiled: Any, dtype: Any, inputs: list[Any]) -> Any:
         return i + 1, found.write(i, compiled(*parts)[i * _CHUNK - start :])
 
     empty = tf.TensorArray(dtype, chunks, infer_shape=False)
-    _, found = tf.while_loop(lambda i, _: i < chunks, step, [0, empty])
+    # One after the other: XLA's program for a CPU (TensorFlow 2.21) grows a list of its own in each call, and
+    # two calls of one program at once ended in a segmentation fault.
+    _, found = tf.while_loop(lambda i, _: i < chunks, step, [0, empty], parallel_iterations=1)
     return found.concat()[:count]
 
 
