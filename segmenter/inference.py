@@ -193,11 +193,13 @@ def _outputs(scores: Any, box_4: Any, wanted: Wanted, *, are_logits: bool) -> di
     # Fused for the bits, too: TensorFlow's own softmax has others at the end of an array than in its middle.
     share, found = (tf.nn.softmax if are_logits else tf.identity), scores[box]
     if wanted.confidence:
-        outputs["confidence"] = per_pixel(lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), found)
-    if wanted.probabilities == "uint8":
-        outputs["probabilities"] = per_pixel(lambda x: _as_byte(share(x)), found)
-    elif wanted.probabilities is not None:
-        outputs["probabilities"] = per_pixel(lambda x: tf.cast(share(x), wanted.probabilities), found)
+        with tf.control_dependencies(list(outputs.values())):  # XLA's programs not at once, see `fused`
+            outputs["confidence"] = per_pixel(lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), found)
+    with tf.control_dependencies(list(outputs.values())):
+        if wanted.probabilities == "uint8":
+            outputs["probabilities"] = per_pixel(lambda x: _as_byte(share(x)), found)
+        elif wanted.probabilities is not None:
+            outputs["probabilities"] = per_pixel(lambda x: tf.cast(share(x), wanted.probabilities), found)
     return outputs
 
 

@@ -10,6 +10,8 @@ tf = pytest.importorskip("tensorflow")
 from segmenter import fused  # noqa: E402
 from segmenter.inference import _largest, _weigh_logits  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("tensorflow")  # which sets the devices up that other tests need
+
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
