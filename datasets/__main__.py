@@ -123,7 +123,7 @@ def _coverage(args: argparse.Namespace) -> int:
     found = diagnose(recipe, dataset, build_index(dataset, args.split, recipe.tiles), batches, args.run_dir)
     print(table(found))
     if args.json:
-        write_whole(args.json, (json.dumps(found, allow_nan=False) + "\n").encode())
+        write_whole(args.json, (json.dumps(found.to_dict(), allow_nan=False) + "\n").encode())
     if args.report:
         from segmenter.report import html_report
 

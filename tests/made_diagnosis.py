@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter import report
+from segmenter.diagnosis import Diagnosis
+
 NAIC = (
     *("water", "road", "building", "airport", "railway station", "photovoltaic panels", "parking lot"),
     *("playground", "farmland", "greenhouse", "grassland", "artificial grassland", "woodland"),
@@ -72,7 +75,7 @@ def made_diagnosis(
     together = holds_NK.T.astype(int) @ holds_NK.astype(int)
     diagnosis: Data = {
         "version": 1, "dataset": "potsdam", "split": "train", "scenes": 24, "tiles": tiles, "left_out": 7,
-        "tile_px": 256, "overlap_px": 32, "min_pixels": 32, "classes": classes,
+        "tile_px": 256, "overlap_px": 32, "min_pixels": 32, "global_batch": None, "classes": classes,
         "tiles_by_classes": np.bincount(holds_NK.sum(axis=1), minlength=K + 1).tolist(),
         "together": together.tolist(),
         "maps": [_map(rng, i, K, rates, map_names) for i in range(maps)], "maps_left_out": 3,
@@ -185,3 +188,11 @@ def _run(rng: np.random.Generator, K: int, best: Sequence[int], lines: int) -> D
             {"step": 25 * i, "epoch": i // 20, "held_share": row} for i, row in enumerate(shares.tolist(), 1)
         ],
     }  # fmt: skip
+
+
+def html_report(diagnosis: dict[str, Any]) -> str:
+    return report.html_report(Diagnosis.from_dict(diagnosis))
+
+
+def headline(diagnosis: dict[str, Any]) -> str:
+    return report.headline(Diagnosis.from_dict(diagnosis))

@@ -65,4 +65,4 @@ def rare(tiles: int, held: int, *, common: int = 900) -> np.ndarray:
 def diagnosed(counts: Any, image: Path, batches: tuple[int, ...] = (16,), **options: Any) -> Data:
     config = options.pop("config", None) or recipe()
     run = options.pop("run", None)
-    return diagnose(config, *made(counts, image, **options), batches, run, progress=False)
+    return diagnose(config, *made(counts, image, **options), batches, run, progress=False).to_dict()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from made_tables import Data, classes, diagnosed, rare, recipe
 
-from segmenter.diagnosis import diagnose, table
+from segmenter.diagnosis import Diagnosis, diagnose, table
 from segmenter.errors import CheckpointError, DatasetError
 from segmenter.index import build_index
 from segmenter.sampler import plan
@@ -45,7 +45,9 @@ def test_facts_are_those_of_the_label_files(tmp_path: Path, make_geotiff: Make) 
     dataset = Dataset("made", tmp_path, tuple(scenes), classes("abcd"))
     index = build_index(dataset, "train", TilesConfig(size=32, overlap=3), progress=False)
     config = recipe(tiles={"size": 32, "overlap": 3})
-    found = diagnose(config, dataset, index, (8, 16), progress=False)
+    diagnosis = diagnose(config, dataset, index, (8, 16), progress=False)
+    found = diagnosis.to_dict()
+    assert Diagnosis.from_dict(found) == diagnosis
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert (found["version"], found["split"], found["scenes"], found["tiles"]) == (1, "train", 2, 2 * 4 * 7)
     assert (found["tile_px"], found["overlap_px"], found["min_pixels"]) == (32, 3, 32)
@@ -139,7 +141,7 @@ def test_a_refused_plan_does_not_stop_the_diagnosis(image: Path) -> None:
     assert "expected a training.global_batch of at least 3" in bad["refused"]
     assert (bad["plan"], bad["steps"], bad["shuffle"]["complete_steps"]) == (None, 0, 0.0)
     assert (good["refused"], good["plan"]["complete_steps"], good["coverage_repeats"]) == (None, 1.0, 0)
-    assert f"batch 2: {bad['refused']}" in " ".join(table(found).split())
+    assert f"batch 2: {bad['refused']}" in " ".join(table(Diagnosis.from_dict(found)).split())
 
 
 def test_strict_is_refused_as_training_would_be_and_off_is_shown_as_if_planned(image: Path) -> None:
@@ -176,7 +178,7 @@ def test_a_class_that_is_best_effort_is_promised_from_the_batch_that_is_named(im
     assert "From 104 on it is promised, with repeats." in lever(found, "batch")
     assert plan(counts, 104, recipe().sampling, 0, 0).promised == (0, 1)
     assert plan(counts, 100, recipe().sampling, 0, 0).promised == (0,)
-    assert "batch 16: not promised, best effort: b" in table(found)
+    assert "batch 16: not promised, best effort: b" in table(Diagnosis.from_dict(found))
 
 
 def test_where_nothing_forces_repeats_it_says_so(image: Path) -> None:
@@ -247,7 +249,7 @@ def test_more_classes_than_can_be_planned_for_are_forecast_all_the_same(image: P
     assert 0 < found["forecast"]["batches"][0]["error"] < 0.01
     assert "at most 62 classes" in found["plans"][0]["refused"]
     assert "no epoch is planned" in found["limit"]["why"]
-    assert " ± " in table(found)
+    assert " ± " in table(Diagnosis.from_dict(found))
 
 
 def test_no_tiles_is_refused(image: Path) -> None:
@@ -284,7 +286,7 @@ def test_a_run_is_summed_from_its_log(image: Path, tmp_path: Path) -> None:
     assert (ran["promised"], ran["best_effort"]) == ([0], [1])
     assert [one["step"] for one in ran["history"]] == [5, 10]
     assert ran["history"][1]["held_share"] == pytest.approx([1, 0.4])
-    assert "10 steps, 3 short of a promised class" in " ".join(table(found).split())
+    assert "10 steps, 3 short of a promised class" in " ".join(table(Diagnosis.from_dict(found)).split())
 
 
 def test_a_long_log_is_taken_together(image: Path, tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:
 
 def test_the_table_says_the_same_in_short(image: Path) -> None:
     found = diagnosed(table_of(), image, (16, 64), names="water,road,built-up,harbour\x1b[2J")
-    text = table(found)
+    text = table(Diagnosis.from_dict(found))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 130
     assert "\x1b" not in text
@@ -325,6 +327,6 @@ def test_the_table_says_the_same_in_short(image: Path) -> None:
 
 def test_a_share_is_a_whole_hundred_only_where_it_is(image: Path) -> None:
     """Half of the tiles lack b: 16 random tiles hold both all but always, 15 in a million do not."""
-    text = table(diagnosed(rare(4000, 2000), image, (16,)))
+    text = table(Diagnosis.from_dict(diagnosed(rare(4000, 2000), image, (16,))))
     assert ">99.99%" in text
     assert "100.00%" in text  # of a, which all tiles hold

@@ -33,7 +33,7 @@ def test_a_map_shows_where_a_class_lies(tmp_path: Path, make_geotiff: Make) -> N
     image, truth = make_geotiff("i.tif", np.ones((160, 320, 3), np.uint8)), make_geotiff("l.tif", label)
     dataset = Dataset("made", tmp_path, (Scene("west_east", image, truth, "g", "train"),), map_of)
     index = build_index(dataset, "train", TilesConfig(size=32), progress=False)
-    (one,) = diagnose(recipe(), dataset, index, (8,), progress=False)["maps"]
+    (one,) = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()["maps"]
     assert (one["name"], one["rows"], one["cols"], one["georeferenced"]) == ("west_east", 5, 10, True)
     assert one["bounds"] == [368000, 5808000 - 80, 368000 + 160, 5808000]
     a, b = one["share"]
@@ -52,7 +52,7 @@ def test_maps_are_coarse_and_without_holes(
     for overlap in (0, 28):
         config = TilesConfig(size=32, overlap=overlap)
         index = build_index(dataset, "train", config, progress=False)
-        (one,) = diagnose(recipe(), dataset, index, (8,), progress=False)["maps"]
+        (one,) = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()["maps"]
         assert one["rows"] == max(1, min(40, shape[0] // 32))
         assert one["cols"] == max(1, min(40, shape[1] // 32))
         total = np.array(one["share"], np.float64).sum(axis=0)
@@ -71,7 +71,7 @@ def test_many_adjoining_scenes_share_a_map(tmp_path: Path, make_geotiff: Make) -
         scenes.append(Scene(f"s{i}", image, label, f"s{i}", "train"))
     dataset = Dataset("made", tmp_path, tuple(scenes), classes("ab"))
     index = build_index(dataset, "train", TilesConfig(size=32), progress=False)
-    found = diagnose(recipe(), dataset, index, (8,), progress=False)
+    found = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()
     assert [(m["scenes"], m["crs"][-2:]) for m in found["maps"]] == [(27, "33"), (1, "33"), (1, "32")]
     row = found["maps"][0]
     assert (row["rows"], row["cols"], row["name"]) == (1, 40, "s0 and 26 adjoining")
@@ -89,7 +89,7 @@ def test_scenes_without_a_place_lie_side_by_side_by_group(image: Path) -> None:
     dataset, index = made(counts, image, per_scene=6, across=3)
     scenes = tuple(Scene(s.name, s.image, s.label, "all", s.split) for s in dataset.scenes)
     index = TileIndex(**{**vars(index), "scenes": scenes})
-    (one,) = diagnose(recipe(), dataset, index, (8,), progress=False)["maps"]
+    (one,) = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()["maps"]
     assert (one["name"], one["scenes"], one["georeferenced"], one["bounds"]) == ("all", 5, False, None)
     assert (one["rows"], one["cols"]) == (4, 9)  # two by three blocks
     b = one["share"][1]

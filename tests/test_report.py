@@ -17,11 +17,11 @@ import plotly.graph_objects as go
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_diagnosis import HOSTILE, NAIC, NAIC_RATES, POTSDAM, made_diagnosis
+from made_diagnosis import HOSTILE, NAIC, NAIC_RATES, POTSDAM, headline, html_report, made_diagnosis
 
 from segmenter.errors import SegmenterError
-from segmenter.report import headline, html_report
-from segmenter.report.html import escaped, label, listed, percent
+from segmenter.report.html import label, listed, percent
+from segmenter.report.page import escaped
 
 VOID = {"meta", "link", "br"}
 RATES = (0.9, 0.5, 0.3, 0.2, 0.1, 0.05, 0.4, 0.6)
@@ -378,12 +378,16 @@ def test_tables_have_the_numbers() -> None:
 # ------------------------------------------------------------------------------------------ errors
 
 
-def test_without_plotly_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(SegmenterError, match=r"pip install 'coverage-segmenter\[report\]'"):
+@pytest.mark.parametrize("package", ["plotly.offline", "jinja2"])
+def test_without_its_packages_the_report_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "segmenter.report.page")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SegmenterError, match=rf"needs the package {package}: pip install '.*\[report\]'"):
         html_report(made_diagnosis())
 
 
 def test_another_version_of_the_diagnosis_is_a_defect() -> None:
-    with pytest.raises(ValueError, match="has version 2, the report reads 1"):
+    with pytest.raises(ValueError, match="expected a diagnosis of version 1, got 2"):
         html_report(made_diagnosis(version=2))

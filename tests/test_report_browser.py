@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_diagnosis import HOSTILE, NAIC, NAIC_RATES, made_diagnosis
-
-from segmenter.report import html_report
+from made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report, made_diagnosis
 
 pytest.importorskip("selenium", reason="the package selenium is not here: pip install -e '.[test]'")
 from selenium import webdriver

@@ -1,6 +1,7 @@
 """Which classes do batches hold, now and with a plan, and what limits it: facts of a recipe's coverage."""
 
-from segmenter.diagnosis.facts import VERSION, diagnose
+from segmenter.diagnosis.data import VERSION, Diagnosis
+from segmenter.diagnosis.facts import diagnose
 from segmenter.diagnosis.text import table
 
-__all__ = ["VERSION", "diagnose", "table"]
+__all__ = ["VERSION", "Diagnosis", "diagnose", "table"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.coverage import ClassStatistics, holds, scene_pixels
+from segmenter.diagnosis.data import Lever, Limit
 from segmenter.errors import DatasetError
 from segmenter.index import TileIndex
 from segmenter.sampler import Plan, plan
@@ -73,16 +73,16 @@ def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> P
     return plan(index.counts_NK, batch, recipe.sampling, recipe.seed, 0, names=names, replicas=REPLICAS)
 
 
-def limit(recipe: Recipe, dataset: Dataset, index: TileIndex, statistics: ClassStatistics) -> dict[str, Any]:
-    """The `limit` section of a diagnosis: the class held by the fewest tiles, why, and the levers.
+def limit(recipe: Recipe, dataset: Dataset, index: TileIndex, statistics: ClassStatistics) -> Limit:
+    """The class held by the fewest tiles, why, and the levers.
 
     A class that has pixels and yet is held by no tile comes before all others.
     """
     absent = [name for name, n in zip(dataset.classes.names, statistics.pixels_K, strict=True) if n == 0]
-    nowhere = [{"lever": "label", "text": _no_pixel(absent)}] if absent else []
+    nowhere = [Lever("label", _no_pixel(absent))] if absent else []
     seen = np.flatnonzero(statistics.pixels_K > 0)
     if not len(seen):
-        return {"class": None, "why": "no tile shows a pixel of any class", "levers": nowhere}
+        return Limit(None, "no tile shows a pixel of any class", nowhere)
     rarest = min(seen, key=lambda c: (statistics.tiles_K[c], statistics.pixels_K[c]))
     case = _Case(recipe, dataset, index, statistics, int(rarest))
     texts = [
@@ -91,8 +91,8 @@ def limit(recipe: Recipe, dataset: Dataset, index: TileIndex, statistics: ClassS
         ("tile_size", _tile_size(case)),
         ("label", _label(case)),
     ]
-    levers = [{"lever": lever, "text": text} for lever, text in texts if text]
-    return {"class": case.id, "why": _why(case), "levers": levers + nowhere}
+    levers = [Lever(lever, text) for lever, text in texts if text]
+    return Limit(case.id, _why(case), levers + nowhere)
 
 
 def _no_pixel(names: list[str]) -> str:

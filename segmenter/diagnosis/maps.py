@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.diagnosis.data import SceneMap
 from segmenter.index import TileIndex
 from segmenter.parallel import in_threads
 from segmenter.raster import RasterInfo, raster_info
@@ -57,11 +58,10 @@ class _Sheet:
     bounds: tuple[float, float, float, float] | None = None
 
 
-def class_maps(index: TileIndex, *, progress: bool = True) -> tuple[list[dict[str, Any]], int]:
+def class_maps(index: TileIndex, *, progress: bool = True) -> tuple[list[SceneMap], int]:
     """Maps of the share of each class among the labelled pixels of coarse cells, and how many are left out.
 
-    Each map is a dict as in the diagnosis: `share` is (classes, rows, columns), None where no tile lies;
-    at most 24 maps of at most 40×40 cells, those of the most tiles. Left out are maps, and those scenes
+    At most 24 maps of at most 40×40 cells, those of the most tiles. Left out are maps, and those scenes
     of a large georeferenced dataset whose headers would take too long to read.
 
     Raises:
@@ -261,7 +261,7 @@ def _title(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} adjoining"
 
 
-def _drawn(sheet: _Sheet, counts_NK: NDArray[np.int64]) -> dict[str, Any]:
+def _drawn(sheet: _Sheet, counts_NK: NDArray[np.int64]) -> SceneMap:
     """The sheet as a map of the diagnosis."""
     rows = np.clip(sheet.y_n.astype(np.int64), 0, sheet.rows - 1)
     cols = np.clip(sheet.x_n.astype(np.int64), 0, sheet.cols - 1)
@@ -271,13 +271,13 @@ def _drawn(sheet: _Sheet, counts_NK: NDArray[np.int64]) -> dict[str, Any]:
     share = np.round(total / np.maximum(labelled, 1), 5)
     known: NDArray[Any] = share.astype(object)
     known[labelled[..., 0] == 0] = None
-    return {
-        "name": sheet.name,
-        "scenes": sheet.scenes,
-        "georeferenced": sheet.georeferenced,
-        "crs": sheet.crs,
-        "rows": sheet.rows,
-        "cols": sheet.cols,
-        "bounds": None if sheet.bounds is None else list(sheet.bounds),
-        "share": known.transpose(2, 0, 1).tolist(),
-    }
+    return SceneMap(
+        name=sheet.name,
+        scenes=sheet.scenes,
+        georeferenced=sheet.georeferenced,
+        crs=sheet.crs,
+        rows=sheet.rows,
+        cols=sheet.cols,
+        bounds=sheet.bounds,
+        share=known.transpose(2, 0, 1).tolist(),
+    )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.checkpoint import load_run
+from segmenter.diagnosis.data import LogPoint, RunFacts
 from segmenter.errors import CheckpointError
 
 __all__ = ["run_coverage"]
@@ -19,8 +20,8 @@ _MOST_POINTS = 400
 """Points of the history; of a longer log neighbouring lines are taken together."""
 
 
-def run_coverage(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The `run` section of a diagnosis, from a run directory.
+def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
+    """The coverage that a run directory's log tells.
 
     Promised is what every line of the log promises, best effort what any line could not.
 
@@ -33,7 +34,7 @@ def run_coverage(path: Path, names: Sequence[str]) -> dict[str, Any]:
     lines = _lines(path / "log.jsonl")
     _check_classes(path, lines, names)
     try:
-        return {"path": str(path), **_section(lines)}
+        return _section(str(path), lines)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path / 'log.jsonl'}: damaged: expected whole numbers of steps and classes in each line of "
@@ -41,22 +42,23 @@ def run_coverage(path: Path, names: Sequence[str]) -> dict[str, Any]:
         ) from None
 
 
-def _section(lines: list[dict[str, Any]]) -> dict[str, Any]:
+def _section(path: str, lines: list[dict[str, Any]]) -> RunFacts:
     steps, held_LK = _numbers(lines, "steps"), np.array([line["held_steps"] for line in lines], np.int64)
     drawn = max(1, int(_numbers(lines, "tiles_drawn").sum()))
     promised = set.intersection(*(set(line.get("promised", ())) for line in lines))
     best_effort = set.union(*(set(line.get("best_effort", ())) for line in lines))
-    return {
-        "steps": int(steps.sum()),
-        "short_steps": int(_numbers(lines, "short_steps").sum()),
-        "promised": sorted(int(c) for c in promised),
-        "best_effort": sorted(int(c) for c in best_effort),
-        "held_share": _shares(held_LK, steps),
-        "tiles_drawn": int(_numbers(lines, "tiles_drawn").sum()),
-        "redrawn": float(_numbers(lines, "tiles_redrawn").sum() / drawn),
-        "replaced": float(_numbers(lines, "tiles_replaced").sum() / drawn),
-        "history": _history(lines, held_LK, steps),
-    }
+    return RunFacts(
+        path=path,
+        steps=int(steps.sum()),
+        short_steps=int(_numbers(lines, "short_steps").sum()),
+        promised=sorted(int(c) for c in promised),
+        best_effort=sorted(int(c) for c in best_effort),
+        held_share=_shares(held_LK, steps),
+        tiles_drawn=int(_numbers(lines, "tiles_drawn").sum()),
+        redrawn=float(_numbers(lines, "tiles_redrawn").sum() / drawn),
+        replaced=float(_numbers(lines, "tiles_replaced").sum() / drawn),
+        history=_history(lines, held_LK, steps),
+    )
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
@@ -115,7 +117,7 @@ def _shares(held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]) -> list[floa
 
 def _history(
     lines: list[dict[str, Any]], held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]
-) -> list[dict[str, Any]]:
+) -> list[LogPoint]:
     """Share of the steps that held each class, line by line."""
     part = np.arange(len(lines)) * min(len(lines), _MOST_POINTS) // len(lines)
     starts = np.flatnonzero(np.diff(part, prepend=-1))
@@ -123,5 +125,5 @@ def _history(
     for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
         last = lines[stop - 1]
         share = _shares(held_LK[start:stop], steps_L[start:stop])
-        history.append({"step": int(last["step"]), "epoch": int(last.get("epoch", 0)), "held_share": share})
+        history.append(LogPoint(int(last["step"]), int(last.get("epoch", 0)), share))
     return history

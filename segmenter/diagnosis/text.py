@@ -4,116 +4,113 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+
+from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, RunFacts
 
 __all__ = ["table"]
 
 _WIDTH = 100
-Data = dict[str, Any]
 
 
-def table(diagnosis: Data) -> str:
+def table(diagnosis: Diagnosis) -> str:
     """The facts of a diagnosis as a compact text: classes, forecast, plan against shuffle, limits, run."""
     parts = [_head(diagnosis), _classes(diagnosis), _forecast(diagnosis), _plans(diagnosis)]
-    parts += [_limit(diagnosis["limit"])]
-    if diagnosis["run"] is not None:
-        parts.append(_run(diagnosis))
+    parts += [_limit(diagnosis.limit)]
+    if diagnosis.run is not None:
+        parts.append(_run(diagnosis, diagnosis.run))
     return "\n\n".join(parts)
 
 
-def _head(diagnosis: Data) -> str:
-    left_out = f", {diagnosis['left_out']} left out (min_labelled)" if diagnosis["left_out"] else ""
-    overlap = f" with {diagnosis['overlap_px']} px overlap" if diagnosis["overlap_px"] else ""
+def _head(diagnosis: Diagnosis) -> str:
+    left_out = f", {diagnosis.left_out} left out (min_labelled)" if diagnosis.left_out else ""
+    overlap = f" with {diagnosis.overlap_px} px overlap" if diagnosis.overlap_px else ""
     return _wrapped(
-        f"{_shown(diagnosis['dataset'])}, {diagnosis['split']}: {diagnosis['scenes']} scenes, "
-        f"{diagnosis['tiles']} tiles of {diagnosis['tile_px']} px{overlap}{left_out}; a tile holds a class "
-        f"from {diagnosis['min_pixels']} pixels on"
+        f"{_shown(diagnosis.dataset)}, {diagnosis.split}: {diagnosis.scenes} scenes, "
+        f"{diagnosis.tiles} tiles of {diagnosis.tile_px} px{overlap}{left_out}; a tile holds a class "
+        f"from {diagnosis.min_pixels} pixels on"
     )
 
 
-def _classes(diagnosis: Data) -> str:
-    tiles = diagnosis["tiles"]
+def _classes(diagnosis: Diagnosis) -> str:
+    tiles = diagnosis.tiles
     rows = [
         [
-            _shown(c["name"]),
-            str(c["tiles"]),
-            _percent(c["tiles"] / tiles, 2),
-            str(c["pixels"]),
-            _percent(c["share"], 3),
-            str(c["scenes"]),
+            _shown(c.name),
+            str(c.tiles),
+            _percent(c.tiles / tiles, 2),
+            str(c.pixels),
+            _percent(c.share, 3),
+            str(c.scenes),
         ]
-        for c in diagnosis["classes"]
+        for c in diagnosis.classes
     ]
     head = ["class", "held by tiles", "of all", "pixels", "of all", "scenes"]
-    counts = [(i, n) for i, n in enumerate(diagnosis["tiles_by_classes"]) if n]
+    counts = [(i, n) for i, n in enumerate(diagnosis.tiles_by_classes) if n]
     spread = ", ".join(f"{i}: {_percent(n / tiles, 1)}" for i, n in counts)
     return _grid(head, rows) + "\n" + _wrapped(f"classes in a tile: {spread}")
 
 
-def _forecast(diagnosis: Data) -> str:
-    said = diagnosis["forecast"]
-    exact = said["method"] == "exact"
+def _forecast(diagnosis: Diagnosis) -> str:
+    said = diagnosis.forecast
+    exact = said.method == "exact"
     rows = [
         [
-            str(one["batch"]),
-            _percent(one["probability"], 2) + ("" if exact else f" ± {one['error']:.2%}"),
-            f"{one['expected_classes']:.2f}",
+            str(one.batch),
+            _percent(one.probability, 2) + ("" if exact else f" ± {one.error:.2%}"),
+            f"{one.expected_classes:.2f}",
         ]
-        for one in said["batches"]
+        for one in said.batches
     ]
-    title = f"a random batch, {'exactly' if exact else 'simulated'}, of the {len(said['classes'])} classes"
-    needed = ", ".join(f"{size} tiles for {share} %" for share, size in said["needed"].items())
+    title = f"a random batch, {'exactly' if exact else 'simulated'}, of the {len(said.classes)} classes"
+    needed = ", ".join(f"{size} tiles for {share} %" for share, size in said.needed.items())
     head = ["batch", "holds all", "holds on average"]
     return f"{title}:\n{_grid(head, rows)}\nto hold all: {needed}"
 
 
-def _plans(diagnosis: Data) -> str:
-    made = [p for p in diagnosis["plans"] if not p["refused"]]
+def _plans(diagnosis: Diagnosis) -> str:
+    made = [p for p in diagnosis.plans if not p.refused]
     lines = ["an epoch of the plan, and in brackets of a shuffle:"]
     if made:
-        c = diagnosis["limit"]["class"]
+        c = diagnosis.limit.class_id
         head = ["batch", "steps", "repeats", "at least", "fillers", "steps with all", "classes a step"]
-        head += [f"on 1 of {made[0]['replicas']} devices"]
+        head += [f"on 1 of {made[0].replicas} devices"]
         head += [] if c is None else [f"longest wait for {_names(diagnosis, [c])}"]
         lines.append(_grid(head, [_plan_row(p, c) for p in made]))
-    for one in diagnosis["plans"]:
-        if one["refused"]:
-            lines.append(_wrapped(f"batch {one['batch']}: {_shown(one['refused'])}"))
-        elif one["best_effort"]:
-            names = _names(diagnosis, one["best_effort"])
-            lines.append(_wrapped(f"batch {one['batch']}: not promised, best effort: {names}"))
+    for one in diagnosis.plans:
+        if one.refused:
+            lines.append(_wrapped(f"batch {one.batch}: {_shown(one.refused)}"))
+        elif one.best_effort:
+            names = _names(diagnosis, one.best_effort)
+            lines.append(_wrapped(f"batch {one.batch}: not promised, best effort: {names}"))
     return "\n".join(lines)
 
 
-def _plan_row(one: Data, limiting: int | None) -> list[str]:
-    plan, shuffle = one["plan"], one["shuffle"]
-    row = [str(one[key]) for key in ("batch", "steps", "coverage_repeats", "repeats_bound", "fillers")]
-    row.append(f"{_percent(plan['complete_steps'], 1)} ({_percent(shuffle['complete_steps'], 1)})")
-    for key in ("classes_per_step", "classes_per_replica"):
-        row.append(f"{plan[key]:.2f} ({shuffle[key]:.2f})")
+def _plan_row(one: PlanFacts, limiting: int | None) -> list[str]:
+    plan, shuffle = one.planned, one.shuffle
+    row = [str(n) for n in (one.batch, one.steps, one.coverage_repeats, one.repeats_bound, one.fillers)]
+    row.append(f"{_percent(plan.complete_steps, 1)} ({_percent(shuffle.complete_steps, 1)})")
+    row.append(f"{plan.classes_per_step:.2f} ({shuffle.classes_per_step:.2f})")
+    row.append(f"{plan.classes_per_replica:.2f} ({shuffle.classes_per_replica:.2f})")
     if limiting is not None:
-        waits = [side["longest_gap"][limiting] for side in (plan, shuffle)]
+        waits = [side.longest_gap[limiting] for side in (plan, shuffle)]
         row.append("{} ({}) steps".format(*("never seen" if wait is None else wait for wait in waits)))
     return row
 
 
-def _limit(limit: Data) -> str:
-    levers = [_wrapped(f"- {_shown(lever['text'])}", indent="  ") for lever in limit["levers"]]
-    return "\n".join([_wrapped(_shown(f"what limits: {limit['why']}")), *levers])
+def _limit(limit: Limit) -> str:
+    levers = [_wrapped(f"- {_shown(lever.text)}", indent="  ") for lever in limit.levers]
+    return "\n".join([_wrapped(_shown(f"what limits: {limit.why}")), *levers])
 
 
-def _run(diagnosis: Data) -> str:
-    run = diagnosis["run"]
+def _run(diagnosis: Diagnosis, run: RunFacts) -> str:
     text = (
-        f"run {_shown(run['path'])}: {run['steps']} steps, {run['short_steps']} short of a promised class; "
-        f"of {run['tiles_drawn']} tiles {run['redrawn']:.2%} drawn again, {run['replaced']:.2%} replaced"
+        f"run {_shown(run.path)}: {run.steps} steps, {run.short_steps} short of a promised class; "
+        f"of {run.tiles_drawn} tiles {run.redrawn:.2%} drawn again, {run.replaced:.2%} replaced"
     )
     rows = []
-    for c in diagnosis["classes"]:
-        promise = (
-            "yes" if c["id"] in run["promised"] else "best effort" if c["id"] in run["best_effort"] else "-"
-        )
-        rows.append([_shown(c["name"]), promise, _percent(run["held_share"][c["id"]], 2)])
+    for c in diagnosis.classes:
+        promise = "yes" if c.id in run.promised else "best effort" if c.id in run.best_effort else "-"
+        rows.append([_shown(c.name), promise, _percent(run.held_share[c.id], 2)])
     return _wrapped(text) + "\n" + _grid(["class", "promised", "in steps"], rows)
 
 
@@ -146,8 +143,8 @@ def _wrapped(text: str, indent: str = "") -> str:
     )
 
 
-def _names(diagnosis: Data, ids: Sequence[int]) -> str:
-    return ", ".join(_shown(diagnosis["classes"][c]["name"]) for c in ids)
+def _names(diagnosis: Diagnosis, ids: Sequence[int]) -> str:
+    return ", ".join(_shown(diagnosis.classes[c].name) for c in ids)
 
 
 def _shown(text: str) -> str:

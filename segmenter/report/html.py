@@ -1,25 +1,18 @@
-"""Parts of the report's page: escaped text, numbers as people write them, tables, figures, the page itself.
+"""Parts of the report's page: numbers as people write them, tables, charts, and the page rendered from them.
 
-Whatever a user named (classes, files, datasets) reaches the page through `escaped` or, inside a chart,
-through `label`. The page allows only its own scripts, by their hashes, so that markup which came through all
-the same could neither run nor load anything.
+Names of classes, files and datasets reach the page through `escaped`, which the template applies to all that
+it prints, or, inside a chart, through `label`. The page allows only its own scripts, by their
+hashes, so that markup which came through all the same could neither run nor load anything.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
-
-from segmenter.errors import SegmenterError
 
 NO_COLOUR = "#9a9a9a"
 _LONGEST_LABEL = 22
@@ -30,10 +23,36 @@ _REVERSING = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 Figure = dict[str, Any]
 
 
-class Html(str):
-    """Text that is markup already; everything else is escaped."""
+@dataclass(frozen=True)
+class Named:
+    """A cell with a class's name beside a small square of its colour, as "#rrggbb"."""
 
-    __slots__ = ()
+    name: str
+    colour: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names the rows."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | Named]]
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of text; `kind` is its style: "lead" or "notice"."""
+
+    text: str
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Points:
+    """A list of texts, each after a word that names it."""
+
+    items: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -56,11 +75,50 @@ class Chart:
     title: str
     note: str
     figures: Mapping[str, Figure]
-    table: Html
+    table: Table
     titles: Mapping[str, str] | None = None
     chosen: str = ""
     choice: str = ""
     width: int = 0
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts; two stand side by side where there is room."""
+
+    charts: Sequence[Chart]
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Small maps of where a class lies, drawn by the page's script.
+
+    Attributes:
+        maps: name and description of each.
+        choices: what to draw; the one at `chosen` is drawn first.
+        legend: the classes.
+        few: whether each may be large.
+    """
+
+    maps: Sequence[tuple[str, str]]
+    choices: Sequence[str]
+    chosen: int
+    legend: Sequence[Named]
+    few: bool
+    note: str
+    table: Table
+
+
+Block = Paragraph | Table | Points | Charts | Maps
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: its id, its heading, what stands below it; nothing: the part is left out."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
 
 
 def plain(text: str) -> str:
@@ -69,11 +127,6 @@ def plain(text: str) -> str:
     return "".join(
         "\ufffd" if unicodedata.category(c) in _INVISIBLE or ord(c) in _REVERSING else c for c in line
     )
-
-
-def escaped(text: str) -> Html:
-    """Text for HTML, also within quotes; `Html` stays as it is."""
-    return text if isinstance(text, Html) else Html(html.escape(plain(text)))
 
 
 def label(text: str, longest: int = 0) -> str:
@@ -143,72 +196,6 @@ def colour(text: str) -> str:
     return text if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else NO_COLOUR
 
 
-def swatch(hex_colour: str) -> Html:
-    """A small square of a class's colour; it always stands beside the name."""
-    return Html(f'<span class="swatch" style="background:{colour(hex_colour)}"></span>')
-
-
-def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """A table whose first column names the rows."""
-    head = "".join(f'<th scope="col">{escaped(cell)}</th>' for cell in header)
-    body = "".join(
-        f'<tr><th scope="row">{escaped(first)}</th>'
-        + "".join(f"<td>{escaped(cell)}</td>" for cell in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
-    return Html(
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(caption)}"><table>'
-        f"<caption>{escaped(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def paragraph(text: str, kind: str = "") -> Html:
-    """A paragraph of text."""
-    attribute = f' class="{kind}"' if kind else ""
-    return Html(f"<p{attribute}>{escaped(text)}</p>")
-
-
-def options(texts: Sequence[str], chosen: int) -> Html:
-    """The choices of a drop-down list; their values are their positions."""
-    marks = (" selected" if i == chosen else "" for i in range(len(texts)))
-    return Html(
-        "".join(
-            f'<option value="{i}"{mark}>{escaped(text)}</option>'
-            for i, (text, mark) in enumerate(zip(texts, marks, strict=True))
-        )
-    )
-
-
-def figure(chart: Chart) -> Html:
-    """A chart's heading, its choice where there is one, its place, how to read it, and its table."""
-    width = f' style="min-width:{chart.width}px"' if chart.width else ""
-    chooser = Html("")
-    if len(chart.figures) > 1:
-        texts = list(chart.figures)
-        chooser = Html(
-            f'<p class="choice"><label for="{chart.name}-choice">{escaped(chart.choice)}</label> '
-            f'<select id="{chart.name}-choice" autocomplete="off" data-chart="{chart.name}">'
-            f"{options(texts, texts.index(chart.chosen))}</select></p>"
-        )
-    return Html(
-        f'<figure><h3 id="{chart.name}-title">{escaped(chart.title)}</h3>{chooser}'
-        f'<div class="scroll chart-scroll" tabindex="0" role="group" aria-labelledby="{chart.name}-title">'
-        f'<div class="chart" id="{chart.name}" role="img" aria-labelledby="{chart.name}-title" '
-        f'aria-describedby="{chart.name}-note"{width}></div></div>'
-        f'<figcaption id="{chart.name}-note">{escaped(chart.note)}</figcaption>'
-        f"<details><summary>The numbers as a table</summary>{chart.table}</details></figure>"
-    )
-
-
-def section(name: str, title: str, *parts: Html) -> Html:
-    """A part of the page with its heading."""
-    return Html(
-        f'<section id="{name}" aria-labelledby="{name}-heading"><h2 id="{name}-heading">{escaped(title)}</h2>'
-        f"{''.join(parts)}</section>"
-    )
-
-
 def drawn(charts: Iterable[Chart]) -> dict[str, Any]:
     """What the page's script needs of the charts."""
     return {
@@ -219,45 +206,3 @@ def drawn(charts: Iterable[Chart]) -> dict[str, Any]:
         }
         for chart in charts
     }
-
-
-def page(title: str, body: Html, data: Mapping[str, Any]) -> str:
-    """The whole page. `data` is what its script draws; the scripts are the page's own and the only ones."""
-    own = resources.files("segmenter.report")
-    script = (own / "page.js").read_text(encoding="utf-8")
-    style = (own / "page.css").read_text(encoding="utf-8")
-    scripts = [_plotly_js(), script]
-    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
-    # "<" cannot end the script element when it is written as JSON's own escape.
-    content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-            f"img-src data: blob:; style-src 'unsafe-inline'; script-src {hashes}\">",
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<link rel="icon" href="data:,">',
-            f"<title>{escaped(title)}</title>",
-            f"<style>{style}</style>",
-            f"</head><body>{body}",
-            f'<script type="application/json" id="data">{content}</script>',
-            *(f"<script>{text}</script>" for text in scripts),
-            "</body></html>\n",
-        ]
-    )
-
-
-def _plotly_js() -> str:
-    """Plotly's JavaScript, out of its Python package: the page needs no network."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise SegmenterError(
-            "the HTML report needs the package plotly: pip install 'coverage-segmenter[report]'"
-        ) from None
-    return str(get_plotlyjs())
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

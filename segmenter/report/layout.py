@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from segmenter.diagnosis.data import Diagnosis
 from segmenter.report.html import label, short
 
 PLAN, SHUFFLE, BAR, GREY = "#0072b2", "#d55e00", "#4a6fa5", "#52606d"
@@ -25,15 +26,15 @@ COLOUR_BAR = {"ticksuffix": " %", "thickness": 12, "len": 1.0, "outlinewidth": 0
 Data = dict[str, Any]
 
 
-def order(diagnosis: Data) -> list[int]:
+def order(diagnosis: Diagnosis) -> list[int]:
     """The classes that occur, rarest first: the order of all charts."""
-    classes = diagnosis["classes"]
-    return sorted((c["id"] for c in classes if c["tiles"]), key=lambda c: (classes[c]["tiles"], c))
+    classes = diagnosis.classes
+    return sorted((c.id for c in classes if c.tiles), key=lambda c: (classes[c].tiles, c))
 
 
-def names(diagnosis: Data) -> list[str]:
+def names(diagnosis: Diagnosis) -> list[str]:
     """Names of all the classes, by id."""
-    return [c["name"] for c in diagnosis["classes"]]
+    return [c.name for c in diagnosis.classes]
 
 
 def axis(title: str, **more: Any) -> Data:

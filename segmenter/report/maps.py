@@ -5,86 +5,69 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from segmenter.diagnosis.data import Diagnosis, SceneMap
 from segmenter.report.html import (
-    Html,
+    Maps,
+    Named,
+    Paragraph,
+    Section,
+    Table,
     colour,
     counted,
-    escaped,
     label,
-    options,
-    paragraph,
     percent,
     plain,
-    swatch,
-    table,
 )
-from segmenter.report.layout import Data, names, order
+from segmenter.report.layout import names, order
 
 _FEW_MAPS = 4  # up to so many are drawn large
 
 
-def map_section(diagnosis: Data) -> tuple[str, str, Html]:
+def map_section(diagnosis: Diagnosis) -> Section:
     """A small map for each scene or group, for a class to choose; the rarest first."""
-    title, maps = "Where does a class lie?", diagnosis["maps"]
-    if not maps or not order(diagnosis):
-        return "maps", title, paragraph("There is no scene to draw a map of." if not maps else "")
-    left = diagnosis["maps_left_out"]
+    title, maps = "Where does a class lie?", diagnosis.maps
+    if not maps:
+        return Section("maps", title, [Paragraph("There is no scene to draw a map of.")])
+    if not order(diagnosis):
+        return Section("maps", title, [Paragraph("")])
+    left = diagnosis.maps_left_out
     note = "Each cell is a part of a scene; north is up where the scene has a place on the ground. "
     note += f"{counted(left, 'more map is', 'more maps are')} not shown." if left else ""
-    choices = ["All classes: the largest of each cell", *names(diagnosis)]
-    few = " few" if len(maps) <= _FEW_MAPS else ""
-    places = "".join(
-        f'<div class="map"><p><strong>{escaped(m["name"])}</strong><br>{escaped(_map_text(m))}</p>'
-        f'<div class="chart" id="map-{i}" role="img" aria-label="{escaped("Map of " + m["name"])}" '
-        'aria-describedby="map-title"></div></div>'
-        for i, m in enumerate(maps)
+    block = Maps(
+        maps=[(one.name, _map_text(one)) for one in maps],
+        choices=["All classes: the largest of each cell", *names(diagnosis)],
+        chosen=order(diagnosis)[0] + 1,
+        legend=[Named(c.name, c.colour) for c in diagnosis.classes],
+        few=len(maps) <= _FEW_MAPS,
+        note=note,
+        table=_map_table(diagnosis),
     )
-    return "maps", title, Html(
-        '<figure><h3 id="map-title" aria-live="polite">Maps</h3>'
-        '<p class="choice"><label for="map-choice">Class</label> '
-        f'<select id="map-choice" autocomplete="off">{options(choices, order(diagnosis)[0] + 1)}</select></p>'
-        f'{_map_legends(diagnosis)}<div class="maps{few}">{places}</div>'
-        f"<figcaption>{escaped(note)}</figcaption>"
-        f"<details><summary>The numbers as a table</summary>{_map_table(diagnosis)}</details></figure>"
-    )  # fmt: skip
+    return Section("maps", title, [block])
 
 
-def _map_text(one: Data) -> str:
-    text = counted(one["scenes"], "scene")
-    return (
-        f"{text}, {one['crs']}" if one["georeferenced"] and one["crs"] else f"{text}, no place on the ground"
-    )
+def _map_text(one: SceneMap) -> str:
+    text = counted(one.scenes, "scene")
+    return f"{text}, {one.crs}" if one.georeferenced and one.crs else f"{text}, no place on the ground"
 
 
-def _map_legends(diagnosis: Data) -> Html:
-    """One for the share of a class, one for the largest class of each cell; the page's script shows one."""
-    grey = f"{swatch('#d4d4d4')}no labels"
-    every = "".join(f"<span>{swatch(c['colour'])}{escaped(c['name'])}</span>" for c in diagnosis["classes"])
-    return Html(
-        f'<p class="legend" id="map-legend-one"><span>{swatch("#ffffff")}none of it</span><span>a trace'
-        f'<span class="ramp"></span><span id="map-most"></span></span><span>{grey}</span></p>'
-        f'<p class="legend" id="map-legend-all" hidden>{every}<span>{grey}</span></p>'
-    )
-
-
-def _cells(one: Data, c: int) -> list[float]:
+def _cells(one: SceneMap, c: int) -> list[float]:
     """Shares of class c in the cells that have data."""
-    return [share for row in one["share"][c] for share in row if share is not None]
+    return [share for row in one.share[c] for share in row if share is not None]
 
 
-def _map_table(diagnosis: Data) -> Html:
+def _map_table(diagnosis: Diagnosis) -> Table:
     """Of each map, the share of its cells that show any of the class."""
     rows = []
-    for one in diagnosis["maps"]:
-        cells = [_cells(one, c["id"]) for c in diagnosis["classes"]]
+    for one in diagnosis.maps:
+        cells = [_cells(one, c.id) for c in diagnosis.classes]
         shares = [sum(s > 0 for s in of_class) / len(of_class) if of_class else None for of_class in cells]
-        rows.append([one["name"], *map(percent, shares)])
-    return table("Cells that show any of the class", ["Map", *names(diagnosis)], rows)
+        rows.append([one.name, *map(percent, shares)])
+    return Table("Cells that show any of the class", ["Map", *names(diagnosis)], rows)
 
 
-def map_data(diagnosis: Data) -> dict[str, Any] | None:
+def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """What the page's script draws the maps from; shares in percent, to two digits."""
-    maps, ids = diagnosis["maps"], range(len(diagnosis["classes"]))
+    maps, ids = diagnosis.maps, range(len(diagnosis.classes))
     if not maps or not order(diagnosis):
         return None
     most = [max((s for m in maps for s in _cells(m, c)), default=0.0) for c in ids]
@@ -95,26 +78,26 @@ def map_data(diagnosis: Data) -> dict[str, Any] | None:
     return {
         "maps": [
             {
-                "rows": m["rows"],
-                "cols": m["cols"],
+                "rows": m.rows,
+                "cols": m.cols,
                 "aspect": _aspect(m),
-                "share": [_rounded(m["share"][c]) for c in ids],
+                "share": [_rounded(m.share[c]) for c in ids],
             }
             for m in maps
         ],
         "names": [label(name) for name in names(diagnosis)],
-        "colours": [colour(c["colour"]) for c in diagnosis["classes"]],
+        "colours": [colour(c.colour) for c in diagnosis.classes],
         "most": [_two_digits(share) for share in most],
         "mostText": [f"up to {percent(share)} of a cell" for share in most],
         "titles": titles,
     }
 
 
-def _aspect(one: Data) -> float:
+def _aspect(one: SceneMap) -> float:
     """Height over width of a map, within what fits a page."""
-    height, width = one["rows"], one["cols"]
-    if one["bounds"]:
-        left, bottom, right, top = one["bounds"]
+    height, width = float(one.rows), float(one.cols)
+    if one.bounds:
+        left, bottom, right, top = one.bounds
         height, width = abs(top - bottom), abs(right - left)
     return float(min(1.6, max(0.3, height / width if width else 1.0)))
 
