@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.optimizers import schedules as keras_schedules
 
 from segmenter.schema import TrainingConfig
 
@@ -22,7 +23,7 @@ class Shape:
         warmup: steps in which it rises from 0 to 1, linearly: (step + 1) / warmup.
         steps: of the whole training, warm-up included.
         decay_rate, decay_steps, staircase: of `exponential`.
-        boundaries, values: of `piecewise`.
+        boundaries, values: of `piecewise`; boundaries count from the first step.
     """
 
     kind: str
@@ -38,51 +39,36 @@ class Shape:
         """Share of the peak in the optimiser's step number `step`, from 0; float32, exact to 2^24."""
         now = tf.cast(step, tf.float32)
         rising = (now + 1) / max(self.warmup, 1)
-        return tf.where(now < self.warmup, rising, SHAPES[self.kind](self, now))
+        return tf.where(
+            now < self.warmup, rising, SHAPES[self.kind](self)(tf.maximum(now - self.warmup, 0.0))
+        )
 
-    def progress(self, now: Any) -> Any:
-        """From 0 at the end of the warm-up to 1 after the last step."""
-        return tf.clip_by_value((now - self.warmup) / max(self.steps - self.warmup, 1), 0.0, 1.0)
-
-
-def poly(shape: Shape, now: Any) -> Any:
-    """(1 − t)^0.9 (Chen et al., arXiv:1606.00915)."""
-    return (1 - shape.progress(now)) ** 0.9
+    @property
+    def decay(self) -> int:
+        """Steps from the end of the warm-up to the end."""
+        return max(self.steps - self.warmup, 1)
 
 
-def cosine(shape: Shape, now: Any) -> Any:
-    """½ (1 + cos πt) (Loshchilov & Hutter, arXiv:1608.03983, without restarts)."""
-    return 0.5 * (1 + tf.cos(math.pi * shape.progress(now)))
-
-
-def constant(shape: Shape, now: Any) -> Any:
-    """1."""
-    return tf.ones_like(now)
-
-
-def exponential(shape: Shape, now: Any) -> Any:
-    """decay_rate^(s / decay_steps), s the steps since the warm-up; with a staircase, of whole decay_steps."""
-    periods = tf.maximum(now - shape.warmup, 0.0) / shape.decay_steps
-    return shape.decay_rate ** (tf.floor(periods) if shape.staircase else periods)
-
-
-def piecewise(shape: Shape, now: Any) -> Any:
-    """values[i] in the steps above boundaries[i − 1] and up to boundaries[i], counted from the first step."""
-    passed = [tf.cast(now > boundary, tf.int32) for boundary in shape.boundaries]
-    return tf.gather(tf.constant(shape.values, tf.float32), sum(passed, tf.zeros_like(now, tf.int32)))
-
-
-SHAPES: dict[str, Callable[[Shape, Any], Any]] = {
-    "poly": poly,
-    "cosine": cosine,
-    "constant": constant,
-    "exponential": exponential,
-    "piecewise": piecewise,
+SHAPES: dict[str, Callable[[Shape], Callable[[Any], Any]]] = {
+    # (1 − t)^0.9 (Chen et al., arXiv:1606.00915)
+    "poly": lambda shape: keras_schedules.PolynomialDecay(1.0, shape.decay, 0.0, power=0.9),
+    # ½ (1 + cos πt) (Loshchilov & Hutter, arXiv:1608.03983, without restarts)
+    "cosine": lambda shape: keras_schedules.CosineDecay(1.0, shape.decay),
+    "constant": lambda shape: tf.ones_like,
+    # decay_rate^(s / decay_steps); with a staircase, of whole decay_steps
+    "exponential": lambda shape: keras_schedules.ExponentialDecay(
+        1.0, shape.decay_steps, shape.decay_rate, shape.staircase
+    ),
+    # values[i] in the steps above boundaries[i − 1] and up to boundaries[i]
+    "piecewise": lambda shape: keras_schedules.PiecewiseConstantDecay(
+        [float(boundary - shape.warmup) for boundary in shape.boundaries], list(shape.values)
+    ),
 }
+"""By name, the share of the peak as a function of the steps since the warm-up: Keras' own schedules."""
 
 
 @keras.saving.register_keras_serializable("segmenter")
-class WarmupThen(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupThen(keras_schedules.LearningRateSchedule):
     """A linear warm-up to the peak, then one of `SHAPES`; `options` are the further fields of `Shape`."""
 
     def __init__(self, kind: str, peak: float, warmup: int, steps: int, **options: Any) -> None:
