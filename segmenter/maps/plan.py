@@ -13,7 +13,7 @@ from segmenter.files import real
 from segmenter.maps.files import MapStyle
 from segmenter.maps.inputs import Inputs, label_for
 from segmenter.maps.jobs import MapJob, Request
-from segmenter.raster import RasterInfo, raster_info
+from segmenter.pairs import check_label
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
@@ -55,7 +55,7 @@ def _plan(image: Path, name: str, request: Request, style: MapStyle, labels: str
         return None
     label = None if labels is None else label_for(image, labels)
     if label is not None:
-        _label_fits(label, info)
+        check_label(label, info)
     style.check(info, part)
     job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
     if max(len(os.fsencode(path.name)) for path in job.files) > _LONGEST_NAME - _ROOM:
@@ -63,12 +63,6 @@ def _plan(image: Path, name: str, request: Request, style: MapStyle, labels: str
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
         )
     return job
-
-
-def _label_fits(label: Path, info: RasterInfo) -> None:
-    size = raster_info(label).size
-    if size != info.size:
-        raise DatasetError(f"{label}: expected a label of {info.size} pixels as {info.path}, got {size}")
 
 
 def check_outputs(
