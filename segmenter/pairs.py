@@ -41,15 +41,13 @@ def misfits(image: RasterInfo, label: RasterInfo) -> list[tuple[str, str]]:
     georeferencing (masks are often PNG) lies on its image by definition; control points are not compared.
     """
     if image.size != label.size:
-        text = (
-            f"{label.path}: expected {image.size} pixels as its image {image.path.name} has, got {label.size}"
-        )
+        text = f"{label.path}: expected {image.size} pixels as its image {image.path} has, got {label.size}"
         return [("size", text)]
     if image.crs is not None and label.crs is not None and image.crs != label.crs:
         return [("georeferencing", f"{label.path}: {_other_crs(image, label)}")]
     shift = _shift(image, label)
     if not shift <= _LARGEST_SHIFT:  # NaN fits nothing
-        where = f"{label.path}: lies up to {shift:,.1f} pixels from its image {image.path.name}"
+        where = f"{label.path}: lies up to {shift:,.1f} pixels from its image {image.path}"
         return [
             ("georeferencing", f"{where}{_on_the_ground(image, shift)}, at most {_LARGEST_SHIFT} expected")
         ]
@@ -65,7 +63,7 @@ def _other_crs(image: RasterInfo, label: RasterInfo) -> str:
     ours, theirs = crs_title(image.crs), crs_title(label.crs)
     got = theirs if theirs != ours else "another of that name"
     apart = metres_apart(image, label)
-    far = "" if apart is None else f"; its centre lies {length(apart)} from that of {image.path.name}"
+    far = "" if apart is None else f"; its centre lies {length(apart)} from that of {image.path}"
     return f"expected its image's CRS {ours}, got {got}{far}"
 
 

@@ -49,4 +49,6 @@ def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
 
 def length(metres: float) -> str:
     """A distance for people: `0.4 m`, `20 m`, `2.0 km`."""
-    return f"{metres / 1000:,.1f} km" if metres >= 1000 else f"{metres:.2g} m"
+    if metres >= 1000:
+        return f"{metres / 1000:,.1f} km"
+    return f"{metres:.0f} m" if metres >= 10 else f"{metres:.2g} m"
