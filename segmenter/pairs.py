@@ -81,7 +81,7 @@ def _shift(image: RasterInfo, label: RasterInfo) -> float:
         return 0.0
     height, width = image.size.height, image.size.width
     corners = [(0, 0), (width, 0), (0, height), (width, height)]
-    to_image, to_label = (np.array(info.transform[:6]).reshape(2, 3) for info in (image, label))
+    to_image, to_label = (np.array(each[:6]).reshape(2, 3) for each in (image.transform, label.transform))
     moved = np.array([(*corner, 1) for corner in corners]) @ (to_label - to_image).T
     if not moved.any():
         return 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     Raises:
         DatasetError: arguments that exclude each other.
     """
-    args = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "--" in given:  # it gets lost where options and inputs may be mixed
+        end = given.index("--")
+        given[end:] = [f"./{path}" if path.startswith("-") else path for path in given[end + 1 :]]
+    # Plain parse_args would take `RUN --output DIR INPUT` for a call without INPUT, since there may be none.
+    args = _parser().parse_intermixed_args(given)
     _check_source(args)
     return args
 
