@@ -132,31 +132,30 @@ def test_the_protocol_is_that_of_the_validation_in_training(
     assert found.differences(validation_protocol(load_dataset(recipe))) == []
 
 
-def test_the_labels_of_another_recipe_mean_what_it_says(
-    tmp_path: Path, tiles: Tiles, call: Callable[..., int], make_png: Make, capsys: Any
+def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
+    tmp_path: Path, tiles: Tiles, call: Callable[..., int], make_geotiff: Make, make_png: Make, capsys: Any
 ) -> None:
-    """The same classes in another order and with other codes; images with the bands reversed."""
+    """The same classes in another order and with other codes; images with a band more before the others."""
     import yaml
 
     for name, truth in tiles.truth.items():
-        tile, part = name.split("_")
-        make_png(
-            f"data/tile_{tile}/other/{part}.png", np.where(truth == 0, 250, 100 - truth).astype(np.uint8)
-        )
+        folder, part = f"data/tile_{name[0]}", name[2:]
+        with rasterio.open(tmp_path / folder / "images" / f"{part}.tif") as file:
+            bands = file.read().transpose(1, 2, 0)
+        make_geotiff(f"{folder}/wide/{part}.tif", np.concatenate([255 - bands[..., :1], bands], 2), crs=None)
+        codes = np.where(truth == 0, 250, 100 - truth).astype(np.uint8)
+        make_png(f"{folder}/other/{part}.png", codes)
+    files = {"images": "tile_{tile}/wide/{part}.tif", "labels": "tile_{tile}/other/{part}.png"}
     classes = [{"name": n, "code": 250 if n == "a" else 100 - "abcdefg".index(n)} for n in "gfedcba"]
-    other = tiles.recipe(labels="tile_{tile}/other/{part}.png", classes=classes, bands=[3, 2, 1])
+    other = tiles.recipe(**files, classes=classes, bands=[2, 3, 4])
     data = {"name": "other", "dataset": other.dataset.model_dump(mode="json")}
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(data))
     arguments = ("--split", "test", "--pictures", "--recipe", "other.yaml")
-    assert call(*arguments, recipe=tiles.recipe()) == 0
-    truth = np.concatenate([tiles.truth[s] for s in ("3_p", "3_q")])
-    maps = [entry["map"] for entry in scores_of(tmp_path)["per_scene"].values()]
-    guess = []
-    for name in maps:
-        with rasterio.open(tmp_path / "maps" / name) as file:
-            guess.append(file.read(1))
-    assert scores_of(tmp_path)["miou"] == pytest.approx(iou(truth, np.concatenate(guess)), rel=1e-12)
-    assert call(*arguments, recipe=tiles.recipe()) == 0
+    assert call(*arguments, recipe=tiles.recipe(), bands=(1, 2, 3)) == 0
+    truth, guess = (np.concatenate([a[s] for s in ("3_p", "3_q")]) for a in (tiles.truth, tiles.guess))
+    assert scores_of(tmp_path)["miou"] == pytest.approx(iou(truth, guess), rel=1e-12)
+    capsys.readouterr()
+    assert call(*arguments, recipe=tiles.recipe(), bands=(1, 2, 3)) == 0
     assert "2 of 2 maps are finished" in capsys.readouterr().out
     data["dataset"]["classes"] = data["dataset"]["classes"][:6]
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(data))
