@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from segmenter.maps.journal import Journal
     from segmenter.maps.ledger import Ledger
     from segmenter.maps.scoring import Outcome, Scoring
+    from segmenter.maps.truth import Images, Truth
     from segmenter.predictor import Tiling
 
 
@@ -64,23 +65,24 @@ def _predict(args: argparse.Namespace) -> int:
     # TensorFlow, rasterio and matplotlib are imported once they are needed: --help answers at once.
     from segmenter.checkpoint import load_run
     from segmenter.maps.compute_options import settled_tiling
-    from segmenter.maps.inputs import check_pattern, find_inputs
     from segmenter.maps.journal import Journal
     from segmenter.maps.plan import check_outputs
     from segmenter.maps.scoring import score_kept, write_scores
+    from segmenter.maps.truth import check_shared
 
     # ------------------------------------------------------------------ what to predict, with what
     run = load_run(args.run)
-    inputs = find_inputs(args.inputs, args.output, remote=args.remote)
-    if args.labels is not None:
-        check_pattern(args.labels, len(inputs.files))
-    scoring = _scoring(args, run)
+    images = _images(args, run)
+    inputs, args.bands = images.inputs, args.bands or images.bands
+    scoring = _scoring(args, run, images.truth)
     style = _style(args, run)
-    jobs, failures = _plan(args, run, inputs, style)
+    jobs, failures = _plan(args, run, images, style)
+    if images.truth is not None:
+        check_shared(images.truth, jobs)
     if args.mosaic and jobs:
         _join(inputs, jobs, failures)
-    scores = _SCORE_FILES if args.labels is not None else ()
-    check_outputs(jobs, inputs, args.output, scores, pictures=args.pictures)
+    scores = _SCORE_FILES if scoring is not None else ()
+    check_outputs(jobs, inputs, args.output, scores, pictures=args.pictures, layout=images.layout)
     _warn_of_differences(run, jobs)
     if not jobs or (failures and args.fail_fast):
         return _report(failures)
@@ -96,8 +98,8 @@ def _predict(args: argparse.Namespace) -> int:
     score_kept(outcome, style)
     failures += [_not_scored(error) for _, error in outcome.unscored]
     try:
-        if outcome.scored and scoring is not None:
-            print(write_scores(outcome, scoring, args.output, run.recipe.name).table())
+        if outcome.each and scoring is not None:
+            print(write_scores(outcome, scoring, args.output, run.recipe.name))
     except SegmenterError as error:  # the maps are there all the same
         failures.append(error)
     if args.pictures:
@@ -131,17 +133,38 @@ def _without_rasterio(unraisable: Any, uncaught: Any) -> tuple[Any, Any]:
     return print_unraisable, print_uncaught
 
 
-def _scoring(args: argparse.Namespace, run: Run) -> Scoring | None:
+def _images(args: argparse.Namespace, run: Run) -> Images:
+    """The inputs, or the scenes of a recipe's split, with the labels that they are scored with."""
+    from datasets import layout_of, load_dataset
+    from segmenter.config import load_recipe
+    from segmenter.maps.inputs import find_inputs, output_names
+    from segmenter.maps.truth import Images, check_split, images_of_split, labels_by_pattern
+
+    if args.split is None:
+        inputs = find_inputs(args.inputs, args.output, remote=args.remote)
+        truth = None
+        if args.labels is not None:
+            truth = labels_by_pattern(args.labels, layout_of(run.recipe), inputs, run, args.split_name)
+        return Images(inputs, output_names(inputs.files), truth)
+    check_split(args.split)
+    recipe = run.recipe if args.recipe is None else load_recipe(args.recipe)
+    dataset = load_dataset(recipe)
+    left_out = ((reason, file) for file, reason in dataset.unused)
+    for note in (*_grouped(left_out), *dataset.notes):
+        print(note)
+    where = args.recipe or args.run / "recipe.yaml"
+    return images_of_split(dataset, layout_of(recipe), args.split, run, where)
+
+
+def _scoring(args: argparse.Namespace, run: Run, truth: Truth | None) -> Scoring | None:
     """How the maps are scored; what does not fit is refused before hours are spent."""
-    if args.labels is None:
+    if truth is None:
         if args.protocol or args.label_kind:
-            raise DatasetError("--protocol and --label-kind say how to score: they need --labels")
+            raise DatasetError("--protocol and --label-kind say how to score: they need --labels or --split")
         return None
     from segmenter.maps.scoring import Scoring
 
-    return Scoring(
-        run.classes, args.label_kind or run.labels, args.split_name, args.protocol, args.symmetries
-    )
+    return Scoring(run.classes, args.label_kind or truth.kind, truth.split, args.protocol, args.symmetries)
 
 
 def _style(args: argparse.Namespace, run: Run) -> MapStyle:
@@ -164,12 +187,11 @@ def _style(args: argparse.Namespace, run: Run) -> MapStyle:
 
 
 def _plan(
-    args: argparse.Namespace, run: Run, inputs: Inputs, style: MapStyle
+    args: argparse.Namespace, run: Run, images: Images, style: MapStyle
 ) -> tuple[list[MapJob], list[SegmenterError]]:
     """Jobs from the inputs' headers, and the errors of those that cannot be mapped."""
     from tqdm import tqdm
 
-    from segmenter.maps.inputs import output_names
     from segmenter.maps.jobs import MapJob, Request
     from segmenter.maps.plan import plan_maps
     from segmenter.raster import check_drivers
@@ -177,7 +199,8 @@ def _plan(
     check_drivers(args.drivers)
     part = part_of(args)
     request = Request(args.bands or run.bands, run.band_count, part, args.max_pixels, args.drivers)
-    plans = plan_maps(output_names(inputs.files), request, style, args.labels)
+    inputs = images.inputs
+    plans = plan_maps(images.names, request, style, images.truth)
     jobs: list[MapJob] = []
     failures: list[SegmenterError] = []
     beside = 0

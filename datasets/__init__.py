@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from datasets.folder import load_folder
-from datasets.naic2020 import load_naic2020
-from datasets.potsdam import load_potsdam
-from segmenter.scenes import Dataset
+from datasets.folder import folder_layout, load_folder
+from datasets.naic2020 import load_naic2020, naic2020_layout
+from datasets.potsdam import load_potsdam, potsdam_layout
+from segmenter.scenes import Dataset, Layout
 from segmenter.schema import Recipe
 
-__all__ = ["LOADERS", "load_dataset"]
+__all__ = ["LAYOUTS", "LOADERS", "layout_of", "load_dataset"]
 
 LOADERS: dict[str, Callable[[Any], Dataset]] = {
     "potsdam": load_potsdam,
@@ -19,6 +19,13 @@ LOADERS: dict[str, Callable[[Any], Dataset]] = {
     "folder": load_folder,
 }
 """Each takes the dataset section of its kind, reads no pixel, and gives scenes and a class map."""
+
+LAYOUTS: dict[str, Callable[[Any], Layout]] = {
+    "potsdam": potsdam_layout,
+    "naic2020": naic2020_layout,
+    "folder": folder_layout,
+}
+"""Each takes the dataset section of its kind, and says how its files are named; none of them is looked at."""
 
 
 def load_dataset(recipe: Recipe) -> Dataset:
@@ -28,3 +35,12 @@ def load_dataset(recipe: Recipe) -> Dataset:
         ConfigError, DatasetError, LabelError: as the loader of that kind says.
     """
     return LOADERS[recipe.dataset.kind](recipe.dataset)
+
+
+def layout_of(recipe: Recipe) -> Layout:
+    """How the files of a recipe's dataset are named; looks at none of them.
+
+    Raises:
+        ConfigError: a pattern that cannot be meant.
+    """
+    return LAYOUTS[recipe.dataset.kind](recipe.dataset)

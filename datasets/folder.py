@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
 from segmenter.errors import ConfigError, DatasetError
 from segmenter.labels import ClassMap, Colour, LandCoverClass
-from segmenter.scenes import Dataset, Scene, Split
+from segmenter.scenes import Dataset, Layout, Scene, Split
 from segmenter.schema_datasets import FolderConfig, FolderSplit
 
 _TOKEN = re.compile(r"\*\*/|\*|\{([^{}]*)\}|[^*{}]+|.")
@@ -49,6 +49,13 @@ def load_folder(config: FolderConfig) -> Dataset:
         expand_palette=config.encoding == "colours",
         unused=tuple((root / pairs[name][0], "named in split.leave_out") for name in sorted(left)),
     )
+
+
+def folder_layout(config: FolderConfig) -> Layout:
+    """The patterns of the recipe; its fields are their `{names}`."""
+    images = pattern_regex(config.images, "dataset.images")
+    labels = pattern_regex(config.labels, "dataset.labels")
+    return Layout(Path(config.root).expanduser(), images, labels, config.images)
 
 
 # ---------------------------------------------------------------------------------------- patterns

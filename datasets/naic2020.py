@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import re
+from pathlib import Path, PurePosixPath
 
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out
-from segmenter.scenes import Dataset, Scene
+from segmenter.scenes import Dataset, Layout, Scene
 from segmenter.schema_datasets import Naic2020Config
 
 
@@ -36,3 +37,11 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
     )
     classes = NAIC2020_ROUND1 if config.round == 1 else NAIC2020_ROUND2
     return Dataset(f"naic2020-round{config.round}", root, scenes, classes)
+
+
+def naic2020_layout(config: Naic2020Config) -> Layout:
+    """Files in any folder; the field is `{name}`, the stem."""
+    images, labels = (
+        re.compile(f"(?:.*/)?(?P<name>[^/]+){ending}", re.IGNORECASE) for ending in (r"\.tiff?", r"\.png")
+    )
+    return Layout(Path(config.root).expanduser(), images, labels, "{name}.tif")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from datasets.classes import POTSDAM_TEST, POTSDAM_TRAIN, potsdam_classes
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under
 from segmenter.errors import DatasetError
-from segmenter.scenes import Dataset, Scene
+from segmenter.scenes import Dataset, Layout, Scene
 from segmenter.schema_datasets import PotsdamConfig
 
-_IMAGE = re.compile(r"top_potsdam_(\d+)_(\d+)_(RGB|IRRG|RGBIR)\.tiff?", re.IGNORECASE)
+_IMAGE = re.compile(r"top_potsdam_(?P<row>\d+)_(?P<column>\d+)_(RGB|IRRG|RGBIR)\.tiff?", re.IGNORECASE)
 _LABEL = re.compile(r"top_potsdam_(\d+)_(\d+)_label(_noBoundary)?\.tiff?", re.IGNORECASE)
 _NAME = re.compile(r"(?:top_potsdam_)?(\d+)_(\d+)")
 
@@ -51,6 +52,13 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
         unused=tuple((root / path, "named in no split") for path in left),
         notes=notes,
     )
+
+
+def potsdam_layout(config: PotsdamConfig) -> Layout:
+    """Files by name in any folder; the fields are `{row}` and `{column}`, as the file writes them."""
+    images, labels = (re.compile(f"(?:.*/)?{name.pattern}", name.flags) for name in (_IMAGE, _LABEL))
+    form = f"top_potsdam_{{row}}_{{column}}_{config.images}.tif"
+    return Layout(Path(config.root).expanduser(), images, labels, form)
 
 
 def _candidates(config: PotsdamConfig) -> Candidates:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -58,3 +60,44 @@ class Dataset:
     def of(self, split: Split) -> tuple[Scene, ...]:
         """The scenes of one split."""
         return tuple(scene for scene in self.scenes if scene.split == split)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the files of a dataset lie below its root, by the recipe alone.
+
+    Attributes:
+        images, labels: match relative posix paths; named groups of `images` are the recipe's fields.
+        form: of an image's path, for messages.
+    """
+
+    root: Path
+    images: re.Pattern[str]
+    labels: re.Pattern[str]
+    form: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the fields."""
+        return tuple(self.images.groupindex)
+
+    def fields(self, image: Path) -> dict[str, str] | None:
+        """The fields of an image, below the root or in other folders of that form; None: it has another."""
+        below = self._below(image)
+        match = None if below is None else self.images.fullmatch(below)
+        if match is None:
+            match = re.fullmatch(f"(?:.*/)?{self.images.pattern}", image.as_posix(), self.images.flags)
+        return None if match is None else match.groupdict()
+
+    def covers(self, folder: Path) -> bool:
+        """Whether a folder is the root or lies below it."""
+        return self._below(folder) is not None
+
+    def holds(self, path: Path) -> bool:
+        """Whether a file of that name would be taken for an image or label of the dataset."""
+        below = self._below(path)
+        return below is not None and any(regex.fullmatch(below) for regex in (self.images, self.labels))
+
+    def _below(self, path: Path) -> str | None:
+        root, real = (Path(os.path.realpath(each)) for each in (self.root, path))
+        return real.relative_to(root).as_posix() if real.is_relative_to(root) else None

@@ -37,8 +37,8 @@ from segmenter.files import write_whole
 from segmenter.labels import IGNORE, ClassMap
 
 LabelKind = Literal["full", "eroded"]
-MEANS = ("miou", "mf1", "oa", "fwiou", "kappa")
-"""Keys of the scores over all classes, in the order of tables."""
+MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
+"""Keys of the scores over all classes, in the order of tables, with their titles there."""
 _CHUNK = 1 << 20
 """Pixels counted at once: np.bincount works on 8-byte integers, so this costs 8 MiB at any raster size."""
 
@@ -338,9 +338,9 @@ class Scores:
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
         return cls(Protocol.from_dict(data["protocol"]), matrix, missed)
 
-    def write(self, path: Path) -> None:
-        """Write `to_dict` as JSON, whole or not at all."""
-        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+    def write(self, path: Path, more: Mapping[str, Any] | None = None) -> None:
+        """Write `to_dict`, and `more` keys, as JSON, whole or not at all."""
+        text = json.dumps({**self.to_dict(), **(more or {})}, indent=2, ensure_ascii=False, allow_nan=False)
         write_whole(path, (text + "\n").encode())
 
     def table(self) -> str:
@@ -350,10 +350,9 @@ class Scores:
         shares = _ratio(self.truth_pixels, self.pixels)
         columns = (self.iou, self.f1, self.precision, self.recall)
         for i, name in enumerate(self.protocol.classes):
-            cells = "".join(f"{_percent(column[i]):>8}" for column in columns)
-            lines.append(f"{name:<{width}}{cells}{_percent(shares[i]):>18}")
-        labels = ("mIoU", "mF1", "OA", "FWIoU", "kappa")
-        means = [f"{label} {_percent(getattr(self, key))}" for label, key in zip(labels, MEANS, strict=True)]
+            cells = "".join(f"{percent(column[i]):>8}" for column in columns)
+            lines.append(f"{name:<{width}}{cells}{percent(shares[i]):>18}")
+        means = [f"{title} {percent(getattr(self, key))}" for key, title in MEANS.items()]
         absent = [n for n, value in zip(self.protocol.classes, self.iou, strict=True) if math.isnan(value)]
         lines += ["", "   ".join(means) + "   (in %)", f"protocol  {self.protocol}, {self.pixels:,} pixels"]
         if absent:
@@ -379,5 +378,6 @@ def _plain(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """For tables: two digits, – for NaN."""
     return "–" if math.isnan(value) else f"{100 * value:.2f}"

@@ -99,7 +99,7 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
         "checksum": lambda: "exact",
         "recipe": SimpleNamespace(
             name="exact",
-            dataset=SimpleNamespace(kind="folder"),
+            dataset=SimpleNamespace(kind="folder", root=".", images="{name}.tif", labels="{name}_label.tif"),
             prediction=SimpleNamespace(window=64, batch=4),
         ),
         "predictor": lambda wanted=None, **_: exact_network(RADIUS, STRIDE, wanted=wanted),

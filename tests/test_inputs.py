@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
+from datasets import LAYOUTS
 from segmenter.errors import DatasetError
-from segmenter.maps.inputs import check_pattern, find_inputs, label_for, output_names
+from segmenter.maps.inputs import find_inputs, output_names
+from segmenter.maps.patterns import LabelPattern
+from segmenter.scenes import Layout
+from segmenter.schema_datasets import DatasetConfig, Naic2020Config
+
+PLAIN = Layout(Path("."), re.compile(r"[^/]*"), re.compile(r"-"), "*")
+
+
+def label_for(image: Path, pattern: str, layout: Layout = PLAIN) -> Path:
+    return LabelPattern(pattern, layout, 1).label(image)
 
 
 def test_files_folders_and_globs_each_once(tmp_path: Path) -> None:
@@ -72,9 +84,58 @@ def test_a_label_that_is_missing_or_not_the_only_one(tmp_path: Path) -> None:
 
 
 def test_a_pattern_must_tell_images_apart() -> None:
-    check_pattern("a.png", 1)
-    check_pattern("{stem}.png", 9)
+    LabelPattern("a.png", PLAIN, 1)
+    LabelPattern("{stem}.png", PLAIN, 9)
     with pytest.raises(DatasetError, match=r"unknown \{name\}; known are \{stem\} and \{scene\}"):
-        check_pattern("{name}.png", 1)
+        LabelPattern("{name}.png", PLAIN, 1)
     with pytest.raises(DatasetError, match=r"expected \{stem\} or \{scene\} in it, for 2 images"):
-        check_pattern("a.png", 2)
+        LabelPattern("a.png", PLAIN, 2)
+
+
+def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
+    def layout(kind: str, **section: str) -> Layout:
+        data = {"kind": kind, "root": f"{tmp_path}/data", **section}
+        return LAYOUTS[kind](TypeAdapter(DatasetConfig).validate_python(data))
+
+    paths = {"images": "tile_{tile}/images/{part}.jpg", "labels": "tile_{tile}/masks/{part}.png"}
+    tiles = layout("folder", **paths, classes=[{"name": "a", "code": 0}])
+    deep = layout(
+        "folder", images="{scene}/**/i.tif", labels="{scene}/l.tif", classes=[{"name": "a", "code": 0}]
+    )
+    cases = (
+        (
+            tiles,
+            "data/tile_7/images/p_1.jpg",
+            "data/tile_{tile}/masks/{part}.png",
+            "data/tile_7/masks/p_1.png",
+        ),
+        (tiles, "other/tile_7/images/p_1.jpg", "m/{tile}_{part}_{stem}.png", "m/7_p_1_p_1.png"),
+        (deep, "data/a_RGB/b/c/i.tif", "data/{scene}/l.tif", "data/a_RGB/l.tif"),
+        (layout("potsdam"), "x/top_potsdam_02_13_RGB.tif", "l/{row}-{column}.tif", "l/02-13.tif"),
+        (
+            layout("potsdam"),
+            "x/top_potsdam_2_13_RGB.tif",
+            "l/{scene}_label.tif",
+            "l/top_potsdam_2_13_label.tif",
+        ),
+        (layout("naic2020"), "x/71.tif", "{name}.png", "71.png"),
+    )
+    for form, image, pattern, label in cases:
+        (tmp_path / label).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / label).touch()
+        assert label_for(tmp_path / image, f"{tmp_path}/{pattern}", form) == tmp_path / label
+    with pytest.raises(DatasetError, match=r"known are \{stem\}, \{scene\}, \{tile\} and \{part\}$"):
+        LabelPattern("{name}.png", tiles, 2)
+    with pytest.raises(
+        DatasetError, match=r"x\.jpg: expected a path like tile_\{tile\}/images/\{part\}\.jpg"
+    ):
+        label_for(Path("x.jpg"), "{tile}.png", tiles)
+
+
+def test_outputs_that_a_loader_would_find_are_known(tmp_path: Path) -> None:
+    form = LAYOUTS["naic2020"](Naic2020Config(kind="naic2020", root=str(tmp_path)))
+    assert form.covers(tmp_path / "maps")
+    assert form.holds(tmp_path / "maps" / "a.png")
+    assert not form.holds(tmp_path / "scores.json")
+    assert not form.covers(tmp_path.parent)
+    assert not form.holds(tmp_path.parent / "a.png")

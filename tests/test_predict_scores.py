@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +16,13 @@ import rasterio
 from exact_network import RADIUS, STRIDE, exact_map
 from numpy.typing import NDArray
 
+from datasets.check import check_dataset
 from segmenter.errors import RasterError
 from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.pairs import misfits
 from segmenter.predictor import Prediction
-from segmenter.raster import write_raster
+from segmenter.raster import raster_info, write_raster
+from segmenter.scenes import Dataset, Scene
 
 Make = Callable[..., Path]
 
@@ -150,9 +155,80 @@ def test_labels_that_do_not_fit_their_image(
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     write_raster(tmp_path / "a_1.png", np.zeros((9, 10), np.uint8), driver="PNG")
     assert call(source, "--labels", "{stem}_1.png") == 1
-    assert "a_1.png: expected a label of 9×9 pixels as" in capsys.readouterr().err
+    assert "a_1.png: expected 9×9 pixels as its image " in capsys.readouterr().err
     assert call(source, "--labels", "{stem}_2.png") == 1
     assert "expected one label file a_2.png, found none" in capsys.readouterr().err
+
+
+PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ({"transform": PLACE @ PLACE.translation(20, 0)}, "up to 20.0 pixels from .* \\(10 m, EPSG:25833\\)"),
+        (
+            {"transform": PLACE @ PLACE.translation(0, 4000)},
+            "4,000.0 pixels from .* \\(2.0 km, EPSG:25833\\)",
+        ),
+        ({"transform": PLACE @ PLACE.scale(2)}, "lies up to 37.4 pixels from its image .*in/a.tif"),
+        (
+            {"crs": "EPSG:25832"},
+            "its image's CRS EPSG:25833, got EPSG:25832; its centre lies 406.9 km from that of .*in/a.tif$",
+        ),
+        ({"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, "its image's CRS EPSG:25833, got site$"),
+    ],
+)
+def test_a_label_of_another_place_is_refused_as_check_refuses_it(
+    tmp_path: Path,
+    make_geotiff: Make,
+    make_classes: Callable[..., ClassMap],
+    call: Callable[..., int],
+    capsys: Any,
+    profile: dict[str, Any],
+    said: str,
+) -> None:
+    image = make_geotiff("in/a.tif", np.ones((21, 31, 3), np.uint8))
+    good = make_geotiff("good/a.tif", np.zeros((21, 31), np.uint8))
+    moved = make_geotiff("moved/a.tif", np.zeros((21, 31), np.uint8), **profile)
+    assert call(image, "--labels", good) == 0
+    (tmp_path / "maps" / "scores.json").unlink()
+    for part in ((), ("--window", 3, 4, 5, 6)):
+        assert call(image, "--labels", moved, *part) == 1
+        error = capsys.readouterr().err.strip()
+        assert re.search(said, error)
+        assert not (tmp_path / "maps" / "scores.json").exists()
+        dataset = Dataset("made", tmp_path, (Scene("a", image, moved, "a", "train"),), make_classes(1))
+        found = [f.text for f in check_dataset(dataset, progress=False).findings]
+        assert [f"error: {text}" for text in found] == [error]
+
+
+@pytest.mark.parametrize("size", [(1e308, 0, -1e308), (1e-308, 0, 1e-308), (0.0, 1e-200, 0.0)])
+def test_pixels_without_a_size_are_compared_too(
+    make_geotiff: Make, tmp_path: Path, size: tuple[float, float, float]
+) -> None:
+    image = replace(
+        raster_info(make_geotiff("a.tif", np.zeros((4, 5), np.uint8))),
+        transform=rasterio.Affine(size[0], size[1], 7.0, 0.0, size[2], 8.0),
+    )
+    moved = replace(image, path=tmp_path / "b.tif", transform=rasterio.Affine(*size[:2], 6.0, 0, size[2], 8))
+    assert misfits(image, image) == []
+    assert bool(misfits(image, moved)) == (size[0] < 1)
+
+
+def test_a_world_file_is_a_place_and_a_plain_mask_lies_on_its_image(
+    make_geotiff: Make, make_png: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    image = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8), crs=None, transform=PLACE)
+    label = make_png("a.png", np.zeros((9, 9), np.uint8))
+    assert call(image, "--labels", label) == 0
+    label.with_suffix(".pgw").write_text("0.5\n0\n0\n-0.5\n368010.25\n5807999.75\n")
+    assert call(image, "--labels", label) == 1
+    assert re.search(
+        r"a.png: lies up to 20.0 pixels from its image .*in/a.tif \(no CRS\)", capsys.readouterr().err
+    )
+    label.with_suffix(".pgw").write_text("0.5\n0\n0\n-0.5\n368000.25\n5807999.75\n")
+    assert call(image, "--labels", label) == 0
 
 
 def test_an_unknown_protocol_names_the_known(

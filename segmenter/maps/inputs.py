@@ -1,10 +1,9 @@
-"""Which files are meant: inputs of `predict.py`, the names of their outputs, and the labels to score with."""
+"""Which files are meant: inputs of `predict.py`, and the names of their outputs."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from segmenter.raster.remote import RemotePath, is_address
 
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 """Of the files that are taken from a folder; a file that is named itself may be called anything."""
-_BANDS_IN_NAME = re.compile(r"_(RGB|IRRG|RGBIR)$")
-_PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
             address = RemotePath.of(text)
             files.setdefault(address, address)
             continue
-        with _readable(text):
+        with readable(text):
             found = _matches(text)
         if output is not None and not Path(text).exists():
             found, theirs = _without_outputs(found, real(output))
@@ -64,7 +61,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
         for path in found:
             if path.is_dir():
                 folders.append(path)
-                with _readable(path):
+                with readable(path):
                     images, others = _in_folder(path)
                 if not images and path == Path(text):
                     raise DatasetError(
@@ -81,7 +78,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
 
 
 @contextlib.contextmanager
-def _readable(what: str | Path) -> Iterator[None]:
+def readable(what: str | Path) -> Iterator[None]:
     """Turn what the system says of a folder that cannot be looked into, or of a name, into one line."""
     try:
         yield
@@ -109,7 +106,7 @@ def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], l
     outputs: list[Path] = []
     for path in paths:
         if real(path) == output:
-            with _readable(path):
+            with readable(path):
                 outputs += (p for p in sorted(path.iterdir()) if p.suffix.lower() in EXTENSIONS)
         elif real(path.parent) == output and not path.is_dir():
             outputs.append(path)
@@ -151,39 +148,3 @@ def _clashing(names: dict[Path, str]) -> list[Path]:
     # Some file systems do not tell capital letters from small ones.
     counts = Counter(name.casefold() for name in names.values())
     return [path for path, name in names.items() if counts[name.casefold()] > 1]
-
-
-def check_pattern(pattern: str, images: int) -> None:
-    """Refuse a label pattern that cannot tell the labels of several images apart.
-
-    Raises:
-        DatasetError: for an unknown placeholder, or none although there are several images.
-    """
-    placeholders = set(_PLACEHOLDER.findall(pattern))
-    if unknown := sorted(placeholders - {"{stem}", "{scene}"}):
-        raise DatasetError(f"--labels {pattern}: unknown {unknown[0]}; known are {{stem}} and {{scene}}")
-    if not placeholders and images > 1:
-        raise DatasetError(f"--labels {pattern}: expected {{stem}} or {{scene}} in it, for {images} images")
-
-
-def label_for(image: Path, pattern: str) -> Path:
-    """The one label file of an image.
-
-    Args:
-        pattern: a path, also a glob pattern, in which `{stem}` is the image's name without its extension,
-            and `{scene}` that without a trailing `_RGB`, `_IRRG` or `_RGBIR`.
-
-    Raises:
-        DatasetError: where not exactly one file matches.
-    """
-    scene = _BANDS_IN_NAME.sub("", image.stem)
-    plain = pattern.replace("{stem}", image.stem).replace("{scene}", scene)
-    with _readable(plain):
-        if Path(plain).is_file():
-            return Path(plain)
-    wanted = pattern.replace("{stem}", glob.escape(image.stem)).replace("{scene}", glob.escape(scene))
-    found = [Path(name) for name in sorted(glob.glob(wanted, recursive=True)) if Path(name).is_file()]
-    if len(found) != 1:
-        names = ", ".join(map(str, found[:3])) or "none"
-        raise DatasetError(f"{image}: expected one label file {plain}, found {names}")
-    return found[0]

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
-from segmenter.geometry import Window
+from segmenter.geometry import Size, Window
+from segmenter.labels import ClassMap
 from segmenter.mosaic import Mosaic, MosaicView
-from segmenter.raster import Raster, RasterInfo, open_raster
+from segmenter.raster import Raster, RasterInfo, open_raster, read_label
 
 _EDGE = 1e-6
 """Share of a pixel by which a bounding box may miss a pixel's edge by rounding."""
@@ -101,6 +103,8 @@ class MapJob:
         output: its map.
         beside: further files that are written with the map.
         label: to score the map with.
+        label_classes: what its values mean, with the ids of the map's classes; None: as the map's.
+        scene: what scores call it; None: its name.
         abandoned: see `predictor.Job`; so `done_rows`.
         mosaic: the files that its windows look into, beside its own; None: only its own.
     """
@@ -115,6 +119,8 @@ class MapJob:
     abandoned: bool = False
     done_rows: int = 0
     mosaic: Mosaic | None = None
+    label_classes: ClassMap | None = None
+    scene: str | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -125,6 +131,23 @@ class MapJob:
     def view(self) -> Path:
         """Where the picture of the map goes."""
         return self.output.with_name(f"{self.output.stem}.view.png")
+
+    def truth(
+        self, window: Window, classes: ClassMap, where: str, shape: Size | None = None
+    ) -> NDArray[np.uint8]:
+        """(H, W) class ids of the label in a window of the raster, thinned out to `shape`.
+
+        Args:
+            classes: of the map.
+            where: named in errors.
+
+        Raises:
+            RasterError, LabelError: it cannot be read, or has a value that no class has.
+        """
+        assert self.label is not None
+        classes = self.label_classes or classes
+        raw = read_label(self.label, window, expand_palette=classes.encoding == "colours", shape=shape)
+        return classes.decode(raw, where)
 
     def open(self) -> Raster | MosaicView:
         """Open the raster with the model's bands; in a mosaic, with what lies around it."""

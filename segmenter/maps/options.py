@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,9 @@ stopped and gone on
 scores
   --labels 'truth/{stem}.png' finds each image's label by the image's name without extension; {scene} is that
   name without a trailing _RGB, _IRRG or _RGBIR, as in 'labels/{scene}_label_noBoundary.tif'. A pattern may
-  hold * and **, and must match one file per image. Writes DIR/scores.json and DIR/confusion.png.
+  hold * and **, and must match one file per image; the {names} of the run's recipe can be used too. A label
+  must lie on its image. --split test takes images and labels from the run's recipe instead. Both write
+  DIR/scores.json (the total, and each scene) and DIR/confusion.png.
 
 exit code
   0 all done; 1 some inputs failed, the others are done; 2 wrong call; 130 interrupted.
@@ -38,8 +41,37 @@ exit code
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments of a call; ends the process with code 2 where they are wrong."""
-    return _parser().parse_args(arguments)
+    """The arguments of a call; ends the process with code 2 where they are wrong.
+
+    Raises:
+        DatasetError: arguments that exclude each other.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "--" in given:  # it gets lost where options and inputs may be mixed
+        end = given.index("--")
+        given[end:] = [f"./{path}" if path.startswith("-") else path for path in given[end + 1 :]]
+    # Plain parse_args would take `RUN --output DIR INPUT` for a call without INPUT, since there may be none.
+    args = _parser().parse_intermixed_args(given)
+    _check_source(args)
+    return args
+
+
+def _check_source(args: argparse.Namespace) -> None:
+    """Images come from INPUT or from a split, labels from a pattern or with the split."""
+    if args.split is None:
+        if not args.inputs:
+            raise DatasetError("expected INPUT (images, folders or globs), or --split for a recipe's scenes")
+        if args.recipe is not None:
+            raise DatasetError(f"--recipe {args.recipe}: says whose scenes; it needs --split")
+        args.split_name = args.split_name or "unstated"
+        return
+    for name, given in (("INPUT", args.inputs), ("--labels", args.labels), ("--split-name", args.split_name)):
+        if given:
+            shown = given if isinstance(given, str) else given[0]
+            raise DatasetError(
+                f"--split {args.split}: images, labels and the split's name are the recipe's; leave out "
+                f"{name} {shown}"
+            )
 
 
 def part_of(args: argparse.Namespace) -> Bounds | Window | None:
@@ -72,7 +104,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory that train.py made")
     parser.add_argument(
-        "inputs", metavar="INPUT", nargs="+", help="image, folder of images (not its subfolders) or glob"
+        "inputs", metavar="INPUT", nargs="*", help="image, folder of images (not its subfolders) or glob"
+    )
+    parser.add_argument(
+        "--split",
+        metavar="NAME",
+        help="test, validation or train: the recipe's scenes instead of INPUT, scored",
+    )
+    parser.add_argument(
+        "--recipe", metavar="FILE", type=Path, help="whose scenes --split takes (default: the run's)"
     )
     parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for the maps")
     _add_part(parser)
@@ -151,7 +191,9 @@ def _add_scores(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--protocol", metavar="NAME", help="a published protocol: potsdam-6 or potsdam-5")
     group.add_argument(
-        "--split-name", metavar="NAME", default="unstated", help="what is scored, for the record: test, …"
+        "--split-name",
+        metavar="NAME",
+        help="what --labels are of, for the record: test, … (default unstated)",
     )
 
 

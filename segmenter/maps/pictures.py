@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from segmenter.figures import side_by_side
 from segmenter.geometry import Size
-from segmenter.labels import ClassMap
 from segmenter.maps.files import MapStyle
 from segmenter.maps.jobs import MapJob
 from segmenter.raster import read_label
@@ -27,8 +26,7 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
     ids = style.ids(job, read_label(job.output, shape=shape))
     label = None
     if job.label is not None:
-        raw = read_label(job.label, job.part, expand_palette=_coloured(style.classes), shape=shape)
-        label = style.classes.decode(raw, str(job.label))
+        label = job.truth(job.part, style.classes, str(job.label), shape)
     side_by_side(
         *(image, label, ids, style.classes, job.view, job.name),
         valid_HW=valid,
@@ -44,7 +42,3 @@ def view_is_current(job: MapJob) -> bool:
         return job.view.stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in shown)
     except OSError:
         return False
-
-
-def _coloured(classes: ClassMap) -> bool:
-    return classes.encoding == "colours"

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.files import real
 from segmenter.maps.files import MapStyle
-from segmenter.maps.inputs import Inputs, label_for
+from segmenter.maps.inputs import Inputs
 from segmenter.maps.jobs import MapJob, Request
-from segmenter.raster import RasterInfo, raster_info
+from segmenter.maps.truth import Truth
+from segmenter.pairs import check_label
+from segmenter.scenes import Layout
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
@@ -25,12 +27,12 @@ _ROOM = 40
 
 
 def plan_maps(
-    images: Mapping[Path, str], request: Request, style: MapStyle, labels: str | None = None
+    images: Mapping[Path, str], request: Request, style: MapStyle, truth: Truth | None = None
 ) -> Iterator[tuple[Path, MapJob | SegmenterError | None]]:
     """What to do for each image (with the name of its output), read from its header only.
 
     Args:
-        labels: pattern of the label files, see `inputs.label_for`.
+        truth: the images' labels.
 
     Yields:
         The image with its job, with the error that forbids it, or with None where a bounding box does not
@@ -39,7 +41,7 @@ def plan_maps(
 
     def plan(image: Path) -> MapJob | SegmenterError | None:
         try:
-            return _plan(image, images[image], request, style, labels)
+            return _plan(image, images[image], request, style, truth)
         except SegmenterError as error:
             return error
 
@@ -47,28 +49,24 @@ def plan_maps(
         yield from zip(images, pool.map(plan, images), strict=True)
 
 
-def _plan(image: Path, name: str, request: Request, style: MapStyle, labels: str | None) -> MapJob | None:
+def _plan(image: Path, name: str, request: Request, style: MapStyle, truth: Truth | None) -> MapJob | None:
     with request.open(image) as raster:
         info = raster.info
     part = request.window(info)
     if not part.size.pixels:
         return None
-    label = None if labels is None else label_for(image, labels)
+    label = None if truth is None else truth.label(image)
     if label is not None:
-        _label_fits(label, info)
+        check_label(label, info)
     style.check(info, part)
     job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
+    if truth is not None:
+        job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
     if max(len(os.fsencode(path.name)) for path in job.files) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
         )
     return job
-
-
-def _label_fits(label: Path, info: RasterInfo) -> None:
-    size = raster_info(label).size
-    if size != info.size:
-        raise DatasetError(f"{label}: expected a label of {info.size} pixels as {info.path}, got {size}")
 
 
 def check_outputs(
@@ -78,6 +76,7 @@ def check_outputs(
     others: Iterable[str] = (),
     *,
     pictures: bool = False,
+    layout: Layout | None = None,
 ) -> None:
     """Refuse outputs that would replace an input, a label or each other.
 
@@ -85,6 +84,7 @@ def check_outputs(
         folder: of the outputs.
         others: names of further files that are written there.
         pictures: whether each map gets one beside it.
+        layout: of the dataset that the images are of, among whose files no output may lie.
 
     Raises:
         DatasetError: also where the folder is one of the inputs': a second call would take maps for images.
@@ -95,11 +95,12 @@ def check_outputs(
     kept |= {real(job.label) for job in jobs if job.label is not None}
     # Some file systems do not tell capital letters from small ones.
     taken: dict[str, Path] = {name.casefold(): folder / name for name in others}
+    dataset = layout if layout is not None and layout.covers(folder) else None
     for path in taken.values():
-        _replaces_none(path, kept, folder)
+        _replaces_none(path, kept, folder, dataset)
     for job in jobs:
         for path in (*job.files, job.view) if pictures else job.files:
-            _replaces_none(path, kept, folder)
+            _replaces_none(path, kept, folder, dataset)
             other = taken.setdefault(path.name.casefold(), job.info.path)
             if other != job.info.path:
                 raise DatasetError(
@@ -107,9 +108,14 @@ def check_outputs(
                 )
 
 
-def _replaces_none(path: Path, kept: Container[Path], folder: Path) -> None:
+def _replaces_none(path: Path, kept: Container[Path], folder: Path, dataset: Layout | None) -> None:
     if real(path) in kept:
         raise DatasetError(f"--output {folder}: {path} would replace an input; choose another folder")
+    if dataset is not None and dataset.holds(path):
+        raise DatasetError(
+            f"--output {folder}: {path.name} would be taken for a file of the dataset in {dataset.root}; "
+            "choose a folder outside"
+        )
 
 
 def differences(run: Run, job: MapJob) -> list[str]:

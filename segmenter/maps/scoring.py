@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import SegmenterError
+from segmenter.errors import SegmenterError, plain
 from segmenter.geometry import Window
 from segmenter.labels import ClassMap
 from segmenter.maps.files import MapStyle
 from segmenter.maps.jobs import MapJob
 from segmenter.raster import read_label
-from segmenter.scores import ConfusionMatrix, Protocol, Scores
+from segmenter.scores import MEANS, ConfusionMatrix, Protocol, Scores, percent
 
 _ROWS_AT_ONCE = 512
 """Of a finished map that is read to be scored."""
+_SCENES_SHOWN = 40
+"""Lines of the table of scenes: of more, those that need a look."""
 
 
 class Scorer:
     """One map against its label."""
 
     def __init__(self, job: MapJob, classes: ClassMap) -> None:
-        self._label, self._classes = job.label, classes
+        self._job, self._classes = job, classes
         self.confusion = ConfusionMatrix(classes)
         self.error: SegmenterError | None = None
 
     def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
         """Count a window; what is wrong with the label is kept, since the map is still good."""
-        if self._label is None or self.error is not None:
+        label = self._job.label
+        if label is None or self.error is not None:
             return
         try:
-            self.confusion.add(self._truth(self._label, window), ids)
+            self.confusion.add(self._job.truth(window, self._classes, f"{label}, {window}"), ids)
         except SegmenterError as error:
             self.error = error
-
-    def _truth(self, label: Path, window: Window) -> NDArray[np.uint8]:
-        raw = read_label(label, window, expand_palette=self._classes.encoding == "colours")
-        return self._classes.decode(raw, f"{label}, {window}")
 
 
 @dataclass
@@ -50,6 +49,7 @@ class Outcome:
 
     Attributes:
         confusion: of all maps that have a label.
+        each: the maps whose label was counted, with the confusion matrix of each.
         written: maps made by this call.
         kept: maps that were there, finished by an earlier call or by another process.
         failed: jobs with no (new) map.
@@ -62,22 +62,17 @@ class Outcome:
     written: list[MapJob] = field(default_factory=list)
     kept: list[MapJob] = field(default_factory=list)
     failed: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
+    each: list[tuple[MapJob, ConfusionMatrix]] = field(default_factory=list)
     unscored: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     stopped: SegmenterError | None = None
-
-    @property
-    def scored(self) -> list[MapJob]:
-        """Maps whose label was counted."""
-        without = {id(job) for job, _ in self.unscored}
-        there = [*self.written, *self.kept]
-        return [job for job in there if job.label is not None and id(job) not in without]
 
     def add_score(self, job: MapJob, scorer: Scorer) -> None:
         """Add a map's score to the others', or note why it has none."""
         if scorer.error is not None:
             self.unscored.append((job, scorer.error))
-        else:
+        elif job.label is not None:
+            self.each.append((job, scorer.confusion))
             self.confusion.merge(scorer.confusion)
 
 
@@ -128,12 +123,46 @@ class Scoring:
         return Protocol(tuple(self.classes.names), self.labels, self.split, self.tta, scenes=tuple(scenes))
 
 
-def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -> Scores:
-    """`scores.json` and `confusion.png` of the maps that have a label."""
+def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -> str:
+    """Write `scores.json` and `confusion.png` of the maps that have a label; gives the tables for people.
+
+    Beside the total, `scores.json` has under `per_scene` the scores of each scene and the name of its map.
+    """
     from segmenter.figures import confusion_figure  # brings matplotlib
 
-    protocol = scoring.of([job.name for job in outcome.scored])
+    # By name: the same file whether the maps were made by this call or by earlier ones.
+    each = {_scene(job): (job, confusion) for job, confusion in outcome.each}
+    scenes = {name: each[name] for name in sorted(each)}
+    protocol = scoring.of(list(scenes))
     scores = outcome.confusion.scores(protocol)
-    scores.write(folder / "scores.json")
+    alone = {name: confusion.scores(scoring.of([name])) for name, (_, confusion) in scenes.items()}
+    per_scene = {name: _facts(scenes[name][0], found) for name, found in alone.items()}
+    scores.write(folder / "scores.json", {"per_scene": per_scene})
     confusion_figure(scores, folder / "confusion.png", f"{title}: {protocol}")
-    return scores
+    return "\n\n".join([*([scene_table(alone)] if len(alone) > 1 else []), scores.table()])
+
+
+def _scene(job: MapJob) -> str:
+    return job.name if job.scene is None else job.scene
+
+
+def _facts(job: MapJob, scores: Scores) -> dict[str, Any]:
+    found = scores.to_dict()
+    return {"map": job.output.name, **{key: found[key] for key in (*MEANS, "iou", "pixels")}}
+
+
+def scene_table(scores: Mapping[str, Scores]) -> str:
+    """For a terminal: a line per scene in percent; of many scenes those with the lowest mIoU."""
+    shown = list(scores)
+    more = ""
+    if len(shown) > _SCENES_SHOWN:
+        order = sorted(shown, key=lambda name: np.nan_to_num(scores[name].miou, nan=2))
+        shown = order[:_SCENES_SHOWN]
+        more = f"the {len(shown)} of {len(scores)} scenes with the lowest mIoU; scores.json has all"
+    names = {name: plain(name) for name in shown}
+    width = max(len(name) for name in (*names.values(), "scene"))
+    lines = [f"{'scene':<{width}}" + "".join(f"{head:>8}" for head in MEANS.values()) + f"{'pixels':>16}"]
+    for name in shown:
+        cells = "".join(f"{percent(getattr(scores[name], key)):>8}" for key in MEANS)
+        lines.append(f"{names[name]:<{width}}{cells}{scores[name].pixels:>16,}")
+    return "\n".join([*lines, *([more] if more else [])])

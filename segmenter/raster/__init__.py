@@ -15,6 +15,7 @@ os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.opening import check_drivers
+from segmenter.raster.place import crs_title, length, metres_apart
 from segmenter.raster.reading import (
     MAX_EMPTY_PIXELS,
     Raster,
@@ -36,8 +37,11 @@ __all__ = [
     "RasterInfo",
     "RasterWriter",
     "check_drivers",
+    "crs_title",
     "keeps_crs",
     "leftovers",
+    "length",
+    "metres_apart",
     "open_raster",
     "quiet_libtiff",
     "raster_info",
