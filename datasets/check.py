@@ -17,9 +17,9 @@ from datasets.files import few
 from segmenter.errors import SegmenterError
 from segmenter.labels import IGNORE, UNKNOWN, class_pixels
 from segmenter.pairs import misfits, raw_label, row_bands
-from segmenter.parallel import in_threads
 from segmenter.raster import open_raster, raster_info
 from segmenter.scenes import SPLITS, Dataset, Scene
+from segmenter.threads import in_threads
 
 _SHOWN = 10
 """Findings of one kind that are printed unless all are asked for."""

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.pairs import row_bands
-from segmenter.parallel import in_threads
 from segmenter.raster import RasterInfo, RasterWriter, open_raster, raster_info, read_label
+from segmenter.threads import in_threads
 
 
 def find_parts(pattern: str) -> list[Path]:

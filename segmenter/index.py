@@ -27,11 +27,11 @@ from segmenter.index_cache import (
     stamp_of,
 )
 from segmenter.pairs import check_fit, class_ids, row_bands
-from segmenter.parallel import in_threads
 from segmenter.raster import open_raster
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.schema import TilesConfig
 from segmenter.statistics import BandStatistics, band_statistics
+from segmenter.threads import in_threads
 from segmenter.tiling import grid
 
 __all__ = ["BandStatistics", "TileIndex", "band_statistics", "build_index", "cache_folder", "tile_counts"]

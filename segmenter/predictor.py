@@ -23,7 +23,7 @@ from segmenter.geometry import Window
 from segmenter.prediction import PredictBatch, Prediction, Wanted
 from segmenter.raster import Raster
 from segmenter.reading import Batch, Failed, Finished, Job, Piece, Tiling, read_batches
-from segmenter.stages import Ahead
+from segmenter.threads import Prefetch
 
 __all__ = [
     "Failed",
@@ -71,8 +71,8 @@ def classify_all(
     """
     wanted, classes = getattr(predict, "wanted", Wanted()), getattr(predict, "classes", 0)
     blender = Blender(wanted, classes) if tiling.blend is not None else None
-    reader = Ahead(read_batches(jobs, tiling), _READ_AHEAD, "raster reader")
-    computed = Ahead(_compute_all(reader, predict, blended=blender is not None), _COMPUTED_AHEAD, "model")
+    reader = Prefetch(read_batches(jobs, tiling), _READ_AHEAD, "raster reader")
+    computed = Prefetch(_compute_all(reader, predict, blended=blender is not None), _COMPUTED_AHEAD, "model")
     with contextlib.closing(computed), contextlib.closing(reader):
         for batch, found in computed:
             for entry in batch.entries:

@@ -17,9 +17,9 @@ from segmenter.files import write_whole
 from segmenter.geometry import Size, Window
 from segmenter.index_cache import cache_folder, key_of, relative_paths, stamp_of
 from segmenter.pairs import row_bands
-from segmenter.parallel import in_threads
 from segmenter.raster import RasterInfo, open_raster
 from segmenter.scenes import Dataset, Scene, Split
+from segmenter.threads import in_threads
 from segmenter.tiling import grid
 
 _WINDOW = Size(512, 512)

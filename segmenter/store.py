@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.labels import IGNORE
-from segmenter.parallel import in_threads
 from segmenter.raster import Raster, RasterInfo, open_raster, raster_info, read_label
 from segmenter.scenes import Dataset, Scene
+from segmenter.threads import in_threads
 
 _OPEN_PER_THREAD = 32
 """Rasters a thread keeps open: 32 × 2 threads stay far below the usual limit of 1024 files."""

@@ -18,7 +18,6 @@ from segmenter.averaging import AveragedWeights
 from segmenter.batches import BatchLoader
 from segmenter.checkpoint import Run
 from segmenter.errors import CheckpointError, TrainingError
-from segmenter.feeding import Feeder
 from segmenter.index import TileIndex
 from segmenter.inference import predict_function
 from segmenter.losses import segmentation_loss
@@ -35,8 +34,14 @@ from segmenter.schedules import schedule_of
 from segmenter.steps import StepParts, assign_optimiser, make_steps, optimiser_arrays
 from segmenter.stopping import stop_signal
 from segmenter.strategy import Devices
+from segmenter.threads import Prefetch
 from segmenter.trainlog import TrainLog
 from segmenter.validation import validate, validation_protocol
+
+_AHEAD = 1
+"""Calls' batches that wait on the devices, beside the one that is computed with: memory is dear there."""
+_PATIENCE = 10.0
+"""Seconds that the end of an epoch waits for a file that is being read."""
 
 
 class StoppedError(Exception):
@@ -206,7 +211,8 @@ class Trainer:
         rows = self._plan(at.epoch)
         stacks = epoch_dataset(self.loader, rows, at.epoch, at.step, stacked=most)
         meter = self._meter(rows, bar)
-        feeder = Feeder(stacks, lambda stack: self.devices.dealt(stack, axis=1), lambda: bool(stop))
+        dealt = (self.devices.dealt(stack, axis=1) for stack in stacks)
+        feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=_PATIENCE)
         with closing(feeder):
             for stack in self._fed(feeder):
                 count = min(most, rows.steps - at.step)
@@ -272,7 +278,7 @@ class Trainer:
                 f"training.global_batch, tiles.size or model.width, or raise training.accumulate ({message})"
             ) from None
 
-    def _fed(self, feeder: Feeder) -> Iterator[Any]:
+    def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
         """What is fed; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
         try:
             with self._memory():

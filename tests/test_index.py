@@ -19,9 +19,9 @@ from segmenter.errors import DatasetError, LabelError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.index import BandStatistics, TileIndex, band_statistics, build_index, cache_folder
 from segmenter.labels import IGNORE, ClassMap
-from segmenter.parallel import in_threads
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.schema import TilesConfig
+from segmenter.threads import in_threads
 from segmenter.tiling import grid
 
 Make = Callable[..., Path]

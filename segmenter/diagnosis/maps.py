@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from segmenter.diagnosis.data import SceneMap
 from segmenter.index import TileIndex
-from segmenter.parallel import in_threads
 from segmenter.raster import RasterInfo, raster_info
+from segmenter.threads import in_threads
 
 __all__ = ["MOST_CELLS", "MOST_MAPS", "class_maps"]
 

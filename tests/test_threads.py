@@ -5,12 +5,22 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
-from segmenter.feeding import Feeder
+from segmenter.threads import Prefetch
+
+
+def fed(
+    batches: Iterable[Any],
+    to_devices: Callable[[Any], Any] = lambda batch: batch,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Prefetch[Any]:
+    """As the trainer feeds its devices."""
+    return Prefetch((to_devices(b) for b in batches), 1, "feeder", given_up=given_up, patience=10)
 
 
 def running() -> int:
@@ -18,7 +28,7 @@ def running() -> int:
 
 
 def test_batches_come_in_order_each_put_on_the_devices_once() -> None:
-    with closing(Feeder(range(20), lambda batch: batch * 10)) as feeder:
+    with closing(fed(range(20), lambda batch: batch * 10)) as feeder:
         assert list(feeder) == [10 * i for i in range(20)]
     assert running() == 0
 
@@ -28,7 +38,7 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
         yield 1
         raise ValueError("a file is gone")
 
-    feeder = Feeder(made(), lambda batch: batch)
+    feeder = fed(made())
     batches = iter(feeder)
     assert next(batches) == 1
     with closing(feeder), pytest.raises(ValueError, match="a file is gone"):
@@ -38,7 +48,7 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
 
 def test_one_that_is_left_early_stops_and_has_taken_few() -> None:
     taken = itertools.count()
-    with closing(Feeder((next(taken) for _ in itertools.count()), lambda batch: batch)) as feeder:
+    with closing(fed(next(taken) for _ in itertools.count())) as feeder:
         assert next(iter(feeder)) == 0
     assert running() == 0
     assert next(taken) <= 4
@@ -53,7 +63,7 @@ def test_waiting_is_counted_where_batches_are_late_and_not_where_they_are_there(
         yield 2
         there.set()
 
-    feeder = Feeder(slow(), lambda batch: batch)
+    feeder = fed(slow())
     with closing(feeder):
         batches = iter(feeder)
         assert next(batches) == 1
@@ -70,7 +80,7 @@ def test_an_error_and_an_early_end_do_not_hang_on_a_full_queue() -> None:
         yield from range(2)
         raise ValueError("late")
 
-    feeder = Feeder(made(), lambda batch: batch)
+    feeder = fed(made())
     time.sleep(0.2)  # one batch lies in the queue, the next waits for a place
     feeder.close()
     assert running() == 0
@@ -83,7 +93,7 @@ def test_who_gives_up_need_not_wait_for_a_file_that_does_not_come() -> None:
         yield 1
         never.wait(5)
 
-    feeder = Feeder(hung(), lambda batch: batch, lambda: bool(stop))
+    feeder = fed(hung(), given_up=lambda: bool(stop))
     taken = []
     for batch in feeder:
         taken.append(batch)

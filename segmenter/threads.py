@@ -1,0 +1,146 @@
+"""Work in threads: many files in order, and results made ahead. GDAL, NumPy, TensorFlow release the lock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+from tqdm import tqdm
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+T = TypeVar("T")
+
+_MOST_WORKERS = 16
+"""More threads than that wait for the disk; each holds a band of rows in memory."""
+_AHEAD = 4
+"""Results that may wait for an earlier one, per worker: what bounds the memory."""
+_POLL_SECONDS = 0.1
+_END = object()
+
+
+def in_threads(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    description: str,
+    unit: str,
+    workers: int | None = None,
+    progress: bool = True,
+    note: Callable[[Result], str] | None = None,
+) -> Iterator[Result]:
+    """`work` of each item, in the order of the items; the first error ends it and is raised here.
+
+    Args:
+        description, unit: for the bar on stderr.
+        workers: threads; None: one per processor, at most 16.
+        note: what the bar says after a result.
+    """
+    count = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
+    waiting: deque[Future[Result]] = deque()
+    rest = iter(items)
+    with (
+        tqdm(total=len(items), desc=description, unit=unit, disable=not progress or not items) as bar,
+        ThreadPoolExecutor(count) as pool,
+    ):
+        try:
+            for _ in items:
+                while len(waiting) < count * _AHEAD and (item := next(rest, None)) is not None:
+                    waiting.append(pool.submit(work, item))
+                result = waiting.popleft().result()
+                bar.update()
+                if note is not None:
+                    bar.set_postfix_str(note(result), refresh=False)
+                yield result
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+class Prefetch(Generic[T]):
+    """An iterator that runs in a thread of its own: at most `depth` results wait, one more is being made.
+
+    An error of the iterator is raised where its results are taken. `close` stops it after the result that it
+    is making, closes it, and returns when its thread has ended.
+
+    Attributes:
+        waited: seconds that the taking side has waited for results.
+
+    Args:
+        name: of the thread.
+        given_up: says whether the taking side need not wait any longer; the results then end.
+        patience: seconds that `close` waits for the thread; None: until it ends. A disk that does not answer
+            must not keep a program from ending.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[T],
+        depth: int,
+        name: str,
+        *,
+        given_up: Callable[[], bool] = lambda: False,
+        patience: float | None = None,
+    ) -> None:
+        self._items, self._given_up, self._patience = items, given_up, patience
+        self._queue: queue.Queue[Any] = queue.Queue(depth)
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self.waited = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            started = time.perf_counter()
+            item = self._take()
+            self.waited += time.perf_counter() - started
+            if item is _END:
+                break
+            yield item
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Stop it; results that wait are lost."""
+        self._stop.set()
+        self._thread.join(self._patience)
+
+    def _take(self) -> Any:
+        while not self._stop.is_set():
+            try:
+                return self._queue.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if self._given_up():
+                    break
+        return _END  # also where another thread closed it
+
+    def _run(self) -> None:
+        try:
+            for item in self._items:
+                self._put(item)
+                if self._stop.is_set():
+                    break
+        except BaseException as error:  # whatever it is, the taking side must hear of it
+            self._error = error
+        finally:
+            self._close_items()
+            self._put(_END)
+
+    def _close_items(self) -> None:
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+
+    def _put(self, item: Any) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(item, timeout=_POLL_SECONDS)
+                return
