@@ -115,7 +115,8 @@ def _check_ordinary(path: Path, beside: str, most: int | None = None) -> None:
         raise RasterError(f"{path}: expected a file beside it as {name}, it is a pipe or device; remove it")
     if most is not None and status.st_size > most:
         raise RasterError(
-            f"{path}: expected at most {most >> 20} MiB in {name} beside it, got {status.st_size:,} bytes; remove it, or make it anew"
+            f"{path}: expected at most {most >> 20} MiB in {name} beside it, got {status.st_size:,} bytes; "
+            "remove it, or make it anew"
         )
 
 
@@ -125,8 +126,8 @@ def _check_aux(path: Path, beside: str) -> None:
     with open(beside, "rb") as file:
         if file.read(15) == b"EHFA_HEADER_TAG":
             raise RasterError(
-                f"{path}: {os.path.basename(beside)} beside it is of ERDAS IMAGINE, may name further files and "
-                "is not opened; remove it (gdaladdo makes overviews, gdal_edit.py sets a CRS)"
+                f"{path}: {os.path.basename(beside)} beside it is of ERDAS IMAGINE, may name further files "
+                "and is not opened; remove it (gdaladdo makes overviews, gdal_edit.py sets a CRS)"
             )
 
 
