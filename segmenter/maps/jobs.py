@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +105,7 @@ class MapJob:
         label: to score the map with.
         abandoned: see `predictor.Job`; so `done_rows`.
         mosaic: the files that its windows look into, beside its own; None: only its own.
+        remark: what is to be said of the raster once it was read.
     """
 
     request: Request
@@ -115,6 +118,7 @@ class MapJob:
     abandoned: bool = False
     done_rows: int = 0
     mosaic: Mosaic | None = None
+    remark: str | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -126,8 +130,10 @@ class MapJob:
         """Where the picture of the map goes."""
         return self.output.with_name(f"{self.output.stem}.view.png")
 
-    def open(self) -> Raster | MosaicView:
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Raster | MosaicView]:
         """Open the raster with the model's bands; in a mosaic, with what lies around it."""
-        if self.mosaic is not None:
-            return self.mosaic.view(self.info.path)
-        return self.request.open(self.info.path)
+        path = self.info.path
+        with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
+            yield raster
+            self.remark = raster.partial_remark

@@ -13,6 +13,7 @@ import os
 os.environ.setdefault("GDAL_CACHEMAX", "128")
 os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 
+from segmenter.raster.alpha import ask_for_bands
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.opening import check_drivers
 from segmenter.raster.reading import (
@@ -35,6 +36,7 @@ __all__ = [
     "Raster",
     "RasterInfo",
     "RasterWriter",
+    "ask_for_bands",
     "check_drivers",
     "keeps_crs",
     "leftovers",

@@ -15,6 +15,7 @@ import rasterio
 from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
+from segmenter.raster.jpeg import check_jpeg
 from segmenter.raster.png import check_png
 from segmenter.raster.remote import RemotePath, as_gdal_takes
 from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
@@ -180,7 +181,7 @@ def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
 
 
 def check_pixels(path: Path, dataset: Any) -> None:
-    """Refuse an open image that GDAL would read on though pixels lack.
+    """Refuse an open image that GDAL would read on though pixels lack, or cannot read though it is whole.
 
     Raises:
         RasterError: what it lacks.
@@ -188,6 +189,9 @@ def check_pixels(path: Path, dataset: Any) -> None:
     if dataset.driver == "PNG" and not isinstance(path, RemotePath):
         with naming(path, "cannot open it", "expected a PNG that is whole"):
             check_png(path)
+    if dataset.driver == "JPEG" and not isinstance(path, RemotePath):
+        with naming(path, "cannot open it", "expected a JPEG that is whole"):
+            check_jpeg(path)
 
 
 def _check_mask(path: Path, dataset: Any) -> None:

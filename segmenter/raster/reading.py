@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from rasterio.errors import NotGeoreferencedWarning
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
-from segmenter.raster.alpha import measured, refuse
+from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, hearing_damage, open_dataset
 from segmenter.raster.remote import RemotePath
@@ -27,6 +28,8 @@ warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
 
 MAX_EMPTY_PIXELS = 1 << 30
 """A raster may always declare so many pixels, and more only where its file has bytes for them."""
+MAX_BANDS = 4096
+"""Bands that are read at once: GDAL takes the square of their number for each window."""
 _PIXELS_PER_BYTE = 10_000
 """More than any real map compresses to: DEFLATE ends at 1030 bytes from one."""
 _MAX_BLOCK_BYTES = 1 << 30
@@ -125,6 +128,12 @@ class Raster:
         """Pixels with data that hold a nodata value in some band, of the windows read so far in order."""
         return self._validity.partial
 
+    @property
+    def partial_remark(self) -> str | None:
+        """What is to be said of them once the raster is read."""
+        count = self.partial_nodata
+        return f"{self.info.path}: {self._validity.remark(count)}" if count else None
+
 
 def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:
     """The same values, contiguous; band by band, which is three times as fast as NumPy's own order."""
@@ -169,6 +178,7 @@ def open_raster(
         _check_size(info, dataset, max_pixels)
         check_pixels(path, dataset)
         used = _bands(info, bands)
+        _check_scaling(info, used)
         others = tuple(band for band in info.alpha if band not in used)
         data = measured(path, dataset, others)
         if data and bands is None:
@@ -223,6 +233,11 @@ def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
         bands = tuple(b for b in range(1, info.count + 1) if b not in info.alpha)
     if not bands:
         raise RasterError(f"{info.path}: expected a band of data, every band is tagged as alpha; name it")
+    if len(bands) > MAX_BANDS:
+        raise RasterError(
+            f"{info.path}: expected at most {MAX_BANDS} bands to read at once, got {len(bands)}; "
+            + ask_for_bands(len(bands))
+        )
     missing = [b for b in bands if not 1 <= b <= info.count]
     if missing:
         raise RasterError(
@@ -230,6 +245,16 @@ def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
             f"the raster has {info.count}"
         )
     return tuple(bands)
+
+
+def _check_scaling(info: RasterInfo, bands: tuple[int, ...]) -> None:
+    for band in bands if info.scaling else ():
+        scale, offset = info.scaling[band - 1]
+        if not math.isfinite(scale) or not math.isfinite(offset) or scale == 0:
+            raise RasterError(
+                f"{info.path}: expected a finite scale (not 0) and offset of band {band}, got {scale} and "
+                f"{offset}: no pixel would have data; set them with gdal_edit.py -scale 1 -offset 0"
+            )
 
 
 def _check_types(info: RasterInfo, dataset: Any) -> None:

@@ -41,7 +41,8 @@ class Validity:
     ) -> None:
         self._dataset, self._alpha = dataset, alpha
         self._masks = _masks(dataset, bands)
-        self._values = [_usable(info.nodata[band - 1], dataset.dtypes[band - 1]) for band in bands]
+        dtype = dataset.dtypes[0]
+        self._values = [_usable(info.nodata[band - 1], dtype) for band in bands]
         self._floats = np.dtype(info.dtype).kind == "f"
         self.partial = 0
         self._seen = _Seen()
@@ -55,6 +56,11 @@ class Validity:
     def _by_value(self) -> bool:
         """Whether nodata values decide: a band without one always holds data."""
         return not self._masks and not self._alpha and None not in self._values
+
+    def remark(self, pixels: int) -> str:
+        """What is to be said of so many pixels that count as data though a band holds its nodata value."""
+        why = "its mask says so" if self._masks or self._alpha else "other bands do not"
+        return f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
 
     def of(
         self, stored_CHW: NDArray[Any], image_HWC: NDArray[Any], inside: Window, *, count: bool = True
@@ -120,8 +126,9 @@ def _masks(dataset: Any, bands: tuple[int, ...]) -> tuple[int, ...]:
     """Bands whose mask is to be read: of one that all bands share, the first. Alpha is read as a band."""
     masks: list[int] = []
     shared = False
+    all_flags = dataset.mask_flag_enums  # asks for those of all bands each time
     for band in bands:
-        flags = dataset.mask_flag_enums[band - 1]
+        flags = all_flags[band - 1]
         if MaskFlags.all_valid in flags or MaskFlags.alpha in flags:
             continue
         if MaskFlags.per_dataset in flags:  # NODATA_VALUES too, a colour
