@@ -55,7 +55,7 @@ def ids_of(path: Path, image: Path) -> NDArray[np.uint8]:
     """Class ids by the book: read whole, nodata and ignored pixels left out."""
     with rasterio.open(path) as label, rasterio.open(image) as file:
         ids, data = label.read(1), file.read()
-    return np.where((ids == 9) | (data == 0).any(axis=0), IGNORE, ids)
+    return np.where((ids == 9) | (data == 0).all(axis=0), IGNORE, ids)
 
 
 def brute_force(dataset: Dataset, split: Split, tiles: TilesConfig) -> list[tuple[int, ...]]:
