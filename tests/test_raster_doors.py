@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,21 @@ def test_a_crs_beside_an_image_names_no_file(image: Path, secret: Path, crs: str
         open_raster(image)
 
 
+def test_nor_does_the_wkt_of_other_programs(image: Path, secret: Path) -> None:
+    wkt = WKT.replace("{}", str(secret)).replace('"', "&quot;")
+    crs = f"<GeodataXform><SpatialReference><WKT>{wkt}</WKT></SpatialReference></GeodataXform>"
+    metadata = f'<Metadata domain="xml:ESRI" format="xml">{crs}</Metadata>'
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{metadata}</PAMDataset>")
+    with pytest.raises(RasterError, match=r"expected a CRS in a\.tif\.aux\.xml that names no file"):
+        open_raster(image)
+
+
+def test_a_text_that_is_no_crs_may_say_anything(image: Path) -> None:
+    item = '<MDI key="DESCRIPTION">file = grids of init = 3 (pipeline)</MDI>'
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset><Metadata>{item}</Metadata></PAMDataset>")
+    open_raster(image).close()
+
+
 @pytest.mark.parametrize("crs", ["", "EPSG:25833", CRS.from_epsg(25833).to_wkt(), "+proj=utm +zone=33"])
 def test_any_other_crs_beside_an_image_counts(image: Path, crs: str) -> None:
     text = crs.replace('"', "&quot;")
@@ -220,8 +236,8 @@ class Asked:
     def ls(self, path: str) -> list[str]:
         raise AssertionError("a folder of 100,000 tiles is not listed at each open")
 
-    def mtime(self, path: str) -> int:
-        return int(os.path.getmtime(path))
+    def modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp(os.path.getmtime(path))
 
     def size(self, path: str) -> int:
         return os.path.getsize(path)
@@ -239,6 +255,9 @@ def test_all_that_gdal_looks_for_beside_an_image_is_looked_at(
     driver = {"png": "PNG", "jpg": "JPEG"}.get(name[-3:], "GTiff")
     with rasterio.open(path, "w", driver=driver, width=W, height=H, count=3, dtype="uint8") as file:
         file.write(np.ones((3, H, W), np.uint8))
+    if name == NAMES[0]:
+        for ending in (".ovr", ".msk", ".msk.ovr"):
+            shutil.copy(path, path.with_name(name + ending))
     with rasterio.open(str(path), opener=asked, driver=driver) as file:
         _ = file.rpcs, file.gcps, file.mask_flag_enums, file.crs, file.tags()
         file.read(out_shape=(3, H // 5, W // 5))

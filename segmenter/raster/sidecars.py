@@ -34,6 +34,7 @@ _PARTS_OF_ONE = re.compile(r"_R\d+C\d+.*$")
 
 _NAMES_FILES = re.compile(r"grids|parameterfile|\binit\s*=|\bfile\s*=|pipeline", re.IGNORECASE)
 """In the text of a CRS: parameters whose values are files, which PROJ opens as soon as the text is parsed."""
+_WKT = re.compile(r"\s*\w+\s*[\[(]")
 _CRS_TEXT = re.compile(r"\s*$|\s*\w+\s*[\[(]|\s*\w+:\d+\s*$|\s*urn:[\w:.,-]+\s*$|\s*\+proj=", re.IGNORECASE)
 """Anything else PROJ takes for the name of a file, among others."""
 
@@ -152,14 +153,14 @@ def _check_xml(path: Path, beside: str) -> None:
         return
     name = os.path.basename(beside)
     _check_ordinary(path, beside, _TEXT_BYTES)
-    texts = _CrsTexts()
+    texts = _Texts()
     try:
         texts.parse(read_regular(Path(beside), _TEXT_BYTES).decode(errors="replace"))
     except expat.ExpatError as error:
         raise RasterError(
             f"{path}: expected XML beside it, {name} is none ({error}); remove it, or make it anew"
         ) from None
-    for text in texts.found:
+    for text in texts.crs + [text for text in texts.others if _WKT.match(text)]:
         if _NAMES_FILES.search(text) or not _CRS_TEXT.match(text):
             raise RasterError(
                 f"{path}: expected a CRS in {name} that names no file, as WKT, EPSG:… or +proj=…, got "
@@ -167,32 +168,32 @@ def _check_xml(path: Path, beside: str) -> None:
             )
 
 
-class _CrsTexts:
-    """The texts of an .aux.xml that GDAL parses as a CRS."""
+class _Texts:
+    """The texts of an .aux.xml: those that GDAL parses as a CRS in whatever form, and all others."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
-        self._inside = False
+        self.crs: list[str] = []
+        self.others: list[str] = []
+        self._open: list[list[str]] = []
 
     def parse(self, text: str) -> None:
         parser = expat.ParserCreate("utf-8")
+        parser.buffer_text = True
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._text
         parser.Parse(text.encode(), True)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        self.found += [text for key, text in attributes.items() if key.lower() == "projection"]
-        if name.lower() == "srs":
-            self._inside = True
-            self.found.append("")
+        for key, text in attributes.items():
+            (self.crs if key.lower() == "projection" else self.others).append(text)
+        self._open.append([])
 
     def _end(self, name: str) -> None:
-        self._inside = self._inside and name.lower() != "srs"
+        (self.crs if name.lower() == "srs" else self.others).append("".join(self._open.pop()))
 
     def _text(self, text: str) -> None:
-        if self._inside:
-            self.found[-1] += text
+        self._open[-1].append(text)
 
 
 def _check_crs_inside(path: Path, name: str) -> None:
