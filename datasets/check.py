@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.files import few
-from segmenter.errors import SegmenterError
+from segmenter.errors import BandsError, SegmenterError
 from segmenter.labels import IGNORE, UNKNOWN, class_pixels
 from segmenter.pairs import misfits, raw_label, row_bands
 from segmenter.parallel import in_threads
@@ -30,7 +30,7 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: unreadable, label, size, georeferencing, unknown value, image type, or class.
+        kind: unreadable, bands, label, size, georeferencing, unknown value, image type, or class.
         text: what is wrong; for an unknown value the value.
         scene: None where it is wrong of the whole dataset.
         pixels: how many have the unknown value.
@@ -187,7 +187,7 @@ class _Audit:
         try:
             yield
         except SegmenterError as error:
-            self.add(kind, str(error))
+            self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
 
 def _audit(dataset: Dataset, scene: Scene) -> _Audit:

@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_training import made
 
+from datasets import load_dataset
 from datasets.check import check_dataset
+from segmenter.config import load_recipe
 from segmenter.errors import DatasetError, RasterError
 from segmenter.geometry import Window
 from segmenter.index import band_statistics, build_index
 from segmenter.labels import ClassMap
+from segmenter.preparation import prepare_tiles
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.schema import TilesConfig
 from segmenter.statistics import check_band_counts
@@ -54,7 +58,7 @@ def test_alpha_that_is_measurements(images: Images, rng: Any, call: Callable[...
     (scene,) = dataset.scenes
     expected = f"{scene.image}: {ASKED}"
     report = check_dataset(dataset, progress=False)
-    assert expected in [finding.text for finding in report.findings]
+    assert ("bands", expected) in [(finding.kind, finding.text) for finding in report.findings]
     with pytest.raises(RasterError) as training:
         build_index(dataset, "train", TilesConfig(size=32, overlap=0), progress=False)
     assert str(training.value) == expected
@@ -104,6 +108,17 @@ def test_so_is_one_that_only_validates(images: Images, rng: Any) -> None:
         check_band_counts(dataset, 3)
     check_band_counts(replace(dataset, bands=(1, 2, 3)), 3)
     check_band_counts(images(three, three, splits=("train", "validation")), 3)
+
+
+def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng: Any) -> None:
+    """The scene that validates, too: before hours are spent."""
+    recipe = load_recipe(made(tmp_path / "data"))
+    make_geotiff("four.tif", rng.integers(1, 9, (97, 83, 4), np.uint8), photometric="minisblack", crs=None)
+    (tmp_path / "four.tif").replace(tmp_path / "data" / "images" / "s4.tif")
+    with pytest.raises(
+        DatasetError, match=r"s4\.tif: expected 3 bands as the training scenes, got 4; say"
+    ):
+        prepare_tiles(recipe, load_dataset(recipe))
 
 
 def test_nodata_values_that_are_data_are_told_by_the_check_and_by_training(

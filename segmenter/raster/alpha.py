@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import RasterError
+from segmenter.errors import BandsError
 from segmenter.geometry import Window
+from segmenter.raster.opening import hearing_damage
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.write import FAULTS, gdal_window
 
@@ -58,10 +59,10 @@ def measured(path: Path, dataset: Any, alpha: Sequence[int]) -> tuple[int, ...]:
     return found
 
 
-def refuse(path: Path, count: int, alpha: Sequence[int]) -> RasterError:
+def refuse(path: Path, count: int, alpha: Sequence[int]) -> BandsError:
     """The error for a raster of `count` bands, of which those tagged as alpha are measurements."""
     rest = ",".join(str(band) for band in range(1, count + 1) if band not in alpha) if count <= 8 else ""
-    return RasterError(
+    return BandsError(
         f"{path}: band {alpha[0]} is tagged as alpha, but holds measurements and no mask; "
         + ask_for_bands(count)
         + (f" or {rest}" if rest else "")
@@ -95,7 +96,7 @@ def _sample(dataset: Any, bands: Sequence[int]) -> NDArray[Any]:
     """(bands, pixels) values."""
     found = [np.empty((len(bands), 0), dataset.dtypes[0])]
     for window in _windows(dataset):
-        with contextlib.suppress(*FAULTS):
+        with contextlib.suppress(*FAULTS), hearing_damage():
             found.append(dataset.read(list(bands), window=gdal_window(window)).reshape(len(bands), -1))
     return np.concatenate(found, axis=1)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
 
-from segmenter.errors import RasterError
+from segmenter.errors import BandsError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.header import RasterInfo, read_header
@@ -234,7 +234,7 @@ def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
     if not bands:
         raise RasterError(f"{info.path}: expected a band of data, every band is tagged as alpha; name it")
     if len(bands) > MAX_BANDS:
-        raise RasterError(
+        raise BandsError(
             f"{info.path}: expected at most {MAX_BANDS} bands to read at once, got {len(bands)}; "
             + ask_for_bands(len(bands))
         )

@@ -26,8 +26,10 @@ _CITATION_BYTES = 1 << 20
 
 # What GDAL 3.10 looks for beside x.tif: georeference, satellites' metadata and camera models. It tries both
 # capital and small letters.
-_TAILS = (".tab", ".xml", ".imd", ".rpb", ".pvl", ".txt", ".rpc", ".pass", ".wld")
-_TAILS += ("_rpc.txt", "_metadata.txt", "_mtl.txt", "_metadata.xml")
+_TAILS = (
+    *(".tab", ".xml", ".imd", ".rpb", ".pvl", ".txt", ".rpc", ".pass", ".wld"),
+    *("_rpc.txt", "_metadata.txt", "_mtl.txt", "_metadata.xml"),
+)
 _MIXED = ("_METADATA.txt", "_MTL.txt")
 _BESIDE_ANY = ("metadata.dim", "METADATA.DIM", "summary.txt", "SUMMARY.TXT")
 _PARTS_OF_ONE = re.compile(r"_R\d+C\d+.*$")
