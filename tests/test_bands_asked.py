@@ -115,9 +115,7 @@ def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng
     recipe = load_recipe(made(tmp_path / "data"))
     make_geotiff("four.tif", rng.integers(1, 9, (97, 83, 4), np.uint8), photometric="minisblack", crs=None)
     (tmp_path / "four.tif").replace(tmp_path / "data" / "images" / "s4.tif")
-    with pytest.raises(
-        DatasetError, match=r"s4\.tif: expected 3 bands as the training scenes, got 4; say"
-    ):
+    with pytest.raises(DatasetError, match=r"s4\.tif: expected 3 bands as the training scenes, got 4; say"):
         prepare_tiles(recipe, load_dataset(recipe))
 
 
