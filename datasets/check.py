@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.files import few
-from segmenter.errors import SegmenterError
+from segmenter.errors import BandsError, SegmenterError
 from segmenter.labels import IGNORE, UNKNOWN, class_pixels
 from segmenter.pairs import misfits, raw_label, row_bands
-from segmenter.raster import open_raster, raster_info
+from segmenter.raster import ask_for_bands, open_raster, raster_info
 from segmenter.scenes import SPLITS, Dataset, Scene
 from segmenter.threads import in_threads
 
@@ -30,7 +30,7 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: unreadable, label, size, georeferencing, unknown value, image type, or class.
+        kind: unreadable, bands, label, size, georeferencing, unknown value, image type, or class.
         text: what is wrong; for an unknown value the value.
         scene: None where it is wrong of the whole dataset.
         pixels: how many have the unknown value.
@@ -51,6 +51,7 @@ class CheckReport:
         scenes_K: number of scenes that have each class.
         ignored: pixels that the class map ignores or the images have no data for.
         unlabelled: names of scenes without a single labelled pixel.
+        remarks: on images, of what is not wrong but may not be meant.
     """
 
     dataset: Dataset
@@ -59,6 +60,7 @@ class CheckReport:
     scenes_K: NDArray[np.int64]
     ignored: int
     unlabelled: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -83,6 +85,10 @@ class CheckReport:
         if self.unlabelled:
             names = _list(self.unlabelled, everything)
             yield f"without a labelled pixel: {len(self.unlabelled)} scenes: {names}"
+        shown = len(self.remarks) if everything else _SHOWN
+        yield from (f"warning: {remark}" for remark in self.remarks[:shown])
+        if len(self.remarks) > shown:
+            yield f"warning: {len(self.remarks) - shown} more of them; --all shows them"
 
     def _found(self, everything: bool) -> Iterator[str]:
         for kind in dict.fromkeys(finding.kind for finding in self.findings):
@@ -147,7 +153,7 @@ def check_dataset(dataset: Dataset, *, workers: int | None = None, progress: boo
         )
     )
     findings = [finding for audit in audits for finding in audit.findings]
-    findings += _other_types(audits)
+    findings += _other_types(dataset, audits)
     counts_SK = np.array([audit.pixels_K for audit in audits]).reshape(-1, len(dataset.classes))
     findings += _missing_classes(dataset, counts_SK)
     return CheckReport(
@@ -157,6 +163,7 @@ def check_dataset(dataset: Dataset, *, workers: int | None = None, progress: boo
         scenes_K=(counts_SK > 0).sum(axis=0),
         ignored=sum(audit.ignored for audit in audits),
         unlabelled=tuple(audit.scene.name for audit in audits if not audit.pixels_K.any()),
+        remarks=tuple(audit.remark for audit in audits if audit.remark is not None),
     )
 
 
@@ -168,6 +175,7 @@ class _Audit:
     pixels_K: NDArray[np.int64]
     ignored: int = 0
     image: tuple[int, str] | None = None
+    remark: str | None = None
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, kind: str, text: str, pixels: int = 0) -> None:
@@ -179,7 +187,7 @@ class _Audit:
         try:
             yield
         except SegmenterError as error:
-            self.add(kind, str(error))
+            self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
 
 def _audit(dataset: Dataset, scene: Scene) -> _Audit:
@@ -187,8 +195,8 @@ def _audit(dataset: Dataset, scene: Scene) -> _Audit:
     masked = False
     with audit.noting("unreadable"), open_raster(scene.image, dataset.bands) as raster:
         audit.image = len(raster.bands), raster.info.dtype
-        for band in row_bands(raster.info.size):
-            raster.read(band)
+        has_data = [raster.read(band)[1].any() for band in row_bands(raster.info.size)]
+        audit.remark = raster.partial_remark if any(has_data) else f"{scene.image}: has no pixel with data"
         masked = raster.may_have_nodata
     if scene.label is None:
         audit.add("label", f"{scene.image}: expected a label for scene {scene.name}, there is none")
@@ -222,7 +230,7 @@ def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
         audit.add(_VALUE, value, pixels)
 
 
-def _other_types(audits: list[_Audit]) -> Iterator[Finding]:
+def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
     """Images of another type or number of bands than most."""
     kinds = Counter(audit.image for audit in audits if audit.image)
     for audit in audits:
@@ -232,6 +240,8 @@ def _other_types(audits: list[_Audit]) -> Iterator[Finding]:
             text = (
                 f"{audit.scene.image}: expected {bands} bands of {dtype} as most have, got {count} of {other}"
             )
+            if count != bands and dataset.bands is None:
+                text += f"; {ask_for_bands(min(count, bands))}"
             yield Finding("image type", text, audit.scene)
 
 

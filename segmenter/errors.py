@@ -45,6 +45,10 @@ class RasterError(SegmenterError):
     """A raster cannot be opened, read or written, or does not have what the run needs."""
 
 
+class BandsError(RasterError):
+    """It cannot be told which bands of a raster are data; `bands` is to be said."""
+
+
 class DeviceError(SegmenterError):
     """Devices asked for are not there, can no longer be set up, or have too little memory."""
 

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,28 @@ def make_folder(folder: Path) -> None:
 def real(path: Path) -> Path:
     """A path without links; `Path.resolve` raises what is no OSError where links go round in a circle."""
     return Path(os.path.realpath(path))
+
+
+def special(status: os.stat_result) -> bool:
+    """Whether a file is a pipe, a device or a socket: what waits for ever, or never ends."""
+    return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The content of a small file that somebody else may have made.
+
+    Raises:
+        SegmenterError: it is no regular file (also through a link), or holds more than `most` bytes.
+        OSError: it cannot be read.
+    """
+    # Without O_NONBLOCK a pipe is waited for already here.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise SegmenterError(f"{path}: expected a file, got a folder, pipe or device")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise SegmenterError(f"{path}: expected at most {most:,} bytes, it is larger")
+    return content
 
 
 @contextlib.contextmanager

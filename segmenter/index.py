@@ -7,13 +7,15 @@ where the image has data, each file's values known, each label as large as its i
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import DatasetError
+from segmenter.errors import DatasetError, plain
 from segmenter.geometry import Size, Window
 from segmenter.index_cache import (
     Entries,
@@ -35,6 +37,9 @@ from segmenter.threads import in_threads
 from segmenter.tiling import grid
 
 __all__ = ["BandStatistics", "TileIndex", "band_statistics", "build_index", "cache_folder", "tile_counts"]
+
+_REMARKS = 10
+"""On images, that are printed one by one."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,7 @@ def _measure(
 ) -> None:
     """Read `scenes` in threads and add what is found to `entries`."""
     start, done = time.monotonic(), 0
+    remarks: list[str] = []
 
     def speed(found: SceneTiles) -> str:
         nonlocal done
@@ -138,7 +144,9 @@ def _measure(
         return f"{done / max(1e-9, time.monotonic() - start):.0f} tiles/s"
 
     results = in_threads(
-        lambda scene: tile_counts(dataset, scene, Size(tiles.size, tiles.size), tiles.overlap),
+        lambda scene: tile_counts(
+            dataset, scene, Size(tiles.size, tiles.size), tiles.overlap, remarks.append
+        ),
         scenes,
         description="indexing",
         unit="scene",
@@ -149,6 +157,10 @@ def _measure(
     for scene, found in zip(scenes, results, strict=True):
         key = relative_paths(dataset, scene)
         entries[key] = stamps[key], found
+    for remark in sorted(remarks)[:_REMARKS]:
+        print(plain(f"warning: {remark}"), file=sys.stderr)
+    if len(remarks) > _REMARKS:
+        print(f"warning: and so in {len(remarks) - _REMARKS} more images", file=sys.stderr)
 
 
 def _joined(
@@ -179,8 +191,17 @@ def _joined(
     )
 
 
-def tile_counts(dataset: Dataset, scene: Scene, tile: Size, overlap: int) -> SceneTiles:
+def tile_counts(
+    dataset: Dataset,
+    scene: Scene,
+    tile: Size,
+    overlap: int,
+    say: Callable[[str], object] = lambda _: None,
+) -> SceneTiles:
     """Class pixel counts of all tiles of a scene; each pixel is decoded once, whatever the overlap.
+
+    Args:
+        say: is told what there is to be said of the image.
 
     Raises:
         DatasetError, LabelError, RasterError: naming the file.
@@ -190,6 +211,8 @@ def tile_counts(dataset: Dataset, scene: Scene, tile: Size, overlap: int) -> Sce
         cells = _Cells(raster.info.size, tile, overlap, len(dataset.classes))
         for band in row_bands(raster.info.size):
             cells.add(band.row, class_ids(dataset, scene, raster, band))
+        if raster.partial_remark is not None:
+            say(raster.partial_remark)
     return cells.tiles()
 
 

@@ -22,7 +22,7 @@ from segmenter.errors import SegmenterError
 from segmenter.files import write_whole
 from segmenter.scenes import Dataset, Scene
 
-_VERSION = 1
+_VERSION = 2
 Stamp = tuple[int, int, int, int]
 """Size and modification time (ns) of an image and of its label."""
 

@@ -140,6 +140,11 @@ class MosaicView:
             image[into], valid[into] = self._raster(member).read(part.relative_to(member.window))
         return image, valid
 
+    @property
+    def partial_remark(self) -> str | None:
+        """As `Raster.partial_remark`, of the file itself."""
+        return self._raster(self._member).partial_remark
+
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """As `Raster.thinned`, of the file itself."""
         return self._raster(self._member).thinned(window, shape)

@@ -21,7 +21,7 @@ from segmenter.resume import Checkpoint, checkpoint_to_resume
 from segmenter.sampler import Plan, plan
 from segmenter.scenes import Dataset
 from segmenter.schema import Recipe
-from segmenter.statistics import BandStatistics, band_statistics
+from segmenter.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.store import SceneStore
 
 _FREE_TO_CHANGE = (
@@ -120,6 +120,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     else:
         print("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset, "train")
+    check_band_counts(dataset, len(statistics.mean_C))
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
     print(_summary(recipe, dataset, index))
     sizes = [info.metres_per_pixel for info in map(raster_info, (s.image for s in scenes[:100]))]

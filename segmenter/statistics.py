@@ -17,7 +17,7 @@ from segmenter.files import write_whole
 from segmenter.geometry import Size, Window
 from segmenter.index_cache import cache_folder, key_of, relative_paths, stamp_of
 from segmenter.pairs import row_bands
-from segmenter.raster import RasterInfo, open_raster
+from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.threads import in_threads
 from segmenter.tiling import grid
@@ -190,12 +190,42 @@ def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -
     )
     first, bands = found[0]
     for info, count in found:
-        if (info.dtype, count) != (first.dtype, bands):
+        _check_count(dataset, info, count, bands, first.path.name)
+        if info.dtype != first.dtype or count != bands:
             raise DatasetError(
                 f"{info.path}: expected {bands} bands of {first.dtype} as {first.path} has, got {count} of "
                 f"{info.dtype}; choose dataset.bands, or convert the files to one type"
             )
     return [info for info, _ in found]
+
+
+def check_band_counts(dataset: Dataset, expected: int, workers: int | None = None) -> None:
+    """Refuse a dataset some of whose scenes have another number of bands than those of `band_statistics`.
+
+    Looks at the headers of those that the statistics were not taken of; where the bands are named there is
+    nothing to look at.
+
+    Raises:
+        DatasetError: naming the file, and asking for the bands.
+        RasterError: a header cannot be read.
+    """
+    train = dataset.of("train")
+    scenes = [*(train if len(train) > _MOST_SCENES else ()), *dataset.of("validation")]
+    if dataset.bands is not None or not scenes:
+        return
+    images = [scene.image for scene in scenes]
+    for info in in_threads(
+        raster_info, images, description="headers", unit="scene", workers=workers, progress=False
+    ):
+        _check_count(dataset, info, info.count - len(info.alpha), expected, "the training scenes")
+
+
+def _check_count(dataset: Dataset, info: RasterInfo, count: int, expected: int, others: str) -> None:
+    if count != expected and dataset.bands is None:
+        raise DatasetError(
+            f"{info.path}: expected {expected} bands as {others}, got {count}; "
+            + ask_for_bands(min(count, expected))
+        )
 
 
 def _evenly(items: Sequence[Any], most: int) -> Sequence[Any]:

@@ -31,6 +31,8 @@ _OPEN_PER_THREAD = 32
 _CHEAP_PIXELS = 4
 """A file of at most so many tiles' pixels is read whole for little more than a tile."""
 _BAND_ROWS = 512
+_VALIDITY = 2
+"""Number of the rule which pixels have data: copies made under another are made anew."""
 
 Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
@@ -126,7 +128,7 @@ class _Copy:
         self.dataset, self.scene = dataset, scene
         files = [path for path in (scene.image, scene.label) if path is not None]
         stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        key = repr((stamps, dataset.bands, dataset.classes.to_dict(), dataset.expand_palette))
+        key = repr((_VALIDITY, stamps, dataset.bands, dataset.classes.to_dict(), dataset.expand_palette))
         self.folder = cache / "decoded" / hashlib.sha256(key.encode()).hexdigest()[:24]
         self._arrays: list[NDArray[Any]] | None = None
 

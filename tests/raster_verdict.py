@@ -98,7 +98,7 @@ def check_ids(source: Any, result: Any, count: int, part: Window) -> None:
 
 
 def expected_pixels(source: Any, count: int, part: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """(H, W, C) values and (H, W) valid, by nodata values, masks, alpha and NaN, each read by itself."""
+    """(H, W, C) values and (H, W) valid: by masks and alpha, or where all bands hold nodata; never NaN."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows, cols = part.slices()
@@ -107,18 +107,19 @@ def expected_pixels(source: Any, count: int, part: Window) -> tuple[NDArray[Any]
         bands = [band for band in range(1, source.count + 1) if band not in alpha]
         assert len(bands) == count
         stored = source.read(bands, window=window)
-        valid = np.ones(stored.shape[1:], np.bool_)
-        for band, values in zip(bands, stored, strict=True):
+        own = [source.read(band, window=window) > 0 for band in alpha]
+        for band in bands:
             flags = set(source.mask_flag_enums[band - 1])
-            valid &= source.read_masks(band, window=window) > 0
-            if not {MaskFlags.per_dataset, MaskFlags.nodata} <= flags:  # NODATA_VALUES counts as a whole
-                nodata = source.nodatavals[band - 1]
-                valid &= np.ones_like(valid) if nodata is None else values != nodata
-        for band in alpha:
-            valid &= source.read(band, window=window) > 0
+            if MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags:
+                own.append(source.read_masks(band, window=window) > 0)
+        if own:
+            valid = np.logical_and.reduce(own)
+        else:
+            nodata = [np.nan if (value := source.nodatavals[band - 1]) is None else value for band in bands]
+            valid = (stored != np.array(nodata)[:, None, None]).any(axis=0)
         scaling = np.array([(source.scales[band - 1], source.offsets[band - 1]) for band in bands])
         if (scaling != (1, 0)).any():
             stored = (stored * scaling[:, :1, None] + scaling[:, 1:, None]).astype(np.float32)
         if stored.dtype.kind == "f":
-            valid &= (np.abs(stored) < 1e30).all(axis=0)
+            valid = valid & (np.abs(stored) < 1e30).all(axis=0)
     return np.moveaxis(stored, 0, 2), valid

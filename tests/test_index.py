@@ -55,7 +55,7 @@ def ids_of(path: Path, image: Path) -> NDArray[np.uint8]:
     """Class ids by the book: read whole, nodata and ignored pixels left out."""
     with rasterio.open(path) as label, rasterio.open(image) as file:
         ids, data = label.read(1), file.read()
-    return np.where((ids == 9) | (data == 0).any(axis=0), IGNORE, ids)
+    return np.where((ids == 9) | (data == 0).all(axis=0), IGNORE, ids)
 
 
 def brute_force(dataset: Dataset, split: Split, tiles: TilesConfig) -> list[tuple[int, ...]]:
@@ -293,8 +293,9 @@ def images(
             image[3:9, 4] = np.nan
             image += 1e4  # where a difference of squares loses its digits
         else:
-            image[3:9, 4, 0] = 0
-        bad = ~np.isfinite(image).all(axis=2) | (image == 0).any(axis=2)
+            image[3:9, 4] = 0
+            image[3:9, 7, 0] = 0  # in one band: data
+        bad = ~np.isfinite(image).all(axis=2) | (image == 0).all(axis=2)
         values.append(image[~bad].astype(np.float64))
         nodata = None if dtype == "float32" else 0
         paths.append(make_geotiff(f"{dtype}{i}.tif", image, nodata=nodata))

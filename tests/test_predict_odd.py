@@ -157,7 +157,6 @@ NO_DATA = {
     "a colour": Odd(most=4, tags={"NODATA_VALUES": "2 3 2"}),
     "a colour of too few bands": Odd(most=4, tags={"NODATA_VALUES": "2 3"}),
     "value before scaling": Odd(dtype="int16", most=9, options={"nodata": 5}, scales=(0.5, 3, 1)),
-    "scaled to NaN": Odd(scales=(float("nan"), 1, 1)),
 }
 
 
@@ -179,6 +178,43 @@ def test_every_way_of_having_no_data(
     if odd.aux:
         path.with_name("a.tif.aux.xml").write_text(odd.aux)
     assert verdict(call, capfd, path, 3, "--mode", mode) is None
+
+
+@pytest.mark.parametrize(("scale", "offset"), [("nan", 0), ("inf", 0), (1, "nan"), (1, "-inf"), (0, 1)])
+def test_a_scale_that_leaves_no_data_is_refused(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, scale: Any, offset: Any
+) -> None:
+    path = make_geotiff("a.tif", pixels(rng, 4))
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = (1, float(scale), 1, 1), (0, float(offset), 0, 0)
+    refusal = str(verdict(call, capfd, path, 4))
+    assert refusal.startswith("expected a finite scale (not 0) and offset of band 2, got ")
+    assert call(path, "--bands", "1,3,4", band_count=3) == 0
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 7.0])
+def test_a_raster_without_data_is_told(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, value: float
+) -> None:
+    path = make_geotiff("a.tif", np.full((H, W, 3), value, np.float32), nodata=7)
+    assert call(path, dtype="float32") == 0
+    assert capfd.readouterr().err == f"warning: {path}: has no pixel with data; its map is empty\n"
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_nodata_values_that_are_data_are_counted_and_told(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, masked: bool
+) -> None:
+    values = pixels(rng, most=5)
+    options = {"masks": np.full((H, W), 255, np.uint8)} if masked else {}
+    path = make_geotiff("a.tif", values, nodata=3, **options)
+    assert call(path) == 0
+    some, all_ = (values == 3).any(axis=2), (values == 3).all(axis=2)
+    count = (some if masked else some & ~all_).sum()
+    why = "its mask says so" if masked else "other bands do not"
+    assert capfd.readouterr().err == (
+        f"warning: {path}: {count:,} pixels hold a nodata value in some band and are data, since {why}\n"
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -91,7 +91,7 @@ def test_pixels_without_data_stay_so_under_the_outputs_own_value(
     image[10:20, 30:] = 0
     source = make_geotiff("in/a.tif", image, nodata=0)
     assert call(source, "--nodata", 99) == 0
-    empty = (image == 0).any(axis=2)
+    empty = (image == 0).all(axis=2)
     with rasterio.open(tmp_path / "maps" / "a.tif") as file:
         assert file.nodata == 99
         np.testing.assert_array_equal(file.read(1), exact_map(image, ~empty, RADIUS, STRIDE, nodata=99))
@@ -377,5 +377,5 @@ def test_maps_of_real_imagery_line_up(
             data = np.moveaxis(image.read(bands), 0, 2)
             valid = np.ones(image.shape, np.bool_)
             if image.nodata is not None:
-                valid = (data != image.nodata).all(axis=2)
+                valid = (data != image.nodata).any(axis=2)
             np.testing.assert_array_equal(result.read(1), exact_map(data, valid, RADIUS, STRIDE))

@@ -67,47 +67,6 @@ def test_complex_numbers_are_refused(make_geotiff: Make) -> None:
         open_raster(path)
 
 
-def test_a_pixel_is_valid_only_where_every_band_is(make_geotiff: Make) -> None:
-    pixels = np.full((4, 4, 2), 9, np.int16)
-    pixels[0, 0, 0] = pixels[1, 1, 1] = -5
-    image, valid = everything(make_geotiff("a.tif", pixels, nodata=-5))
-    assert np.argwhere(~valid).tolist() == [[0, 0], [1, 1]]
-    assert image[0, 0].tolist() == image[1, 1].tolist() == [0, 0]
-    _, second = everything(make_geotiff("b.tif", pixels, nodata=-5), (2,))
-    assert np.argwhere(~second).tolist() == [[1, 1]]
-
-
-def test_what_is_not_finite_is_not_valid(make_geotiff: Make) -> None:
-    pixels = np.ones((3, 3, 1), np.float32)
-    pixels[0, 0], pixels[1, 1], pixels[2, 2] = np.nan, np.inf, -9999
-    image, valid = everything(make_geotiff("a.tif", pixels, nodata=-9999))
-    np.testing.assert_array_equal(valid, ~np.eye(3, dtype=bool))
-    assert np.isfinite(image).all()
-
-
-def test_an_internal_mask_counts(make_geotiff: Make) -> None:
-    mask = np.full((5, 6), 255, np.uint8)
-    mask[2] = 0
-    image, valid = everything(make_geotiff("a.tif", np.full((5, 6, 3), 7, np.uint8), masks=mask))
-    np.testing.assert_array_equal(valid, mask > 0)
-    np.testing.assert_array_equal(image.any(axis=2), mask > 0)
-
-
-def test_alpha_is_the_mask_unless_it_is_named_as_data(make_geotiff: Make) -> None:
-    pixels = np.full((4, 5, 4), 50, np.uint8)
-    pixels[0, :, 3] = 0
-    path = make_geotiff("a.tif", pixels, alpha=True)
-    image, valid = everything(path)
-    assert raster_info(path).alpha == (4,)
-    assert image.shape == (4, 5, 3)
-    np.testing.assert_array_equal(valid, pixels[..., 3] > 0)
-    image, valid = everything(path, (4, 1))
-    assert valid.all()
-    np.testing.assert_array_equal(image, pixels[..., [3, 0]])
-    _, valid = everything(path, (1, 2))
-    np.testing.assert_array_equal(valid, pixels[..., 3] > 0)
-
-
 @pytest.mark.parametrize("band", [0, 4, -1])
 def test_a_missing_band_is_named(make_geotiff: Make, band: int) -> None:
     path = make_geotiff("a.tif", np.zeros((4, 4, 3), np.uint8))
@@ -282,7 +241,7 @@ def test_a_label_smaller_than_the_window_is_refused(make_png: Make) -> None:
 def test_scale_and_offset_are_respected(make_geotiff: Make, rng: np.random.Generator) -> None:
     """Nodata is a stored value; each band is scaled on its own, in whatever order they are asked for."""
     stored = rng.integers(1, 1000, (9, 11, 2), np.uint16)
-    stored[2, 3, 0] = 0
+    stored[2, 3] = 0
     path = make_geotiff("a.tif", stored, nodata=0)
     with rasterio.open(path, "r+") as file:
         file.scales, file.offsets = (0.5, 0.001), (-3.0, 7.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +109,7 @@ class MapJob:
         scene: what scores call it; None: its name.
         abandoned: see `predictor.Job`; so `done_rows`.
         mosaic: the files that its windows look into, beside its own; None: only its own.
+        remark: what is to be said of the raster once it was read.
     """
 
     request: Request
@@ -121,6 +124,7 @@ class MapJob:
     mosaic: Mosaic | None = None
     label_classes: ClassMap | None = None
     scene: str | None = None
+    remark: str | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -149,8 +153,10 @@ class MapJob:
         raw = read_label(self.label, window, expand_palette=classes.encoding == "colours", shape=shape)
         return classes.decode(raw, where)
 
-    def open(self) -> Raster | MosaicView:
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Raster | MosaicView]:
         """Open the raster with the model's bands; in a mosaic, with what lies around it."""
-        if self.mosaic is not None:
-            return self.mosaic.view(self.info.path)
-        return self.request.open(self.info.path)
+        path = self.info.path
+        with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
+            yield raster
+            self.remark = raster.partial_remark

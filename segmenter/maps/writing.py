@@ -10,6 +10,7 @@ from typing import Any
 
 from segmenter.errors import DeviceError, SegmenterError
 from segmenter.geometry import Window
+from segmenter.labels import IGNORE
 from segmenter.maps.files import MapFiles, MapStyle
 from segmenter.maps.jobs import MapJob
 from segmenter.maps.ledger import Ledger
@@ -37,6 +38,7 @@ class _Output:
         self._spool = ledger.spool(job)
         self.scorer = Scorer(job, style.classes)
         self.warning: str | None = None
+        self.empty = True
         self._files.open()
         if self._spool is not None:
             for window, arrays in self._spool.replay():
@@ -55,6 +57,7 @@ class _Output:
         self._write(window, prediction)
 
     def _write(self, window: Window, prediction: Prediction) -> None:
+        self.empty = self.empty and not (prediction.ids != IGNORE).any()
         self._files.write(window, prediction)
         self.scorer.add(window, prediction.ids)
 
@@ -205,8 +208,10 @@ class _Maps:
 
     def _note(self, output: _Output) -> None:
         self.outcome.written.append(output.job)
-        if output.warning is not None:
-            self.outcome.warnings.append(output.warning)
+        found = [output.warning, output.job.remark]
+        if output.empty:
+            found.append(f"{output.job.info.path}: has no pixel with data; its map is empty")
+        self.outcome.warnings += [line for line in found if line is not None]
         self.outcome.add_score(output.job, output.scorer)
 
     def _give_up(self, job: MapJob, error: SegmenterError, *, keep: bool = True) -> None:

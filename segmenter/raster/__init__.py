@@ -13,6 +13,7 @@ import os
 os.environ.setdefault("GDAL_CACHEMAX", "128")
 os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 
+from segmenter.raster.alpha import ask_for_bands
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.opening import check_drivers
 from segmenter.raster.place import crs_title, length, metres_apart
@@ -36,6 +37,7 @@ __all__ = [
     "Raster",
     "RasterInfo",
     "RasterWriter",
+    "ask_for_bands",
     "check_drivers",
     "crs_title",
     "keeps_crs",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import re
@@ -11,14 +10,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from xml.parsers import expat
 
 import rasterio
 from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
+from segmenter.raster.jpeg import check_jpeg
 from segmenter.raster.png import check_png
 from segmenter.raster.remote import RemotePath, as_gdal_takes
+from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
 from segmenter.raster.write import FAULTS, naming
 
 # A user's own setting wins. What GDAL says outside of rasterio's care would stand on stderr between our
@@ -33,10 +33,7 @@ if _PROJ_DATA.is_dir() and not os.environ.get("PROJ_LIB"):
 # How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL is told the driver, so
 # that it never tries another one on a file that says it is something else.
 _SIGNATURES = {
-    b"II*\0": "GTiff",
-    b"MM\0*": "GTiff",
-    b"II+\0": "GTiff",
-    b"MM\0+": "GTiff",
+    **dict.fromkeys(TIFF_SIGNATURES, "GTiff"),
     b"\x89PNG": "PNG",
     b"\xff\xd8\xff": "JPEG",
 }
@@ -116,13 +113,13 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
         contextlib.ExitStack() as undo,
     ):
         wanted = _drivers(path, drivers)
-        for ending in (".msk", ".ovr"):
-            _check_sidecar(path, ending)
-        _check_aux(path)
+        if not isinstance(path, RemotePath):  # there GDAL is told to look for nothing beside it
+            check_beside(path)
         alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
         with rasterio.Env(**alone), _listening() as said:
             dataset = undo.enter_context(_opened(path, wanted, said))
+            check_overviews(path, dataset)
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
         remarks = _judged(path, said) + _world_file(path, dataset)
         if any(MaskFlags.per_dataset in each for each in flags):
@@ -174,47 +171,6 @@ def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _check_sidecar(path: Path, ending: str) -> None:
-    """Refuse a file beside an image that GDAL would open by whatever driver, or pass over in silence."""
-    if isinstance(path, RemotePath):  # there GDAL is told to look for none
-        return
-    beside = path.with_name(path.name + ending)
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        try:
-            with beside.open("rb") as file:
-                start = file.read(4)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return
-            raise
-        if _SIGNATURES.get(start) != "GTiff":
-            raise RasterError(
-                f"{path}: expected a TIFF beside it as {ending}, {beside.name} begins with {start!r}; "
-                "remove it, or make it anew"
-            )
-
-
-def _check_aux(path: Path) -> None:
-    """Refuse an .aux.xml that GDAL would pass over in silence, with all that it says of nodata and place."""
-    if isinstance(path, RemotePath):
-        return
-    beside = path.with_name(path.name + ".aux.xml")
-    try:
-        text = beside.read_bytes().decode(errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return
-        raise
-    try:
-        expat.ParserCreate("utf-8").Parse(text.encode(), True)
-    except expat.ExpatError as error:
-        raise RasterError(
-            f"{path}: expected XML beside it, {beside.name} is none ({error}); remove it, or make it anew"
-        ) from None
-
-
 def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
     """A remark where there is a world file, and no geotransform of it."""
     if isinstance(path, RemotePath) or not dataset.transform.is_identity or not path.suffix[1:]:
@@ -225,7 +181,7 @@ def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
 
 
 def check_pixels(path: Path, dataset: Any) -> None:
-    """Refuse an open image that GDAL would read on though pixels lack.
+    """Refuse an open image that GDAL would read on though pixels lack, or cannot read though it is whole.
 
     Raises:
         RasterError: what it lacks.
@@ -233,6 +189,9 @@ def check_pixels(path: Path, dataset: Any) -> None:
     if dataset.driver == "PNG" and not isinstance(path, RemotePath):
         with naming(path, "cannot open it", "expected a PNG that is whole"):
             check_png(path)
+    if dataset.driver == "JPEG" and not isinstance(path, RemotePath):
+        with naming(path, "cannot open it", "expected a JPEG that is whole"):
+            check_jpeg(path)
 
 
 def _check_mask(path: Path, dataset: Any) -> None:

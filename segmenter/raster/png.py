@@ -8,21 +8,41 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from segmenter.errors import RasterError
+
 _SIGNATURE_BYTES, _CHECKSUM_BYTES, _PIECE_BYTES = 8, 4, 1 << 20
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """(column, row, columns apart, rows apart) of an interlaced image's passes."""
 
 
+_MOST_INTERLACED_BYTES = 1 << 28
+"""GDAL decodes an interlaced image anew for every 100 MB of its rows."""
+
+
 def check_png(path: Path) -> None:
     """Refuse a PNG that ends early or has fewer pixels than it declares; once for each state of a file.
 
     Raises:
+        RasterError: it is large and interlaced: decoding takes the square of its size.
         OSError: what it lacks.
     """
+    _check_interlacing(path)
     status = path.stat()
     if (fault := _fault(path, status.st_size, status.st_mtime_ns)) is not None:
         raise OSError(fault)
+
+
+def _check_interlacing(path: Path) -> None:
+    with path.open("rb") as file:
+        header = file.read(_SIGNATURE_BYTES + 8 + 13)[_SIGNATURE_BYTES + 8 :]
+    if len(header) < 13 or not header[12] or header[9] not in _CHANNELS:
+        return  # what else is wrong is found later
+    if (declared := _declared(header)) > _MOST_INTERLACED_BYTES:
+        raise RasterError(
+            f"{path}: is an interlaced PNG of {declared >> 20} MiB, at most {_MOST_INTERLACED_BYTES >> 20} "
+            "are decoded; save it without interlacing, or as a GeoTIFF"
+        )
 
 
 @lru_cache(maxsize=1 << 20)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rasterio.enums import MaskFlags
 from rasterio.errors import NotGeoreferencedWarning
 
-from segmenter.errors import RasterError
+from segmenter.errors import BandsError, RasterError
 from segmenter.geometry import Size, Window
+from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, hearing_damage, open_dataset
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.validity import Validity
 from segmenter.raster.write import gdal_window, naming
 
 # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
@@ -28,12 +28,11 @@ warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
 
 MAX_EMPTY_PIXELS = 1 << 30
 """A raster may always declare so many pixels, and more only where its file has bytes for them."""
+MAX_BANDS = 4096
+"""Bands that are read at once: GDAL takes the square of their number for each window."""
 _PIXELS_PER_BYTE = 10_000
 """More than any real map compresses to: DEFLATE ends at 1030 bytes from one."""
 _MAX_BLOCK_BYTES = 1 << 30
-_NO_MEASUREMENT = 1e30
-"""Floats from there on are fill values that a file does not declare (−3.4e38, −1.8e308): in a model's float32
-they overflow, and NaN would spread over all that a convolution sees of them."""
 
 
 class Raster:
@@ -44,8 +43,11 @@ class Raster:
         bands: the 1-based bands that `read` gives, in that order.
     """
 
-    def __init__(self, dataset: Any, info: RasterInfo, bands: tuple[int, ...]) -> None:
+    def __init__(
+        self, dataset: Any, info: RasterInfo, bands: tuple[int, ...], alpha: tuple[int, ...]
+    ) -> None:
         self._dataset, self.info, self.bands = dataset, info, bands
+        self._validity = Validity(dataset, info, bands, alpha)
 
     def __enter__(self) -> Raster:
         return self
@@ -64,8 +66,7 @@ class Raster:
 
         Returns:
             (H, W, C) image in the raster's own type, 0 where invalid, and (H, W) valid: inside the raster
-            and measured in **every** band, by nodata values, masks, alpha (unless that band is among
-            `bands`) and, in floats, being a number within ±1e30.
+            and with data, by the rule of `validity`.
 
         Raises:
             RasterError: naming file and window, where a block is corrupt or missing.
@@ -82,8 +83,9 @@ class Raster:
 
     def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         with self._naming(window):
-            data = self._scaled(self._dataset.read(self.bands, window=gdal_window(window)))
-            valid = self._valid(data, window)
+            stored = self._dataset.read(self.bands, window=gdal_window(window))
+            data = self._scaled(stored)
+            valid = self._validity.of(stored, data, window)
         image = _interleaved(data)
         if not valid.all():
             image[~valid] = 0
@@ -95,11 +97,11 @@ class Raster:
         For pictures: costs memory for `shape` only, and little time where the file has overviews.
         """
         with self._naming(window):
-            data = self._dataset.read(
+            stored = self._dataset.read(
                 self.bands, window=gdal_window(window), out_shape=_out(self.bands, shape)
             )
-            image = self._scaled(data)
-            return image, self._valid(image, window)
+            image = self._scaled(stored)
+            return image, self._validity.of(stored, image, window, count=False)
 
     @contextlib.contextmanager
     def _naming(self, window: Window) -> Iterator[None]:
@@ -119,58 +121,18 @@ class Raster:
     @property
     def may_have_nodata(self) -> bool:
         """Whether a pixel inside the raster can be invalid at all; told from the header alone."""
-        how = self._how_valid
-        return bool(how.masks or how.values or how.alpha) or np.dtype(self.info.dtype).kind == "f"
+        return self._validity.may_lack
 
-    @cached_property
-    def _how_valid(self) -> _HowValid:
-        masks: list[int] = []
-        values: list[int] = []
-        for band in self.bands:
-            flags = self._dataset.mask_flag_enums[band - 1]
-            if MaskFlags.all_valid in flags or MaskFlags.alpha in flags:
-                continue  # alpha is read below, and only where it is no data
-            shared, by_value = MaskFlags.per_dataset in flags, MaskFlags.nodata in flags
-            # GDAL's mask leaves the value out where there is a mask; rasterio's warns where there is alpha.
-            apart = self.info.nodata[band - 1] is not None and (not by_value if shared else self.info.alpha)
-            if apart:
-                values.append(band)
-            if not (masks if shared else apart):
-                masks.append(band)
-        alpha = tuple(band for band in self.info.alpha if band not in self.bands)
-        return _HowValid(tuple(masks), tuple(values), alpha)
+    @property
+    def partial_nodata(self) -> int:
+        """Pixels with data that hold a nodata value in some band, of the windows read so far in order."""
+        return self._validity.partial
 
-    def _valid(self, data: NDArray[Any], inside: Window) -> NDArray[np.bool_]:
-        good: NDArray[np.bool_] = np.ones(data.shape[:2], np.bool_)
-        where, shape = gdal_window(inside), Size(*data.shape[:2])
-        how = self._how_valid
-        if how.masks:
-            found = self._dataset.read_masks(how.masks, window=where, out_shape=_out(how.masks, shape))
-            good &= (found > 0).all(axis=0)
-        for band in how.values:
-            stored = self._dataset.read(band, window=where, out_shape=(shape.height, shape.width))
-            good &= stored != self.info.nodata[band - 1]
-        if how.alpha:
-            found = self._dataset.read(how.alpha, window=where, out_shape=_out(how.alpha, shape))
-            good &= (found > 0).all(axis=0)
-        if data.dtype.kind == "f":
-            good &= (np.abs(data) < _NO_MEASUREMENT).all(axis=2)  # which NaN is not either
-        return good
-
-
-@dataclass(frozen=True)
-class _HowValid:
-    """By what it is told which pixels have data, in 1-based bands.
-
-    Attributes:
-        masks: those whose GDAL mask is read.
-        values: those whose nodata value is looked for here.
-        alpha: those that are transparent where there is no data.
-    """
-
-    masks: tuple[int, ...]
-    values: tuple[int, ...]
-    alpha: tuple[int, ...]
+    @property
+    def partial_remark(self) -> str | None:
+        """What is to be said of them once the raster is read."""
+        count = self.partial_nodata
+        return f"{self.info.path}: {self._validity.remark(count)}" if count else None
 
 
 def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:
@@ -199,13 +161,14 @@ def open_raster(
     Args:
         path: a GeoTIFF, PNG or JPEG file.
         bands: 1-based, in the order wanted; a band named here is data even if tagged as alpha. None: all
-            but alpha.
+            but alpha, which must be a mask then; where they are named, alpha that is none counts for nothing.
         max_pixels: refuse more. None: `MAX_EMPTY_PIXELS`, or 10,000 per byte of the file if that is
             more; a 401-byte file that declares 65535×65535 pixels is refused, a large mosaic is not.
         drivers: further ones of GDAL that may open it. A VRT can read whatever this process may.
 
     Raises:
-        RasterError: where there is no such file, it cannot be opened, or has not the bands.
+        RasterError: where there is no such file, it cannot be opened, has not the bands, or it cannot be told
+            which are data.
     """
     dataset, remarks = open_dataset(path, drivers)
     try:
@@ -214,7 +177,13 @@ def open_raster(
         _check_types(info, dataset)
         _check_size(info, dataset, max_pixels)
         check_pixels(path, dataset)
-        return Raster(dataset, info, _bands(info, bands))
+        used = _bands(info, bands)
+        _check_scaling(info, used)
+        others = tuple(band for band in info.alpha if band not in used)
+        data = measured(path, dataset, others)
+        if data and bands is None:
+            raise refuse(path, info.count, data)
+        return Raster(dataset, info, used, tuple(band for band in others if band not in data))
     except BaseException:
         dataset.close()
         raise
@@ -264,6 +233,11 @@ def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
         bands = tuple(b for b in range(1, info.count + 1) if b not in info.alpha)
     if not bands:
         raise RasterError(f"{info.path}: expected a band of data, every band is tagged as alpha; name it")
+    if len(bands) > MAX_BANDS:
+        raise BandsError(
+            f"{info.path}: expected at most {MAX_BANDS} bands to read at once, got {len(bands)}; "
+            + ask_for_bands(len(bands))
+        )
     missing = [b for b in bands if not 1 <= b <= info.count]
     if missing:
         raise RasterError(
@@ -271,6 +245,16 @@ def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
             f"the raster has {info.count}"
         )
     return tuple(bands)
+
+
+def _check_scaling(info: RasterInfo, bands: tuple[int, ...]) -> None:
+    for band in bands if info.scaling else ():
+        scale, offset = info.scaling[band - 1]
+        if not math.isfinite(scale) or not math.isfinite(offset) or scale == 0:
+            raise RasterError(
+                f"{info.path}: expected a finite scale (not 0) and offset of band {band}, got {scale} and "
+                f"{offset}: no pixel would have data; set them with gdal_edit.py -scale 1 -offset 0"
+            )
 
 
 def _check_types(info: RasterInfo, dataset: Any) -> None:

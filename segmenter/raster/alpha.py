@@ -1,0 +1,131 @@
+"""Mask or measurements: what a band holds that a file tags as alpha.
+
+GDAL tags the fourth band of 8-bit images as alpha by default, near infrared too. A mask is 0 or opaque but
+for soft or lossy edges; measurements lie between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import BandsError
+from segmenter.geometry import Window
+from segmenter.raster.opening import hearing_damage
+from segmenter.raster.remote import RemotePath
+from segmenter.raster.write import FAULTS, gdal_window
+
+_WHOLE_PIXELS = 1 << 20
+"""A raster of so many is looked at as a whole, of a larger one as little as this or less."""
+_BLOCKS, _PIXELS_OF_A_BLOCK, _DECODED_BYTES = 16, 1 << 14, 1 << 28
+"""Blocks that are read of a large one, pixels of each that are looked at, bytes that are decoded for them."""
+_NEAR = 1 / 32
+"""Share of the opaque level by which a lossy mask may miss it, or 0."""
+_SOFT_EDGES = 0.05
+"""Share of pixels between 0 and opaque that a mask without an opaque pixel may have."""
+_LEVELS = 3
+"""Of a mask with constant transparency; measurements have more."""
+_MOST_KNOWN = 1 << 20
+
+_known: dict[tuple[Any, ...], tuple[int, ...]] = {}
+"""Of each state of a file: training opens files again and again."""
+
+
+def measured(path: Path, dataset: Any, alpha: Sequence[int]) -> tuple[int, ...]:
+    """Those of the bands tagged as alpha that are measurements, by a bounded sample of their pixels.
+
+    Of large rasters some blocks at even distances are read, of a PNG (which is decoded from its top) the
+    first rows. A block that is damaged tells nothing.
+    """
+    if not alpha:
+        return ()
+    key: tuple[Any, ...] = ()
+    if not isinstance(path, RemotePath):
+        status = path.stat()
+        key = (str(path.absolute()), status.st_size, status.st_mtime_ns, tuple(alpha))
+        if key in _known:
+            return _known[key]
+    values_BN = _sample(dataset, alpha)
+    found = tuple(band for band, values in zip(alpha, values_BN, strict=True) if _is_measured(values))
+    if key:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = found
+    return found
+
+
+def refuse(path: Path, count: int, alpha: Sequence[int]) -> BandsError:
+    """The error for a raster of `count` bands, of which those tagged as alpha are measurements."""
+    rest = ",".join(str(band) for band in range(1, count + 1) if band not in alpha) if count <= 8 else ""
+    return BandsError(
+        f"{path}: band {alpha[0]} is tagged as alpha, but holds measurements and no mask; "
+        + ask_for_bands(count)
+        + (f" or {rest}" if rest else "")
+    )
+
+
+def ask_for_bands(count: int) -> str:
+    """What to do where it cannot be told which bands are data."""
+    most = ",".join(map(str, range(1, count + 1))) if count <= 8 else f"1,2,…,{count}"
+    return f"say which bands to use, by dataset.bands in the recipe or --bands of predict.py: {most}"
+
+
+def _is_measured(values_N: NDArray[Any]) -> bool:
+    """Whether most values lie between 0 and opaque, or many where none is opaque."""
+    whole = values_N.dtype.kind in "iu"
+    levels = [255.0, float(np.iinfo(values_N.dtype).max)] if whole else [1.0, 255.0]
+    values = values_N[np.isfinite(values_N)].astype(np.float64)
+    if not values.size:
+        return False
+    if not whole:
+        levels.append(float(values.max()))
+    opaque = np.any([np.abs(values - level) <= abs(level) * _NEAR for level in levels], axis=0)
+    between = ~opaque & (np.abs(values) > min(levels) * _NEAR)
+    share = float(between.mean())
+    if share > 0.5:
+        return True
+    return share > _SOFT_EDGES and not opaque.any() and len(np.unique(values[between])) > _LEVELS
+
+
+def _sample(dataset: Any, bands: Sequence[int]) -> NDArray[Any]:
+    """(bands, pixels) values."""
+    found = [np.empty((len(bands), 0), dataset.dtypes[0])]
+    for window in _windows(dataset):
+        with contextlib.suppress(*FAULTS), hearing_damage():
+            found.append(dataset.read(list(bands), window=gdal_window(window)).reshape(len(bands), -1))
+    return np.concatenate(found, axis=1)
+
+
+def _windows(dataset: Any) -> Iterator[Window]:
+    height, width = dataset.shape
+    if height * width <= _WHOLE_PIXELS:
+        yield Window(0, 0, height, width)
+        return
+    if dataset.driver == "PNG":
+        cols = min(width, _WHOLE_PIXELS)
+        yield Window(0, 0, min(height, _WHOLE_PIXELS // cols), cols)
+        return
+    block_height, block_width = dataset.block_shapes[0]
+    rows, cols = -(-height // block_height), -(-width // block_width)
+    bytes_of_a_block = block_height * block_width * dataset.count * np.dtype(dataset.dtypes[0]).itemsize
+    blocks = min(_BLOCKS, max(1, _DECODED_BYTES // bytes_of_a_block))
+    across = min(cols, int(blocks**0.5))
+    down = min(rows, blocks // across)
+    for i in range(down):
+        for j in range(across):
+            top = (2 * i + 1) * rows // (2 * down) * block_height
+            left = (2 * j + 1) * cols // (2 * across) * block_width
+            yield _middle(top, left, min(block_height, height - top), min(block_width, width - left))
+
+
+def _middle(top: int, left: int, height: int, width: int) -> Window:
+    """The middle of a block, of a bearable number of pixels."""
+    side = int(_PIXELS_OF_A_BLOCK**0.5)
+    rows = min(height, max(side, _PIXELS_OF_A_BLOCK // width))
+    cols = min(width, _PIXELS_OF_A_BLOCK // rows)
+    return Window(top + (height - rows) // 2, left + (width - cols) // 2, rows, cols)

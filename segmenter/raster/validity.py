@@ -1,0 +1,157 @@
+"""Which pixels have data: by the file's own mask or alpha, else by nodata values.
+
+The rule of this module: **where a file has a mask or alpha, that decides; else a pixel has no data where all
+bands that are read hold their nodata value. NaN, infinity and fill values beyond ±1e30 in any of them
+never are data.**
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio.enums import MaskFlags
+
+from segmenter.geometry import Window
+from segmenter.raster.header import RasterInfo
+from segmenter.raster.write import gdal_window
+
+_NO_MEASUREMENT = 1e30
+"""Floats from there on are fill values that a file does not declare (−3.4e38, −1.8e308): in a model's float32
+they overflow, and NaN would spread over all that a convolution sees of them."""
+_SAME = 4 * float(np.finfo(np.float32).eps)
+"""Share by which a float may miss a nodata value that is kept as text, as for GDAL."""
+
+
+class Validity:
+    """The rule for the bands of an open raster that are read.
+
+    Args:
+        bands: 1-based.
+        alpha: those that are transparent where there is no data.
+
+    Attributes:
+        partial: pixels with data that hold a nodata value in one of the bands, counted while windows came
+            in order.
+    """
+
+    def __init__(
+        self, dataset: Any, info: RasterInfo, bands: tuple[int, ...], alpha: tuple[int, ...]
+    ) -> None:
+        self._dataset, self._alpha = dataset, alpha
+        self._masks = _masks(dataset, bands)
+        dtype = dataset.dtypes[0]
+        self._values = [_usable(info.nodata[band - 1], dtype) for band in bands]
+        self._floats = np.dtype(info.dtype).kind == "f"
+        self.partial = 0
+        self._seen = _Seen()
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether a pixel can have no data at all; told from the header alone."""
+        return bool(self._masks or self._alpha or self._by_value) or self._floats
+
+    @property
+    def _by_value(self) -> bool:
+        """Whether nodata values decide: a band without one always holds data."""
+        return not self._masks and not self._alpha and None not in self._values
+
+    def remark(self, pixels: int) -> str:
+        """What is to be said of so many pixels that count as data though a band holds its nodata value."""
+        why = "its mask says so" if self._masks or self._alpha else "other bands do not"
+        return f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
+
+    def of(
+        self, stored_CHW: NDArray[Any], image_HWC: NDArray[Any], inside: Window, *, count: bool = True
+    ) -> NDArray[np.bool_]:
+        """(H, W) where a window has data.
+
+        Args:
+            stored_CHW: its values as they are in the file, perhaps on a coarser grid.
+            image_HWC: the same, scaled.
+            count: add to `partial`.
+        """
+        valid_HW: NDArray[np.bool_] = np.ones(image_HWC.shape[:2], np.bool_)
+        for bands, read in ((self._masks, self._dataset.read_masks), (self._alpha, self._dataset.read)):
+            if bands:
+                shape = (len(bands), *valid_HW.shape)
+                found = read(list(bands), window=gdal_window(inside), out_shape=shape)
+                valid_HW &= (found > 0).all(axis=0)
+        some_HW = self._apply_values(stored_CHW, valid_HW)
+        if self._floats:
+            for band in range(image_HWC.shape[2]):  # which NaN is not either
+                valid_HW &= np.abs(image_HWC[..., band]) < _NO_MEASUREMENT
+        if count and some_HW is not None:
+            new = self._seen.new(inside)
+            part = new.relative_to(inside).slices()
+            self.partial += int(np.count_nonzero(some_HW[part] & valid_HW[part]))
+        return valid_HW
+
+    def _apply_values(
+        self, stored_CHW: NDArray[Any], valid_HW: NDArray[np.bool_]
+    ) -> NDArray[np.bool_] | None:
+        """Take out the pixels whose bands all hold nodata, if that decides; gives where any of them does."""
+        some_HW: NDArray[np.bool_] | None = None
+        all_HW: NDArray[np.bool_] | None = None
+        for stored_HW, value in zip(stored_CHW, self._values, strict=True):
+            if value is None:
+                continue
+            held_HW = _holds(stored_HW, value)
+            some_HW = held_HW if some_HW is None else some_HW | held_HW
+            all_HW = held_HW if all_HW is None else all_HW & held_HW
+        if self._by_value and all_HW is not None:
+            valid_HW &= ~all_HW
+        return some_HW
+
+
+class _Seen:
+    """What of a raster was read, where windows come row by row, each from left to right, and overlap."""
+
+    def __init__(self) -> None:
+        self._top = self._bottom = self._above = self._right = 0
+
+    def new(self, window: Window) -> Window:
+        """The part of a window that was not read before."""
+        if window.row != self._top or window.col_stop < self._right:
+            self._above, self._right = max(self._above, self._bottom), 0
+            self._top = window.row
+        self._bottom = max(self._bottom, window.row_stop)
+        row, col = max(window.row, self._above), max(window.col, self._right)
+        self._right = max(self._right, window.col_stop)
+        return Window(row, col, max(0, window.row_stop - row), max(0, window.col_stop - col))
+
+
+def _masks(dataset: Any, bands: tuple[int, ...]) -> tuple[int, ...]:
+    """Bands whose mask is to be read: of one that all bands share, the first. Alpha is read as a band."""
+    masks: list[int] = []
+    shared = False
+    all_flags = dataset.mask_flag_enums  # asks for those of all bands each time
+    for band in bands:
+        flags = all_flags[band - 1]
+        if MaskFlags.all_valid in flags or MaskFlags.alpha in flags:
+            continue
+        if MaskFlags.per_dataset in flags:  # NODATA_VALUES too, a colour
+            masks += [] if shared else [band]
+            shared = True
+        elif MaskFlags.nodata not in flags:
+            masks.append(band)
+    return tuple(masks)
+
+
+def _usable(nodata: float | None, dtype: str) -> float | None:
+    """A nodata value that a band of that type can hold; None where it has none, or no data in any case."""
+    kind = np.dtype(dtype)
+    if nodata is None or not abs(nodata) < _NO_MEASUREMENT:
+        return None
+    if kind.kind == "f":
+        return float(nodata)
+    whole = int(nodata)
+    return whole if whole == nodata and np.iinfo(kind).min <= whole <= np.iinfo(kind).max else None
+
+
+def _holds(stored: NDArray[Any], value: float) -> NDArray[np.bool_]:
+    if stored.dtype.kind == "f":
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.asarray(np.abs(stored - stored.dtype.type(value)) <= _SAME * abs(value))
+    return np.asarray(stored == value)

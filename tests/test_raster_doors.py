@@ -1,0 +1,269 @@
+"""No raster chooses what else is opened: all that GDAL and PROJ would open is looked at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.crs import CRS
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Size, Window
+from segmenter.raster import open_raster, raster_info
+from segmenter.raster.sidecars import check_beside
+
+Make = Callable[..., Path]
+H, W = 70, 90
+OWN, OTHER = 50, 222
+
+
+@pytest.fixture
+def secret(make_geotiff: Make) -> Path:
+    """A file of half the size, such as GDAL takes for overviews."""
+    return make_geotiff("other/secret.tif", np.full((H // 2, W // 2, 3), OTHER, np.uint8), crs=None)
+
+
+@pytest.fixture
+def image(make_geotiff: Make) -> Path:
+    return make_geotiff("in/a.tif", np.full((H, W, 3), OWN, np.uint8), crs=None)
+
+
+def thinned(path: Path) -> Any:
+    with open_raster(path) as raster:
+        return raster.thinned(Window(0, 0, H, W), Size(H // 5, W // 5))[0]
+
+
+def naming(other: object) -> str:
+    """An `.aux.xml` that names another file as overviews."""
+    item = f'<MDI key="overview_file">{other}</MDI>'
+    return f'<PAMDataset><Metadata domain="Overviews">{item}</Metadata></PAMDataset>'
+
+
+# --------------------------------------------------------------------------------------- overviews
+
+
+@pytest.mark.parametrize("target", ["{}", "/vsicurl/http://127.0.0.1:9/x.tif", ":::BASE:::../other/x.vrt"])
+def test_a_tiff_that_names_its_overviews_is_refused(image: Path, secret: Path, target: str) -> None:
+    with rasterio.open(image, "r+") as file:
+        file.update_tags(ns="OVERVIEWS", OVERVIEW_FILE=target.format(secret))
+    with pytest.raises(
+        RasterError, match=r"a\.tif: names another file as its overviews \(OVERVIEW_FILE is '"
+    ):
+        thinned(image)
+    with pytest.raises(RasterError, match="names another file"):
+        raster_info(image)
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".png", ".jpg"])
+def test_so_is_a_file_beside_an_image_that_names_them(tmp_path: Path, secret: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    driver = {".tif": "GTiff", ".png": "PNG", ".jpg": "JPEG"}[suffix]
+    with rasterio.open(path, "w", driver=driver, width=W, height=H, count=3, dtype="uint8") as file:
+        file.write(np.full((3, H, W), OWN, np.uint8))
+    path.with_name(path.name + ".aux.xml").write_text(naming(secret))
+    with rasterio.open(path) as file:  # the door is there
+        assert file.read(1, out_shape=(H // 5, W // 5)).max() == OTHER
+    with pytest.raises(RasterError, match="names another file as its overviews"):
+        thinned(path)
+
+
+@pytest.mark.parametrize("beside", [".ovr", ".OVR", ".msk", ".MSK", ".ovr.ovr", ".msk.ovr"])
+def test_so_is_one_whose_overviews_or_mask_name_further_ones(image: Path, secret: Path, beside: str) -> None:
+    kept = image.with_name(image.name + beside)
+    shutil.copy(secret, kept)
+    if len(beside) > 4:
+        shutil.copy(secret, image.with_name(image.name + beside[:4]))
+    kept.with_name(kept.name + ".aux.xml").write_text(naming(secret))
+    with pytest.raises(RasterError, match=rf"a\.tif{beside}: names another file as its overviews"):
+        thinned(image)
+
+
+@pytest.mark.parametrize("ending", [".OVR", ".MSK", ".ovr.msk", ".msk.ovr"])
+def test_overviews_and_masks_are_of_a_tiff_under_each_name(image: Path, secret: Path, ending: str) -> None:
+    if len(ending) > 4:
+        shutil.copy(secret, image.with_name(image.name + ending[:4]))
+    image.with_name(image.name + ending).write_text('<VRTDataset rasterXSize="9" rasterYSize="9"/>')
+    with pytest.raises(RasterError, match=r"expected a TIFF beside it as .*begins with b'<VRT'"):
+        thinned(image)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_the_own_overviews_of_a_file_serve_pictures(image: Path, external: bool) -> None:
+    with rasterio.Env(TIFF_USE_OVR=external), rasterio.open(image, "r+") as file:
+        file.build_overviews([2, 4])
+    with rasterio.open(image) as file:
+        assert file.overviews(1) == [2, 4]
+    assert image.with_name("a.tif.ovr").exists() is external
+    if not external:
+        with rasterio.open(image, "r+") as file:
+            file.write(np.full((3, H, W), 9, np.uint8))  # the overviews stay as they were
+    assert (thinned(image) == OWN).all()
+
+
+def test_metadata_of_imagine_beside_an_image_are_refused(image: Path) -> None:
+    """They may name further files of any form, and are taken for overviews."""
+    with rasterio.Env(USE_RRD=True), rasterio.open(image, "r+") as file:
+        file.build_overviews([2])
+    assert image.with_name("a.aux").exists()
+    with rasterio.open(image) as file:
+        assert file.overviews(1) == [2]
+    with pytest.raises(RasterError, match=r"a\.aux beside it is of ERDAS IMAGINE"):
+        thinned(image)
+    image.with_name("a.aux").write_text("\\relax")  # TeX's
+    assert (thinned(image) == OWN).all()
+
+
+# ------------------------------------------------------------------------- a CRS that names files
+
+GRIDS = CRS.from_string("+proj=utm +zone=33 +ellps=bessel +nadgrids=@nowhere +type=crs")
+DATUM = 'DATUM["d",SPHEROID["B",6377397.155,299.15],EXTENSION["PROJ4_GRIDS","{}"]]'
+WKT = 'GEOGCS["x",' + DATUM + ',PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]'
+
+
+@pytest.mark.parametrize(
+    "crs",
+    [
+        "+proj=utm +zone=33 +nadgrids={}",
+        "+proj=utm +zone=33 +n&#97;dgrids={}",
+        GRIDS.to_wkt(version="WKT2_2019").replace("@nowhere", "{}"),
+        WKT,
+        "+init={}:1234",
+        "{}",
+        "ESRI::{}",
+        "+proj=pipeline +step +proj=tinshift +file={}",
+    ],
+)
+@pytest.mark.parametrize("points", [False, True])
+def test_a_crs_beside_an_image_names_no_file(image: Path, secret: Path, crs: str, points: bool) -> None:
+    text = crs.replace("{}", str(secret)).replace('"', "&quot;")
+    place = f'<GCPList Projection="{text}"></GCPList>' if points else f"<sRS mapping='1,2'>{text}</sRS>"
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{place}</PAMDataset>")
+    with pytest.raises(RasterError, match=r"expected a CRS in a\.tif\.aux\.xml that names no file"):
+        open_raster(image)
+
+
+def test_nor_does_the_wkt_of_other_programs(image: Path, secret: Path) -> None:
+    wkt = WKT.replace("{}", str(secret)).replace('"', "&quot;")
+    crs = f"<GeodataXform><SpatialReference><WKT>{wkt}</WKT></SpatialReference></GeodataXform>"
+    metadata = f'<Metadata domain="xml:ESRI" format="xml">{crs}</Metadata>'
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{metadata}</PAMDataset>")
+    with pytest.raises(RasterError, match=r"expected a CRS in a\.tif\.aux\.xml that names no file"):
+        open_raster(image)
+
+
+def test_a_text_that_is_no_crs_may_say_anything(image: Path) -> None:
+    item = '<MDI key="DESCRIPTION">file = grids of init = 3 (pipeline)</MDI>'
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset><Metadata>{item}</Metadata></PAMDataset>")
+    open_raster(image).close()
+
+
+@pytest.mark.parametrize("crs", ["", "EPSG:25833", CRS.from_epsg(25833).to_wkt(), "+proj=utm +zone=33"])
+def test_any_other_crs_beside_an_image_counts(image: Path, crs: str) -> None:
+    text = crs.replace('"', "&quot;")
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset><SRS>{text}</SRS></PAMDataset>")
+    assert (raster_info(image).crs is not None) is bool(crs)
+
+
+@pytest.mark.parametrize("options", [{}, {"bigtiff": "YES", "endianness": "BIG"}])
+def test_a_crs_in_a_geotiff_names_no_file(make_geotiff: Make, secret: Path, options: Any) -> None:
+    """GeoTIFF keys can hold WKT, and with it what PROJ opens as soon as the raster is."""
+    crs = CRS.from_string("+proj=merc +lat_ts=11.5 +x_0=111 +y_0=222 +ellps=bessel +type=crs")
+    path = make_geotiff("a.tif", np.ones((4, 5), np.uint8), crs=crs, geotiff_keys_flavor="ESRI_PE", **options)
+    assert raster_info(path).crs is not None
+    data = path.read_bytes()
+    start = data.index(b"ESRI PE String = ") + 17
+    stop = data.index(b"|", start)
+    named = WKT.format("/nowhere/g.gsb").encode()
+    path.write_bytes(data[:start] + named.ljust(stop - start) + data[stop:])
+    assert len(named) <= stop - start
+    with pytest.raises(RasterError, match=r"expected a CRS that names no file, got 'PE String = .*/nowhere"):
+        open_raster(path)
+
+
+# ----------------------------------------------------------------------------- pipes and devices
+
+BESIDE = ["a.tif.aux.xml", "a.tif.msk", "a.tif.ovr", "a.tif.OVR", "a.aux", "a.tfw", "a.wld", "a.TAB", "a.xml"]
+BESIDE += ["a_RPC.TXT", "a.IMD", "a_metadata.txt", "METADATA.DIM", "RPC.txt", "a.tif.msk.aux.xml"]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("kind", ["pipe", "link to a device"])
+def test_a_pipe_or_device_beside_an_image_is_refused(image: Path, secret: Path, name: str, kind: str) -> None:
+    """A pipe is waited for without end, a device read until memory ends."""
+    if name.startswith("a.tif.msk."):
+        shutil.copy(secret, image.with_name("a.tif.msk"))
+    beside = image.with_name(name)
+    if kind == "pipe":
+        os.mkfifo(beside)
+    else:
+        beside.symlink_to("/dev/zero")
+    with pytest.raises(RasterError, match=rf"a\.tif: expected a file beside it as {name}, it is a pipe or"):
+        open_raster(image)
+
+
+@pytest.mark.parametrize("name", ["a.tif.aux.xml", "a_RPC.TXT", "a.xml"])
+def test_a_text_beside_an_image_is_of_a_bearable_size(image: Path, name: str) -> None:
+    with image.with_name(name).open("wb") as file:
+        file.truncate((16 << 20) + 1)
+    with pytest.raises(RasterError, match=rf"expected at most 16 MiB in {name} beside it, got 16,777,217"):
+        open_raster(image)
+
+
+class Asked:
+    """Where GDAL opens files: in the file system, keeping what it asked for."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def open(self, path: str, mode: str = "r", **_: Any) -> Any:
+        self.names.add(path)
+        return open(path, "rb")
+
+    def isfile(self, path: str) -> bool:
+        self.names.add(path)
+        return os.path.isfile(path)
+
+    def isdir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def ls(self, path: str) -> list[str]:
+        raise AssertionError("a folder of 100,000 tiles is not listed at each open")
+
+    def modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp(os.path.getmtime(path))
+
+    def size(self, path: str) -> int:
+        return os.path.getsize(path)
+
+
+NAMES = ["a.tif", "a.png", "a.jpg", "a", "LC08_L1TP_B4.TIF", "x_rgb_000.tif", "09NOV_R01C1-P.TIF"]
+NAMES += ["IMG-HH-ALPSR_F.tif", "IMG_PHR1A_P_2012.tif", "eros.1.tif", "K3_2013_R.tif", "2010-01_RE1_3A.tiff"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_that_gdal_looks_for_beside_an_image_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path, asked, seen = tmp_path / name, Asked(), set()
+    driver = {"png": "PNG", "jpg": "JPEG"}.get(name[-3:], "GTiff")
+    with rasterio.open(path, "w", driver=driver, width=W, height=H, count=3, dtype="uint8") as file:
+        file.write(np.ones((3, H, W), np.uint8))
+    if name == NAMES[0]:
+        for ending in (".ovr", ".msk", ".msk.ovr"):
+            shutil.copy(path, path.with_name(name + ending))
+    with rasterio.open(str(path), opener=asked, driver=driver) as file:
+        _ = file.rpcs, file.gcps, file.mask_flag_enums, file.crs, file.tags()
+        file.read(out_shape=(3, H // 5, W // 5))
+        file.read_masks(out_shape=(3, H // 5, W // 5))
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: seen.add(path) or access(path, mode))
+    check_beside(path)
+    assert {each for each in asked.names if each.startswith(str(tmp_path))} - seen == {str(path)}
+    assert len(asked.names) > 10
