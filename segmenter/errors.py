@@ -45,6 +45,10 @@ class RasterError(SegmenterError):
     """A raster cannot be opened, read or written, or does not have what the run needs."""
 
 
+class ChangedInputError(RasterError):
+    """A raster is no longer the file that the call began with: what is made of it would be of two files."""
+
+
 class DeviceError(SegmenterError):
     """Devices asked for are not there, can no longer be set up, or have too little memory."""
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from segmenter.errors import RasterError
+from segmenter.errors import ChangedInputError, RasterError
 from segmenter.geometry import Window
 from segmenter.mosaic import Mosaic, MosaicView
 from segmenter.raster import Raster, RasterInfo, open_raster
+from segmenter.raster.remote import RemotePath
 
 _EDGE = 1e-6
 """Share of a pixel by which a bounding box may miss a pixel's edge by rounding."""
@@ -103,6 +105,8 @@ class MapJob:
         label: to score the map with.
         abandoned: see `predictor.Job`; so `done_rows`.
         mosaic: the files that its windows look into, beside its own; None: only its own.
+        stamp: `file_stamp` of the raster before its header was read; None: not looked at.
+        spooled: whether what is computed is kept against a kill.
     """
 
     request: Request
@@ -115,6 +119,8 @@ class MapJob:
     abandoned: bool = False
     done_rows: int = 0
     mosaic: Mosaic | None = None
+    stamp: tuple[int, int] | None = None
+    spooled: bool = True
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -127,7 +133,58 @@ class MapJob:
         return self.output.with_name(f"{self.output.stem}.view.png")
 
     def open(self) -> Raster | MosaicView:
-        """Open the raster with the model's bands; in a mosaic, with what lies around it."""
-        if self.mosaic is not None:
-            return self.mosaic.view(self.info.path)
-        return self.request.open(self.info.path)
+        """Open the raster with the model's bands; in a mosaic, with what lies around it.
+
+        Raises:
+            ChangedInputError: it is no longer what it was when the job was planned.
+            RasterError: it cannot be opened.
+        """
+        path = self.info.path
+        raster = self.request.open(path) if self.mosaic is None else self.mosaic.view(path)
+        try:
+            if header(raster.info) != header(self.info):
+                raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
+            if file_stamp(path) != self.stamp is not None:
+                raise changed(path)
+        except BaseException:
+            raster.close()
+            raise
+        return raster
+
+
+def changed(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:
+    """The error of an input that is another now."""
+    return ChangedInputError(
+        f"{path}: has changed since this call began: expected {expected}; no map is made of it: wait until "
+        "nothing writes to it any more, then the same call again"
+    )
+
+
+def _described(info: RasterInfo) -> str:
+    crs = info.gcp_crs or info.crs
+    where = f"{crs}, {tuple(info.transform[:6])}" if info.transform else f"{crs or 'no CRS'}"
+    return f"{info.size} pixels of {info.count} {info.dtype} bands in {where}"
+
+
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """Bytes and time of change (ns) of a file; None where it cannot be looked at."""
+    if isinstance(path, RemotePath):
+        return None
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def header(info: RasterInfo) -> dict[str, Any]:
+    """A raster's header as plain JSON, to tell a changed one."""
+    return {
+        "size": [info.size.height, info.size.width],
+        "bands": [info.count, info.dtype, list(info.alpha), info.has_palette],
+        "nodata": [str(value) for value in info.nodata],
+        "crs": [str(crs and crs.to_wkt()) for crs in (info.crs, info.gcp_crs)],
+        "transform": info.transform and list(info.transform[:6]),
+        "gcps": [[p.row, p.col, p.x, p.y, p.z] for p in info.gcps],
+        **({"rpcs": info.rpcs.to_dict()} if info.rpcs else {}),
+    }

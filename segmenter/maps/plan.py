@@ -12,7 +12,7 @@ from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.files import real
 from segmenter.maps.files import MapStyle
 from segmenter.maps.inputs import Inputs, label_for
-from segmenter.maps.jobs import MapJob, Request
+from segmenter.maps.jobs import MapJob, Request, file_stamp
 from segmenter.raster import RasterInfo, raster_info
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def plan_maps(
 
 
 def _plan(image: Path, name: str, request: Request, style: MapStyle, labels: str | None) -> MapJob | None:
+    stamp = file_stamp(image)
     with request.open(image) as raster:
         info = raster.info
     part = request.window(info)
@@ -58,6 +59,7 @@ def _plan(image: Path, name: str, request: Request, style: MapStyle, labels: str
         _label_fits(label, info)
     style.check(info, part)
     job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
+    job.stamp = stamp
     if max(len(os.fsencode(path.name)) for path in job.files) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
