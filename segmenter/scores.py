@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from segmenter.errors import ScoreError
 from segmenter.files import write_whole
 from segmenter.labels import IGNORE, ClassMap
+from segmenter.terminal import columns, padded
 
 LabelKind = Literal["full", "eroded"]
 MEANS = ("miou", "mf1", "oa", "fwiou", "kappa")
@@ -345,13 +346,13 @@ class Scores:
 
     def table(self) -> str:
         """For a terminal: a line per class in percent (– where undefined), the means, and the protocol."""
-        width = max(len(name) for name in (*self.protocol.classes, "class"))
+        width = max(columns(name) for name in (*self.protocol.classes, "class"))
         lines = [f"{'class':<{width}}     IoU      F1   prec.  recall    share of truth"]
         shares = _ratio(self.truth_pixels, self.pixels)
         columns = (self.iou, self.f1, self.precision, self.recall)
         for i, name in enumerate(self.protocol.classes):
             cells = "".join(f"{_percent(column[i]):>8}" for column in columns)
-            lines.append(f"{name:<{width}}{cells}{_percent(shares[i]):>18}")
+            lines.append(f"{padded(name, width)}{cells}{_percent(shares[i]):>18}")
         labels = ("mIoU", "mF1", "OA", "FWIoU", "kappa")
         means = [f"{label} {_percent(getattr(self, key))}" for label, key in zip(labels, MEANS, strict=True)]
         absent = [n for n, value in zip(self.protocol.classes, self.iou, strict=True) if math.isnan(value)]

@@ -35,6 +35,11 @@ class Bounds:
             raise RasterError(f"{info.path}: its pixels have no area, a bounding box cannot be found in it")
         corners = ((x, y) for x in (self.left, self.right) for y in (self.bottom, self.top))
         points = np.array([~info.transform @ corner for corner in corners])
+        if not np.isfinite(points).all():
+            raise RasterError(
+                f"{info.path}: a bounding box cannot be found in it: its geotransform "
+                f"{tuple(info.transform[:6])} leads beyond all numbers; give it another one"
+            )
         left, top = (int(v) for v in np.floor(points.min(axis=0) + _EDGE))
         right, bottom = (int(v) for v in np.ceil(points.max(axis=0) - _EDGE))
         size = info.size

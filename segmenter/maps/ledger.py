@@ -137,7 +137,7 @@ class Ledger:
         return self._held[id(job)].spool
 
     def give_way(self, job: MapJob) -> bool:
-        """Remove what is kept of a taken job against a kill, so that its files have the space; was there any?"""
+        """Remove what is kept of a taken job against a kill: its files have the space; was there any?"""
         held = self._held.get(id(job))
         if held is None or held.spool is None:
             return False
