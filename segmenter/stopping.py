@@ -76,7 +76,7 @@ def enduring_output() -> Iterator[None]:
 
 
 def _open_standard_files() -> None:
-    """Open the numbers 0 to 2 where they are closed (`2>&-`): else the next file gets them, and is printed to."""
+    """Open the numbers 0 to 2 where they are closed (`2>&-`): the next file would get them."""
     for number in range(3):
         try:
             os.fstat(number)
