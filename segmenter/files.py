@@ -135,7 +135,7 @@ def may_be_full(error: BaseException | None) -> bool:
     """Whether an error of writing may be a full disk's: the system says why, GDAL does not."""
     number: int | None = None
     while error is not None and number is None:
-        number = getattr(error, "errno", None)
+        number = error.errno if isinstance(error, OSError) else None  # GDAL's errors have one of its own
         error = error.__context__
     return number is None or number in _FULL
 

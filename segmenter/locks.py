@@ -47,12 +47,14 @@ class FileLock:
                 if os.path.samestat(os.fstat(handle), os.stat(self.path)):
                     kept, handle = handle, -1
                     return kept
+        except BlockingIOError:
+            raise
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
             if error.errno not in _NONE_HERE:
                 raise
             self.missing = error.strerror
-            with contextlib.suppress(OSError):
-                self.path.unlink()
         finally:
             if handle >= 0:
                 os.close(handle)
