@@ -20,7 +20,7 @@ from segmenter.pairs import misfits, raw_label, row_bands
 from segmenter.parallel import in_threads
 from segmenter.raster import open_raster, raster_info
 from segmenter.scenes import SPLITS, Dataset, Scene
-from segmenter.terminal import columns, padded
+from segmenter.terminal import padded, terminal_width
 
 _SHOWN = 10
 """Findings of one kind that are printed unless all are asked for."""
@@ -97,7 +97,7 @@ class CheckReport:
                 yield f"  … and {len(lines) - shown} more; --all shows them"
 
     def _table(self) -> Iterator[str]:
-        width = max(map(columns, ("class", *self.dataset.classes.names)))
+        width = max(map(terminal_width, ("class", *self.dataset.classes.names)))
         yield f"{'class':<{width}} {'pixels':>14} {'share':>9} {'scenes':>8}"
         rows = zip(self.dataset.classes.names, self.pixels_K, self.shares(), self.scenes_K, strict=True)
         for name, pixels, share, scenes in rows:

@@ -23,7 +23,7 @@ from segmenter.scenes import Dataset
 from segmenter.schema import Recipe
 from segmenter.statistics import BandStatistics, band_statistics
 from segmenter.store import SceneStore
-from segmenter.terminal import columns, padded
+from segmenter.terminal import padded, terminal_width
 
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "prediction."),
@@ -160,7 +160,7 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
         f"{dataset.name}: {', '.join(f'{len(dataset.of(s))} {s}' for s in ('train', 'validation', 'test'))} "
         f"scenes; {len(index.scene_N)} tiles of {index.tile}, {index.left_out} left out (min_labelled)"
     ]
-    width = max(map(columns, names))
+    width = max(map(terminal_width, names))
     for name, share, held in zip(names, index.shares(), held_K, strict=True):
         note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
         lines.append(f"  {padded(name, width)} {share:8.3%} of the pixels, held by {held} tiles{note}")

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from segmenter.errors import ScoreError
 from segmenter.files import write_whole
 from segmenter.labels import IGNORE, ClassMap
-from segmenter.terminal import columns, padded
+from segmenter.terminal import padded, terminal_width
 
 LabelKind = Literal["full", "eroded"]
 MEANS = ("miou", "mf1", "oa", "fwiou", "kappa")
@@ -346,7 +346,7 @@ class Scores:
 
     def table(self) -> str:
         """For a terminal: a line per class in percent (– where undefined), the means, and the protocol."""
-        width = max(columns(name) for name in (*self.protocol.classes, "class"))
+        width = max(terminal_width(name) for name in (*self.protocol.classes, "class"))
         lines = [f"{'class':<{width}}     IoU      F1   prec.  recall    share of truth"]
         shares = _ratio(self.truth_pixels, self.pixels)
         columns = (self.iou, self.f1, self.precision, self.recall)

@@ -30,11 +30,11 @@ def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape", "surrogatepass").decode()
 
 
-def columns(text: str) -> int:
+def terminal_width(text: str) -> int:
     """Columns of a terminal that a text takes: Chinese characters take two, accents that are added none."""
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def padded(text: str, width: int) -> str:
     """A text with spaces behind it, up to so many columns."""
-    return text + " " * (width - columns(text))
+    return text + " " * (width - terminal_width(text))

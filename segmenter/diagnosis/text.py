@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from segmenter.terminal import columns, padded
+from segmenter.terminal import padded, terminal_width
 
 __all__ = ["table"]
 
@@ -132,7 +132,7 @@ def _percent(share: float, digits: int) -> str:
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns: texts in the first to the left, all else to the right."""
-    widths = [max(map(columns, column)) for column in zip(head, *rows, strict=True)]
+    widths = [max(map(terminal_width, column)) for column in zip(head, *rows, strict=True)]
     lines = []
     for row in (head, *rows):
         first = padded(row[0], widths[0])
