@@ -15,6 +15,7 @@ from exact_network import fake_run
 
 from segmenter.errors import RasterError
 from segmenter.files import may_be_full
+from segmenter.raster import RasterWriter
 
 Make = Callable[..., Path]
 OPTIONS = ("--probabilities", "uint8", "--tile", "128", "--batch", "1")
@@ -134,6 +135,28 @@ def test_a_map_that_does_not_fit_leaves_nothing_half_written(
     assert hidden(folder / "maps") == [".journal.jsonl"]
     (folder / "hog").unlink()
     assert call(source, *OPTIONS, output=str(folder / "maps")) == 0
+
+
+def test_what_was_kept_and_cannot_be_written_leaves_no_temporary_files(
+    tmp_path: Path,
+    source: Path,
+    stopped_at: Callable[..., None],
+    call: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped_at(9, source, tmp_path / "maps")
+
+    def denied(*_: Any) -> None:
+        try:
+            raise PermissionError(13, "Permission denied")
+        except OSError as error:
+            raise RasterError(f"a.tif: could not be written: {error.strerror}") from None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RasterWriter, "write", denied)
+        assert call(source, *OPTIONS) == 1
+    assert sorted(hidden(tmp_path / "maps")) == [".a.tif.spool", ".journal.jsonl"]
+    assert call(source, *OPTIONS) == 0
 
 
 def test_only_an_error_that_may_be_a_full_disks_costs_what_was_kept() -> None:

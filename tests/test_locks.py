@@ -101,8 +101,8 @@ def test_without_locks_two_processes_never_write_into_one_spool(
     first.add(*rows[0])
     second.part_from_others()
     assert second.recover() == 2
-    first.add(Window(2, 0, 2, 5), {"ids": np.full((2, 5), 77, np.uint8)})
     second.add(*rows[1])
+    first.add(Window(2, 0, 2, 5), {"ids": np.full((2, 5), 77, np.uint8)})
     first.close()
     second.close()
     third = Spool(tmp_path / "a.tif", "key", PART)

@@ -42,6 +42,7 @@ def changing(
         def changed_call(*arguments: Any, **named: Any) -> int:
             return call(*arguments, *OPTIONS, predictor=load, **named)
 
+        changed_call.batches = seen  # type: ignore[attr-defined]
         return changed_call
 
     return make
@@ -84,12 +85,17 @@ def test_an_input_replaced_by_its_like_is_not_mapped(
     """The same size, place and type: only its bytes' time of change tells."""
     for name in ("a", "b"):
         scene(make_geotiff, f"in/{name}.tif", 500, 60)
+    alone = changing(-1, lambda: None)
+    assert alone("in/a.tif", output="alone") == 0
+    batches = len(alone.batches)
 
     def replace() -> None:
         scene(make_geotiff, "new.tif", 500, 60, seed=1).replace(tmp_path / "in" / "b.tif")
 
-    assert changing(1, replace)("in") == 1
+    changed_call = changing(1, replace)
+    assert changed_call("in") == 1
     check_refused(capsys, tmp_path / "maps", "b.tif", {"a.tif"})
+    assert len(changed_call.batches) == batches, "of the other not even a window is computed"
 
 
 @pytest.mark.parametrize("old_time", [False, True])
