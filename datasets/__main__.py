@@ -120,7 +120,7 @@ def _coverage(args: argparse.Namespace) -> int:
     for file, reason in dataset.unused:
         print(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
-        print(note)
+        print(plain(note))
     found = diagnose(recipe, dataset, build_index(dataset, args.split, recipe.tiles), batches, args.run_dir)
     print(table(found))
     if args.json:

@@ -111,7 +111,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     for file, reason in dataset.unused:
         print(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
-        print(note)
+        print(plain(note))
     scenes = dataset.of("train")
     if not scenes:
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")

@@ -122,7 +122,7 @@ TAKEN = """
 def test_work_goes_on_without_its_output(tmp_path: Path, redirect: str, heard: str) -> None:
     """The other stream is heard, a file that is opened is not printed to, and the exit code stays."""
     (tmp_path / "script.py").write_text(textwrap.dedent(TAKEN))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     where, pipe, reader = redirect.partition("|")
     command = f"( {{ {sys.executable} script.py made {where}; echo $? > code; }} {pipe} {reader} ) 2>&1"
     done = subprocess.run(
@@ -136,5 +136,8 @@ def test_work_goes_on_without_its_output(tmp_path: Path, redirect: str, heard: s
 @pytest.mark.parametrize("script", ["train.py", "predict.py", "-m datasets"])
 def test_each_script_outlasts_its_reader(script: str) -> None:
     command = f"{sys.executable} {script} --help > /dev/full"
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, check=False)
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}  # what is printed is kept until the exit
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, b"")
