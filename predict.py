@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain, run_script
 from segmenter.maps.options import parse, part_of
+from segmenter.stopping import enduring_output
 
 if TYPE_CHECKING:
     from segmenter.checkpoint import Run
@@ -266,7 +267,14 @@ def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling,
         return {**where, **style.options(job), **how}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
-    return Ledger(journal, facts, options, redo=args.redo)
+    return Ledger(journal, facts, options, redo=args.redo, warn=_warn)
+
+
+def _warn(text: str) -> None:
+    """A line at once, above the bar."""
+    from tqdm import tqdm
+
+    tqdm.write(f"warning: {plain(text)}", file=sys.stderr)
 
 
 def _sort(
@@ -279,7 +287,8 @@ def _sort(
     waiting: list[MapJob] = []
     notes: list[tuple[str, Path]] = []
     if ledger.journal.damaged:
-        print(f"{ledger.journal.path}: {ledger.journal.damaged} damaged lines are left out of account")
+        damaged = f"{ledger.journal.damaged} damaged lines are left out of account"
+        print(f"{plain(str(ledger.journal.path))}: {damaged}")
     few = len(jobs) < 1000 and sum(job.part.size.pixels for job in jobs) < 1e9
     for job in tqdm(jobs, "finished maps", unit="file", disable=few or None):
         try:
@@ -327,13 +336,13 @@ def _map(
     done = sum(job.part.size.pixels for job in outcome.written) / 1e6
     rate = done / (time.perf_counter() - start)
     for warning in outcome.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(f"warning: {plain(warning)}", file=sys.stderr)
     if ledger.removed:
         first = plain(str(ledger.removed[0]))
         print(f"{len(ledger.removed)} files belonged to older maps and are removed: {first}, …")
     if outcome.written:
         maps = f"{len(outcome.written)} map{'s' * (len(outcome.written) > 1)}"
-        print(f"{maps} in {args.output}: {done:.1f} Mpixel, {rate:.2f} Mpixel/s")
+        print(f"{maps} in {plain(str(args.output))}: {done:.1f} Mpixel, {rate:.2f} Mpixel/s")
     outcome.kept += kept
     return outcome
 
@@ -367,4 +376,5 @@ def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
 if __name__ == "__main__":
     sys.unraisablehook, sys.excepthook = _without_rasterio(sys.unraisablehook, sys.excepthook)
     signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # `kill` too removes what is half-written
-    sys.exit(run_script(main))
+    with enduring_output():
+        sys.exit(run_script(main))

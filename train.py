@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.errors import run_script
+from segmenter.stopping import enduring_output
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -72,19 +73,17 @@ def main() -> int:
 
     # -------------------------------------------------------------------------------- training
     from segmenter.session import start_training
-    from segmenter.stopping import enduring_output
 
-    with enduring_output():
-        return start_training(
-            recipe,
-            dataset,
-            tiles,
-            devices,
-            run_path,
-            checkpoint=checkpoint,
-            init_from=arguments.init_from,
-            profile=arguments.profile,
-        )
+    return start_training(
+        recipe,
+        dataset,
+        tiles,
+        devices,
+        run_path,
+        checkpoint=checkpoint,
+        init_from=arguments.init_from,
+        profile=arguments.profile,
+    )
 
 
 def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
@@ -93,4 +92,5 @@ def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # until the trainer listens: keep what is indexed
-    sys.exit(run_script(main))
+    with enduring_output():
+        sys.exit(run_script(main))

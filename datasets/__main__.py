@@ -8,7 +8,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, run_script
+from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
+from segmenter.stopping import enduring_output
 
 _BATCHES = (16, 32, 64, 128)
 _LARGEST_BATCH = 65_536
@@ -117,9 +118,9 @@ def _coverage(args: argparse.Namespace) -> int:
     if not dataset.of(args.split):
         raise DatasetError(f"{dataset.root}: expected scenes of the split {args.split}, there are none")
     for file, reason in dataset.unused:
-        print(f"left out: {file}: {reason}")
+        print(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
-        print(note)
+        print(plain(note))
     found = diagnose(recipe, dataset, build_index(dataset, args.split, recipe.tiles), batches, args.run_dir)
     print(table(found))
     if args.json:
@@ -129,7 +130,7 @@ def _coverage(args: argparse.Namespace) -> int:
 
         write_whole(args.report, html_report(found).encode())
     for path in filter(None, (args.json, args.report)):
-        print(f"written: {path}")
+        print(plain(f"written: {path}"))
     return 0
 
 
@@ -179,9 +180,10 @@ def _stitch(args: argparse.Namespace) -> int:
 
     parts = find_parts(args.pattern)
     size = stitch(parts, args.columns, args.output)
-    print(f"{args.output}: {size} pixels from {len(parts)} parts")
+    print(f"{plain(str(args.output))}: {size} pixels from {len(parts)} parts")
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_script(main))
+    with enduring_output():
+        raise SystemExit(run_script(main))

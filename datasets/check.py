@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.files import few
-from segmenter.errors import BandsError, SegmenterError
+from segmenter.errors import BandsError, SegmenterError, plain
 from segmenter.labels import IGNORE, UNKNOWN, class_pixels
 from segmenter.pairs import misfits, raw_label, row_bands
 from segmenter.raster import ask_for_bands, open_raster, raster_info
 from segmenter.scenes import SPLITS, Dataset, Scene
+from segmenter.terminal import padded, terminal_width
 from segmenter.threads import in_threads
 
 _SHOWN = 10
@@ -77,7 +78,8 @@ class CheckReport:
 
     def _head(self, everything: bool) -> Iterator[str]:
         scenes = ", ".join(f"{len(self.dataset.of(split))} {split}" for split in SPLITS)
-        yield f"{self.dataset.name}: {len(self.dataset.scenes)} scenes ({scenes}) in {self.dataset.root}"
+        where = plain(str(self.dataset.root))
+        yield f"{self.dataset.name}: {len(self.dataset.scenes)} scenes ({scenes}) in {where}"
         yield from self.dataset.notes
         for reason, count in Counter(reason for _, reason in self.dataset.unused).items():
             files = [path.name for path, why in self.dataset.unused if why == reason]
@@ -101,11 +103,11 @@ class CheckReport:
                 yield f"  … and {len(lines) - shown} more; --all shows them"
 
     def _table(self) -> Iterator[str]:
-        width = max(len(name) for name in ("class", *self.dataset.classes.names))
+        width = max(map(terminal_width, ("class", *self.dataset.classes.names)))
         yield f"{'class':<{width}} {'pixels':>14} {'share':>9} {'scenes':>8}"
         rows = zip(self.dataset.classes.names, self.pixels_K, self.shares(), self.scenes_K, strict=True)
         for name, pixels, share, scenes in rows:
-            yield f"{name:<{width}} {pixels:>14,} {share:>9.4%} {scenes:>8,}"
+            yield f"{padded(name, width)} {pixels:>14,} {share:>9.4%} {scenes:>8,}"
         yield f"{self.ignored:,} pixels are ignored or without data"
 
     def _verdict(self) -> str:
@@ -116,7 +118,7 @@ _VALUE = "unknown value"
 
 
 def _list(names: Sequence[str], everything: bool) -> str:
-    return ", ".join(names) if everything else few(names)
+    return plain(", ".join(names) if everything else few(names))
 
 
 def _values(findings: list[Finding], everything: bool) -> list[str]:

@@ -14,18 +14,17 @@ where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K f
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from segmenter.blending import Blend
 from segmenter.errors import ConfigError
 from segmenter.geometry import Size
 from segmenter.hardware import smallest_card
+from segmenter.machine import machine_memory
 from segmenter.network import NetworkGeometry
 from segmenter.prediction import Wanted
 from segmenter.raster.write import BLOCK
@@ -229,15 +228,6 @@ def _needed(
     window, width = Size(side, side), max((size.width for size in counts), default=side)
     model, rest = needs.model(window, batch), needs.total(window, batch, width, blended=blended)
     return model, rest + (model if smallest_card() is None else 0)
-
-
-def machine_memory() -> int:
-    """Bytes of the machine, or of what this process's control group may have."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    except (OSError, ValueError):  # there is none, or it is "max"
-        return total
 
 
 def parse_memory(text: str) -> int:

@@ -49,6 +49,10 @@ class BandsError(RasterError):
     """It cannot be told which bands of a raster are data; `bands` is to be said."""
 
 
+class ChangedInputError(RasterError):
+    """A raster is no longer the file that the call began with: what is made of it would be of two files."""
+
+
 class DeviceError(SegmenterError):
     """Devices asked for are not there, can no longer be set up, or have too little memory."""
 

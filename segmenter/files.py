@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import stat
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from segmenter.errors import OutputError, SegmenterError
+from segmenter.locks import FileLock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png)\.[a-z0-9_]{8}")
@@ -114,27 +114,33 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[str | None]:
     """Keep another process out of a folder, which is made; one that was killed holds nothing back.
+
+    Gives a warning where the file system has no locks, so that nothing keeps another process out.
 
     Raises:
         SegmenterError: another process is in it, or it cannot be written.
     """
+    lock = FileLock(folder / ".lock")
     try:
         make_folder(folder)
-        file = (folder / ".lock").open("a")
+        lock.take()
+    except BlockingIOError:
+        raise SegmenterError(
+            f"{folder}: another process is writing there; wait until it has ended, or stop it"
+        ) from None
     except OSError as error:
         raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SegmenterError(
-                f"{folder}: another process is writing there; wait until it has ended, or stop it"
-            ) from None
-        except OSError:  # a file system without locks
-            pass
-        yield
+    try:
+        yield None if lock.missing is None else no_locks(folder, lock.missing)
+    finally:
+        lock.give_back()
+
+
+def no_locks(folder: Path, why: str) -> str:
+    """The warning of a folder on a file system without locks."""
+    return f"{folder}: its file system has no file locks ({why}); make sure that only one call writes there"
 
 
 def remove_leftovers(folder: Path) -> int:
@@ -146,6 +152,15 @@ def remove_leftovers(folder: Path) -> int:
     for path in left:
         path.unlink(missing_ok=True)
     return len(left)
+
+
+def may_be_full(error: BaseException | None) -> bool:
+    """Whether an error of writing may be a full disk's: the system says why, GDAL does not."""
+    number: int | None = None
+    while error is not None and number is None:
+        number = error.errno if isinstance(error, OSError) else None  # GDAL's errors have one of its own
+        error = error.__context__
+    return number is None or number in _FULL
 
 
 def _umask() -> int:

@@ -20,10 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.errors import DeviceError
+from segmenter.machine import shortages
 from segmenter.schema_devices import DistributionConfig
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
 _MIB = 2**20
+_IMPORT_BYTES = 1400 * _MIB, 512 * _MIB, 384 * _MIB
+"""Address space, data and memory that importing TensorFlow 2.21 takes and starting it, at the least: measured
+on two cores without a GPU, the import took 1350, 450 and, with what is read of its libraries, 560 MiB."""
 _NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
 """How CUDA and cuDNN say it, in errors that are not TensorFlow's own ResourceExhaustedError."""
 
@@ -39,7 +43,8 @@ def load_tensorflow(logical_devices: int | None = None, *, log_placement: bool =
     is one of TensorFlow's informations, which are held back otherwise.
 
     Raises:
-        DeviceError: TensorFlow is imported already, and several CPU replicas or the log are asked for.
+        DeviceError: TensorFlow is imported already, and several CPU replicas or the log are asked for; or
+            there is too little memory for it.
     """
     wanted = {}
     if logical_devices is not None and logical_devices > 1:
@@ -51,6 +56,8 @@ def load_tensorflow(logical_devices: int | None = None, *, log_placement: bool =
             raise DeviceError(f"{setting}: expected before TensorFlow is imported; it was too late")
         os.environ[variable] = value
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if "tensorflow" not in sys.modules:
+        _check_room()
     try:
         with _without_greetings():
             import tensorflow  # noqa: F401
@@ -58,6 +65,14 @@ def load_tensorflow(logical_devices: int | None = None, *, log_placement: bool =
         raise DeviceError(
             f"TensorFlow cannot be imported ({error}); run make setup, or make setup GPU=1"
         ) from None
+
+
+def _check_room() -> None:
+    """Refuse to import TensorFlow where there is no room for it: it would crash, or never come back."""
+    if lacking := next(shortages(*_IMPORT_BYTES), None):
+        raise DeviceError(
+            f"TensorFlow cannot be imported: expected at least {lacking}; raise the limit, or free memory"
+        )
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import LabelError
+from segmenter.terminal import unsafe
 
 IGNORE = 255
 """The id of pixels that count nowhere: not in loss, scores, nor class statistics."""
@@ -52,6 +53,11 @@ class ClassMap:
     def __post_init__(self) -> None:
         if not 1 <= len(self.classes) <= MAX_CLASSES:
             raise LabelError(f"a class map has 1 to {MAX_CLASSES} classes, got {len(self.classes)}")
+        if bad := [(name, sign) for name in self.names if (sign := unsafe(name)) is not None]:
+            raise LabelError(
+                f"class map: expected names without control characters, got {bad[0][1]} in {bad[0][0]!a}; "
+                "name the class otherwise in dataset.classes"
+            )
         colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
         if wrong := [colour for colour in colours if not all(0 <= value <= 255 for value in colour)]:
             raise LabelError(f"class map: colours have three values in 0 … 255, got {wrong[0]}")

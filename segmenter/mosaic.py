@@ -184,6 +184,8 @@ def _place(first: RasterInfo, info: RasterInfo) -> Window:
     corner = np.array(to_first @ (info.transform @ (0, 0)))
     far = np.array(to_first @ (info.transform @ (size.width, size.height)))
     across = np.array(to_first @ (info.transform @ (size.width, 0)))
+    if not np.isfinite([corner, far, across]).all():
+        raise refuse(f"{info.path} is beyond all numbers on the grid of {first.path}")
     col, row = (int(v) for v in np.rint(corner))
     expected = np.array([(col, row), (col + size.width, row + size.height), (col + size.width, row)])
     off = float(np.abs(np.array([corner, far, across]) - expected).max())

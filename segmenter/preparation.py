@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from segmenter.checkpoint import BEST, has_checkpoint, load_run
 from segmenter.config import recipe_from
-from segmenter.errors import CheckpointError, ConfigError, DatasetError
+from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
 from segmenter.index import TileIndex, build_index
 from segmenter.index_cache import cache_folder
 from segmenter.raster import raster_info
@@ -23,6 +23,7 @@ from segmenter.scenes import Dataset
 from segmenter.schema import Recipe
 from segmenter.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.store import SceneStore
+from segmenter.terminal import padded, terminal_width
 
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "prediction."),
@@ -108,9 +109,9 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
         DatasetError, LabelError, RasterError: naming the file that is wrong.
     """
     for file, reason in dataset.unused:
-        print(f"left out: {file}: {reason}")
+        print(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
-        print(note)
+        print(plain(note))
     scenes = dataset.of("train")
     if not scenes:
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
@@ -160,10 +161,10 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
         f"{dataset.name}: {', '.join(f'{len(dataset.of(s))} {s}' for s in ('train', 'validation', 'test'))} "
         f"scenes; {len(index.scene_N)} tiles of {index.tile}, {index.left_out} left out (min_labelled)"
     ]
-    width = max(len(name) for name in names)
+    width = max(map(terminal_width, names))
     for name, share, held in zip(names, index.shares(), held_K, strict=True):
         note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
-        lines.append(f"  {name:<{width}} {share:8.3%} of the pixels, held by {held} tiles{note}")
+        lines.append(f"  {padded(name, width)} {share:8.3%} of the pixels, held by {held} tiles{note}")
     if not recipe.sampling.planned_per_replica:  # that plan needs the number of devices: said once known
         lines += describe_plan(epoch_plan(recipe, index, names, 0), held_K, names)
     return "\n".join(lines)

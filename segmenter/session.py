@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,9 @@ def start_training(
     learned = source.weights() if source is not None else {}
     weights = class_weights(recipe, tiles.index)
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
-    with alone_in(path):
+    with alone_in(path) as unlocked:
+        if unlocked:
+            print(f"warning: {unlocked}", file=sys.stderr)
         check_as_seen(path, checkpoint)
         if checkpoint is None:
             _clear(path)

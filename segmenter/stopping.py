@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any
+
+from segmenter.terminal import escaped
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HEARD = b"\nstopping after this call of the devices or validation; once more ends at once\n"
@@ -57,22 +60,41 @@ def _watch(reading: int, caught: list[int]) -> None:
 
 @contextmanager
 def enduring_output() -> Iterator[None]:
-    """Go on where nobody reads stdout or stderr any more, as when Ctrl-C has ended `tee`, too."""
-    with ExitStack() as stack:
-        stack.enter_context(redirect_stdout(_Enduring(sys.stdout)))
-        stack.enter_context(redirect_stderr(_Enduring(sys.stderr)))
-        yield
+    """Go on where stdout or stderr is closed, full, or read by nobody any more, as after `| head`.
+
+    What is printed there is lost, and nothing else. Characters that a terminal would obey are printed
+    escaped, and so is what the terminal's encoding does not have.
+    """
+    _open_standard_files()
+    out, err = _Enduring(sys.stdout, 1), _Enduring(sys.stderr, 2)
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            yield
+        finally:
+            out.flush()  # what is kept until the exit would fail there
+            err.flush()
+
+
+def _open_standard_files() -> None:
+    """Open the numbers 0 to 2 where they are closed (`2>&-`): the next file would get them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest that is free
 
 
 class _Enduring:
-    """A stream whose broken pipe is replaced by nowhere, so that its flush at the exit works as well."""
+    """A stream that is replaced by nowhere once it fails, so that its flush at the exit works as well."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, number: int) -> None:
+        self._stream = open(number, "w", closefd=False) if stream is None else stream  # noqa: SIM115
+        if isinstance(self._stream, io.TextIOWrapper):
+            self._stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
         with self._going_on():
-            self._stream.write(text)
+            self._stream.write(escaped(text))
         return len(text)
 
     def flush(self) -> None:
@@ -86,7 +108,7 @@ class _Enduring:
     def _going_on(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
+        except OSError:  # nobody reads it, or the disk below it is full
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)

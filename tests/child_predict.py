@@ -25,6 +25,7 @@ from segmenter.errors import run_script
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.predictor import Wanted
 from segmenter.raster import RasterWriter
+from segmenter.stopping import enduring_output
 
 Make = Callable[..., Path]
 COMMAND = [sys.executable, "-m", "child_predict"]
@@ -80,4 +81,5 @@ def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    with enduring_output():
+        sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

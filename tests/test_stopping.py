@@ -91,3 +91,53 @@ def test_handlers_are_as_they_were_afterwards() -> None:
             time.sleep(0.01)
     assert stop == [signal.SIGTERM]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+# ------------------------------------------------------------------- output that nobody takes
+
+TAKEN = """
+    import sys
+    from pathlib import Path
+    from segmenter.stopping import enduring_output
+    with enduring_output():
+        for number in range(20_000):
+            print("a line", number)
+        print("an error", file=sys.stderr)
+        with open(sys.argv[1], "w") as file:
+            file.write("done")
+"""
+
+
+@pytest.mark.parametrize(
+    ("redirect", "heard"),
+    [
+        ("| head -n 1", "a line 0\nan error\n"),
+        ("> /dev/full", "an error\n"),
+        (">&-", "an error\n"),
+        ("2>&- | tail -n 1", "a line 19999\n"),
+        ("2> /dev/full | tail -n 1", "a line 19999\n"),
+        (">&- 2>&- <&-", ""),
+    ],
+)
+def test_work_goes_on_without_its_output(tmp_path: Path, redirect: str, heard: str) -> None:
+    """The other stream is heard, a file that is opened is not printed to, and the exit code stays."""
+    (tmp_path / "script.py").write_text(textwrap.dedent(TAKEN))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    where, pipe, reader = redirect.partition("|")
+    command = f"( {{ {sys.executable} script.py made {where}; echo $? > code; }} {pipe} {reader} ) 2>&1"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+    assert sorted(done.stdout.decode().splitlines()) == sorted(heard.splitlines())
+    assert (tmp_path / "made").read_text() == "done"
+    assert (tmp_path / "code").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("script", ["train.py", "predict.py", "-m datasets"])
+def test_each_script_outlasts_its_reader(script: str) -> None:
+    command = f"{sys.executable} {script} --help > /dev/full"
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}  # what is printed is kept until the exit
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, RunFacts
+from segmenter.terminal import padded, terminal_width
 
 __all__ = ["table"]
 
@@ -127,10 +128,10 @@ def _percent(share: float, digits: int) -> str:
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns: texts in the first to the left, all else to the right."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    widths = [max(map(terminal_width, column)) for column in zip(head, *rows, strict=True)]
     lines = []
     for row in (head, *rows):
-        first = row[0].ljust(widths[0])
+        first = padded(row[0], widths[0])
         rest = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append("  " + "  ".join([first, *rest]).rstrip())
     return "\n".join(lines)

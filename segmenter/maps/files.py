@@ -17,12 +17,16 @@ from segmenter.labels import IGNORE, ClassMap
 from segmenter.maps.jobs import MapJob
 from segmenter.predictor import Prediction, Wanted
 from segmenter.raster import RasterInfo, RasterWriter, keeps_crs
+from segmenter.raster.write import BLOCK
 
 Format = Literal["auto", "geotiff", "png"]
 _MAX_PNG_PIXELS = 1 << 26
 """A PNG is held in memory while it is written."""
 _QUICKLOOK_SIDE = 1024
 """Pixels of a quick look's longer side, at most."""
+
+_HEADERS = 1 << 20
+"""Bytes of all that is in files beside pixels, at most."""
 
 
 @dataclass(frozen=True)
@@ -162,14 +166,30 @@ class MapFiles:
         if self._quicklook is not None:
             self._quicklook.add(into, prediction.ids)
 
-    def complete(self) -> tuple[Path, ...]:
-        """Check all files, then give them their names; gives these. After an error nothing is left."""
+    @property
+    def ahead_bytes(self) -> int:
+        """Of the disk's space, what the files may take before anything else can give way to them.
+
+        A row of blocks is written at once, a PNG as a whole; uncompressed, a file is hardly larger than that.
+        """
+        size = self._job.part.size
+        rows = size.height if self._job.output.suffix == ".png" else min(size.height, BLOCK)
+        return rows * size.width * sum(writer.pixel_bytes for writer, _ in self._layers) * 17 // 16 + _HEADERS
+
+    def complete(self, check: Callable[[], None] | None = None) -> tuple[Path, ...]:
+        """Check all files, then give them their names; gives these. After an error nothing is left.
+
+        Args:
+            check: called before the first of them has its name; what it raises forbids all.
+        """
         writers = [writer for writer, _ in self._layers]
         try:
             if self._quicklook is not None:
                 writers.append(self._quicklook.written())
             for writer in writers:
                 writer.finish()
+            if check is not None:
+                check()
             for writer in writers:
                 writer.publish()
         finally:

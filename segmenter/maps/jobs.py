@@ -6,15 +6,17 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import RasterError
+from segmenter.errors import ChangedInputError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.mosaic import Mosaic, MosaicView
 from segmenter.raster import Raster, RasterInfo, open_raster, read_label
+from segmenter.raster.remote import RemotePath
 
 _EDGE = 1e-6
 """Share of a pixel by which a bounding box may miss a pixel's edge by rounding."""
@@ -37,6 +39,11 @@ class Bounds:
             raise RasterError(f"{info.path}: its pixels have no area, a bounding box cannot be found in it")
         corners = ((x, y) for x in (self.left, self.right) for y in (self.bottom, self.top))
         points = np.array([~info.transform @ corner for corner in corners])
+        if not np.isfinite(points).all():
+            raise RasterError(
+                f"{info.path}: a bounding box cannot be found in it: its geotransform "
+                f"{tuple(info.transform[:6])} leads beyond all numbers; give it another one"
+            )
         left, top = (int(v) for v in np.floor(points.min(axis=0) + _EDGE))
         right, bottom = (int(v) for v in np.ceil(points.max(axis=0) - _EDGE))
         size = info.size
@@ -110,6 +117,8 @@ class MapJob:
         abandoned: see `predictor.Job`; so `done_rows`.
         mosaic: the files that its windows look into, beside its own; None: only its own.
         remark: what is to be said of the raster once it was read.
+        stamp: `file_stamp` of the raster before its header was read; None: not looked at.
+        spooled: whether what is computed is kept against a kill.
     """
 
     request: Request
@@ -125,6 +134,8 @@ class MapJob:
     label_classes: ClassMap | None = None
     scene: str | None = None
     remark: str | None = None
+    stamp: tuple[int, int] | None = None
+    spooled: bool = True
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -155,8 +166,55 @@ class MapJob:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Raster | MosaicView]:
-        """Open the raster with the model's bands; in a mosaic, with what lies around it."""
+        """Open the raster with the model's bands; in a mosaic, with what lies around it.
+
+        Raises:
+            ChangedInputError: it is no longer what it was when the job was planned.
+            RasterError: it cannot be opened.
+        """
         path = self.info.path
         with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
+            if header(raster.info) != header(self.info):
+                raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
+            if file_stamp(path) != self.stamp is not None:
+                raise changed(path)
             yield raster
             self.remark = raster.partial_remark
+
+
+def changed(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:
+    """The error of an input that is another now."""
+    return ChangedInputError(
+        f"{path}: has changed since this call began: expected {expected}; no map is made of it: wait until "
+        "nothing writes to it any more, then the same call again"
+    )
+
+
+def _described(info: RasterInfo) -> str:
+    crs = info.gcp_crs or info.crs
+    where = f"{crs}, {tuple(info.transform[:6])}" if info.transform else f"{crs or 'no CRS'}"
+    return f"{info.size} pixels of {info.count} {info.dtype} bands in {where}"
+
+
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """Bytes and time of change (ns) of a file; None where it cannot be looked at."""
+    if isinstance(path, RemotePath):
+        return None
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def header(info: RasterInfo) -> dict[str, Any]:
+    """A raster's header as plain JSON, to tell a changed one."""
+    return {
+        "size": [info.size.height, info.size.width],
+        "bands": [info.count, info.dtype, list(info.alpha), info.has_palette],
+        "nodata": [str(value) for value in info.nodata],
+        "crs": [str(crs and crs.to_wkt()) for crs in (info.crs, info.gcp_crs)],
+        "transform": info.transform and list(info.transform[:6]),
+        "gcps": [[p.row, p.col, p.x, p.y, p.z] for p in info.gcps],
+        **({"rpcs": info.rpcs.to_dict()} if info.rpcs else {}),
+    }

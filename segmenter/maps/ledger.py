@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import RasterError
-from segmenter.maps.jobs import MapJob
+from segmenter.errors import RasterError, SegmenterError
+from segmenter.files import no_locks
+from segmenter.maps.jobs import MapJob, changed, header
 from segmenter.maps.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
 from segmenter.maps.locks import OutputLocks
 from segmenter.maps.spool import LEAST_PIXELS, MUCH_PIXELS, Spool
@@ -24,6 +25,10 @@ from segmenter.reading import Tiling
 
 _OF_ONE_FILE = {"GTiff", "COG", "PNG", "JPEG", "WEBP", "BMP"}
 """Drivers whose rasters lie in the file that is named, with the sidecars that `journal.input_facts` knows."""
+
+_OF_PIXELS = ("bytes", "mtime_ns", "sample", ".msk")
+"""Of `journal.input_facts`: what pixels are read from until the last window. All else is read at the opening;
+a viewer that puts statistics or overviews beside an image in the meantime does no harm."""
 
 
 @dataclass
@@ -45,6 +50,7 @@ class Ledger:
         run: name and checksum of the run.
         options: of a job, all that decides what its outputs hold, as plain JSON.
         redo: take nothing up that is there.
+        warn: is told, once, that the file system of the folder has no locks.
     """
 
     def __init__(
@@ -54,8 +60,10 @@ class Ledger:
         options: Callable[[MapJob], Mapping[str, Any]],
         *,
         redo: bool = False,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         folder = journal.path.parent
+        self._warn = warn
         self.journal = journal
         self._folder, self._run, self._options, self._redo = folder, run, options, redo
         self.removed: list[Path] = []
@@ -105,9 +113,12 @@ class Ledger:
         held = _Held(OutputLocks(job.files))
         held.locks.take()
         self._held[id(job)] = held
+        if held.locks.missing is not None:
+            self._say_once(no_locks(self._folder, held.locks.missing))
         for leftover in (old for path in job.files for old in self._leftovers.pop(path.name, ())):
-            with contextlib.suppress(OSError):
-                leftover.unlink()  # whoever wrote it has not the lock
+            if held.locks.missing is None:
+                with contextlib.suppress(OSError):
+                    leftover.unlink()  # whoever wrote it has not the lock
         before = self._seen.get(job.name)  # not what is known now: another job's look has read on
         self.journal.refresh()
         if self.journal.find(job.name) != before and self.unfinished(job) is None:
@@ -116,9 +127,38 @@ class Ledger:
         held.spool = self._recovered(job)
         return True
 
+    def _say_once(self, text: str) -> None:
+        warn, self._warn = self._warn, None
+        if warn is not None:
+            warn(text)
+
     def spool(self, job: MapJob) -> Spool | None:
         """Where the finished windows of a taken job go; None for small ones."""
         return self._held[id(job)].spool
+
+    def give_way(self, job: MapJob) -> bool:
+        """Remove what is kept of a taken job against a kill: its files have the space; was there any?"""
+        held = self._held.get(id(job))
+        if held is None or held.spool is None:
+            return False
+        held.spool.remove()
+        held.spool = None
+        return True
+
+    def check_unchanged(self, job: MapJob) -> None:
+        """Refuse a map whose input, or a file around it in a mosaic, is no longer what it was.
+
+        Raises:
+            ChangedInputError: which file it is.
+            SegmenterError: it cannot be read again.
+        """
+        entry = self._entry(job)
+        around = (entry.options.get("mosaic") or {}).get("files", ())
+        for path, facts in [(job.info.path, entry.input), *((Path(one["path"]), one) for one in around)]:
+            if "remote" not in facts:
+                now = input_facts(path, {})
+                if any(facts.get(name) != now.get(name) for name in _OF_PIXELS):
+                    raise changed(path)
 
     def finished(self, job: MapJob) -> None:
         """Write a job's outputs into the journal, and let go of it.
@@ -132,7 +172,13 @@ class Ledger:
             raise RasterError(f"{job.output}: cannot be read back: {error.strerror}") from None
         entry = replace(self._entry(job), outputs=facts)
         before = self.journal.find(job.name)
-        self.journal.append(entry if before is None else self._with_rest(entry, before))
+        entry = entry if before is None else self._with_rest(entry, before)
+        try:
+            self.journal.append(entry)
+        except SegmenterError:
+            if not self.give_way(job):
+                raise
+            self.journal.append(entry)
         self.leave(job, keep=False)
 
     def _with_rest(self, entry: Entry, before: Entry) -> Entry:
@@ -190,13 +236,15 @@ class Ledger:
         return self._entries[id(job)]
 
     def _recovered(self, job: MapJob) -> Spool | None:
-        if job.part.size.pixels < LEAST_PIXELS:
+        if job.part.size.pixels < LEAST_PIXELS or not job.spooled:
             return None
         entry = self._entry(job)
         spool = Spool(job.output, digest({"of": [entry.input, entry.run, entry.options]}), job.part)
         try:
             if self._redo or _not_looked_at(job.info):
                 spool.remove()
+            if self._held[id(job)].locks.missing is not None:
+                spool.part_from_others()
             job.done_rows = spool.recover()
             self.journal.flush()  # the windows of the spool depend on what was chosen
         except OSError:  # then it is done without
@@ -242,16 +290,3 @@ def _let_go(held: _Held, *, keep: bool) -> None:
     elif held.spool is not None:
         held.spool.remove()
     held.locks.give_back()
-
-
-def header(info: RasterInfo) -> Facts:
-    """A raster's header as plain JSON, to tell a changed one."""
-    return {
-        "size": [info.size.height, info.size.width],
-        "bands": [info.count, info.dtype, list(info.alpha), info.has_palette],
-        "nodata": [str(value) for value in info.nodata],
-        "crs": [str(crs and crs.to_wkt()) for crs in (info.crs, info.gcp_crs)],
-        "transform": info.transform and list(info.transform[:6]),
-        "gcps": [[p.row, p.col, p.x, p.y, p.z] for p in info.gcps],
-        **({"rpcs": info.rpcs.to_dict()} if info.rpcs else {}),
-    }

@@ -12,7 +12,7 @@ from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.files import real
 from segmenter.maps.files import MapStyle
 from segmenter.maps.inputs import Inputs
-from segmenter.maps.jobs import MapJob, Request
+from segmenter.maps.jobs import MapJob, Request, file_stamp
 from segmenter.maps.truth import Truth
 from segmenter.pairs import check_label
 from segmenter.scenes import Layout
@@ -50,6 +50,7 @@ def plan_maps(
 
 
 def _plan(image: Path, name: str, request: Request, style: MapStyle, truth: Truth | None) -> MapJob | None:
+    stamp = file_stamp(image)
     with request.open(image) as raster:
         info = raster.info
     part = request.window(info)
@@ -62,6 +63,7 @@ def _plan(image: Path, name: str, request: Request, style: MapStyle, truth: Trut
     job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
+    job.stamp = stamp
     if max(len(os.fsencode(path.name)) for path in job.files) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"

@@ -16,6 +16,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,6 +79,20 @@ class Spool:
             file.write(self._head)
             file.flush()
         return self.rows
+
+    def part_from_others(self) -> None:
+        """Go on with a copy: without locks, another process may be writing into the file that is there.
+
+        Raises:
+            OSError: there is no space for a copy.
+        """
+        aside = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(self.path, aside, follow_symlinks=False)
+                os.replace(aside, self.path)
+        finally:
+            aside.unlink(missing_ok=True)
 
     def replay(self) -> Iterator[tuple[Window, Arrays]]:
         """The complete windows in the order in which they were added; to be read to the end, before `add`."""

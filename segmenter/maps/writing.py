@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from segmenter.errors import DeviceError, SegmenterError
+from segmenter.errors import ChangedInputError, DeviceError, SegmenterError
+from segmenter.files import may_be_full
 from segmenter.geometry import Window
 from segmenter.labels import IGNORE
 from segmenter.maps.files import MapFiles, MapStyle
@@ -39,22 +44,32 @@ class _Output:
         self.scorer = Scorer(job, style.classes)
         self.warning: str | None = None
         self.empty = True
-        self._files.open()
-        if self._spool is not None:
-            for window, arrays in self._spool.replay():
-                self._write(window, Prediction(**arrays))
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._files.discard)
+            self._files.open()
+            if self._spool is not None:
+                for window, arrays in self._spool.replay():
+                    self._write(window, Prediction(**arrays))
+            undo.pop_all()
 
     def add(self, window: Window, prediction: Prediction) -> None:
         """Keep a window against a kill, then write it."""
         if self._spool is not None:
             arrays = {name: array for name, array in vars(prediction).items() if array is not None}
             try:
+                self._leave_room()
                 self._spool.add(window, arrays)
             except OSError as error:
-                self._spool.remove()  # which makes room for the map itself
+                self._ledger.give_way(self.job)  # which makes room for the map itself
                 self._spool = None
                 self.warning = f"{self.job.output}: cannot be resumed from within: {error.strerror}"
         self._write(window, prediction)
+
+    def _leave_room(self) -> None:
+        """Raise OSError where the map would soon find no space beside the spool: of the two, it is the map
+        that cannot be written again from the middle."""
+        if shutil.disk_usage(self.job.output.parent).free < self._files.ahead_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _write(self, window: Window, prediction: Prediction) -> None:
         self.empty = self.empty and not (prediction.ids != IGNORE).any()
@@ -62,7 +77,7 @@ class _Output:
         self.scorer.add(window, prediction.ids)
 
     def complete(self) -> None:
-        self._files.complete()
+        self._files.complete(lambda: self._ledger.check_unchanged(self.job))
         self._ledger.finished(self.job)
 
     def discard(self) -> None:
@@ -78,6 +93,10 @@ class Progress:
     def computed(self, pixels: int) -> None:
         """Pixels came from the model."""
         self._bar.update(pixels)
+
+    def again(self, pixels: int) -> None:
+        """Pixels are to be computed once more."""
+        self._bar.total += pixels
 
     def found(self, pixels: int) -> None:
         """Pixels were there: they count for how much is left, not for the rate."""
@@ -106,16 +125,19 @@ def write_maps(
         fail_fast: stop at the first job that fails, and give up the others; so does an error of the device.
     """
     with contextlib.closing(_Maps(style, ledger, progress)) as maps:
-        events: Any = classify_all(maps.begun(jobs), tiling, predict)
-        with contextlib.closing(events):  # a generator, whose threads are to end before the files are let go
-            try:
-                for event in events:
-                    maps.take(event)
-                    if fail_fast and maps.outcome.failed:
-                        break
-            except DeviceError as error:
-                maps.outcome.stopped = error
-        maps.settle()
+        waiting = list(jobs)
+        while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
+            events: Any = classify_all(maps.begun(waiting), tiling, predict)
+            with contextlib.closing(events):  # a generator, whose threads end before the files are let go
+                try:
+                    for event in events:
+                        maps.take(event)
+                        if fail_fast and maps.outcome.failed:
+                            break
+                except DeviceError as error:
+                    maps.outcome.stopped = error
+            maps.settle()
+            waiting = maps.to_repeat()
         return maps.outcome
 
 
@@ -132,6 +154,7 @@ class _Maps:
         self._open: dict[int, _Output] = {}
         self._pool = ThreadPoolExecutor(_COMPLETED_AT_ONCE)
         self._completing: deque[tuple[_Output, Future[None]]] = deque()
+        self._repeated: list[MapJob] = []
 
     def begun(self, jobs: Iterable[MapJob]) -> Iterator[MapJob]:
         """The jobs that are to be computed, each locked just before; runs in the reading thread."""
@@ -161,7 +184,7 @@ class _Maps:
                 self._count(event.window.size.pixels)
                 return
         except SegmenterError as error:
-            self._give_up(job, error)
+            self._not_written(job, error)
             return
         del self._open[id(job)]
         self._completing.append((output, self._pool.submit(output.complete)))
@@ -169,13 +192,33 @@ class _Maps:
 
     def _fail(self, job: MapJob, error: SegmenterError) -> None:
         """Give up a job that cannot be read on: it would fail there again, unless the disk is to blame."""
-        much = self._ledger.holds_much(job)
+        much = self._ledger.holds_much(job) and not isinstance(error, ChangedInputError)
         if much:
             self.outcome.warnings.append(
                 f"{job.output}: what is computed of it is kept; if its input can be read again, the same "
                 "call goes on from there"
             )
         self._give_up(job, error, keep=much)
+
+    def _not_written(self, job: MapJob, error: SegmenterError) -> None:
+        """Give up a job whose files cannot be written; if its spool has taken the space, it is begun anew."""
+        if isinstance(error, ChangedInputError):
+            self._give_up(job, error, keep=False)
+        elif may_be_full(error) and self._ledger.give_way(job):
+            self.outcome.warnings.append(
+                f"{job.output}: found no space beside what was kept of it, and was begun anew without"
+            )
+            self._let_go(job, keep=False)
+            self._repeated.append(replace(job, abandoned=False, done_rows=0, spooled=False))
+            if self._progress is not None:
+                self._progress.again(job.part.size.pixels)
+        else:
+            self._give_up(job, error)
+
+    def to_repeat(self) -> list[MapJob]:
+        """Jobs that are to be done once more."""
+        jobs, self._repeated = self._repeated, []
+        return jobs
 
     def _output(self, job: MapJob) -> _Output:
         if id(job) not in self._open:
@@ -195,7 +238,7 @@ class _Maps:
             try:
                 future.result()
             except SegmenterError as error:
-                self._give_up(output.job, error)
+                self._not_written(output.job, error)
             else:
                 self._note(output)
 
@@ -215,8 +258,11 @@ class _Maps:
         self.outcome.add_score(output.job, output.scorer)
 
     def _give_up(self, job: MapJob, error: SegmenterError, *, keep: bool = True) -> None:
-        job.abandoned = True
         self.outcome.failed.append((job, error))
+        self._let_go(job, keep=keep)
+
+    def _let_go(self, job: MapJob, *, keep: bool) -> None:
+        job.abandoned = True
         output = self._open.pop(id(job), None)
         if output is not None:
             output.discard()

@@ -79,17 +79,22 @@ def read_header(path: Path, dataset: Any, remarks: tuple[str, ...] = ()) -> Rast
     """The header of an open dataset, with what there is to be told of it.
 
     Raises:
-        RasterError: the file is nowhere, by a geotransform that is not of numbers.
+        RasterError: the file is nowhere, by a geotransform that is not of numbers, or leads beyond them.
     """
     transform = None if dataset.transform.is_identity else dataset.transform
     if transform and not all(map(math.isfinite, transform)):
         raise RasterError(f"{path}: expected a geotransform of finite numbers, got {tuple(transform[:6])}")
+    size = Size(dataset.height, dataset.width)
+    if transform and not _is_somewhere(transform, size):
+        raise RasterError(
+            f"{path}: expected a geotransform whose corners are finite, {tuple(transform[:6])} leads beyond "
+            f"all numbers in {size} pixels; give it another one (gdal_edit.py -a_ullr)"
+        )
     # A file may have both (a world file, an .aux.xml beside it), a GeoTIFF cannot: what has a CRS goes first.
     gcps, gcp_crs = dataset.gcps
     if transform is not None and (dataset.crs is not None or gcp_crs is None):
         gcps, gcp_crs = (), None
     transform = None if gcps else transform
-    size = Size(dataset.height, dataset.width)
     scaling = tuple(zip(dataset.scales, dataset.offsets, strict=True))
     if all(pair == (1, 0) for pair in scaling) or dataset.dtypes[0].startswith("complex"):
         scaling = ()
@@ -113,6 +118,12 @@ def read_header(path: Path, dataset: Any, remarks: tuple[str, ...] = ()) -> Rast
         rpcs=_rpcs(path, dataset),
         remarks=remarks,
     )
+
+
+def _is_somewhere(transform: Affine, size: Size) -> bool:
+    """Whether all corners have coordinates, and a pixel has an area, that a float can hold."""
+    corners = [transform @ (col, row) for col in (0, size.width) for row in (0, size.height)]
+    return all(math.isfinite(v) for v in (*sum(corners, ()), transform.determinant))
 
 
 def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | None:

@@ -182,6 +182,11 @@ class RasterWriter:
             if self._missing[index] <= 0:
                 self._flush(index)
 
+    @property
+    def pixel_bytes(self) -> int:
+        """Of a pixel, all bands."""
+        return self._bands * self._dtype.itemsize
+
     def complete(self) -> None:
         """Close, check and rename; after an error nothing is left."""
         try:

@@ -1,0 +1,86 @@
+"""How much memory there is: of the machine, of a control group, and under the limits of a process."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+_GROUPS = Path("/sys/fs/cgroup")
+_PROC = Path("/proc")
+_MIB = 2**20
+
+
+def machine_memory() -> int:
+    """Bytes of the machine, or of what this process's control groups may have."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min((total, *(limit for limit, _ in _group_limits())))
+
+
+def shortages(addresses: int, data: int, memory: int) -> Iterator[str]:
+    """In words, what a process lacks that is to take so many bytes more.
+
+    Args:
+        addresses: of address space (`ulimit -v`).
+        data: of writable address space (`ulimit -d`).
+        memory: that are really used, of the machine's or a control group's.
+    """
+    used = _facts(_PROC / "self/status")
+    for name, limit, taken, more in (
+        ("address space (ulimit -v)", resource.RLIMIT_AS, used.get("VmSize", 0), addresses),
+        ("data (ulimit -d)", resource.RLIMIT_DATA, used.get("VmData", 0), data),
+    ):
+        soft = resource.getrlimit(limit)[0]
+        if soft != resource.RLIM_INFINITY and soft - taken < more:
+            yield f"{(taken + more) // _MIB} MiB of {name}, the limit is {soft // _MIB} MiB"
+    machine = _facts(_PROC / "meminfo")
+    if "MemAvailable" in machine and (free := machine["MemAvailable"] + machine.get("SwapFree", 0)) < memory:
+        yield f"{memory // _MIB} MiB of memory, {free // _MIB} MiB are free"
+    for limit, taken in _group_limits():
+        if limit - taken < memory:
+            free = max(0, limit - taken)
+            yield f"{memory // _MIB} MiB of memory, {free // _MIB} MiB are left of its control group's"
+
+
+def _facts(path: Path) -> dict[str, int]:
+    """Bytes by name, of one of the kernel's files with a line `Name: 123 kB` for each."""
+    try:
+        rows = [line.split() for line in path.read_text(encoding="ascii", errors="replace").splitlines()]
+    except OSError:
+        return {}
+    return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if row[2:] == ["kB"] and row[1].isdigit()}
+
+
+def _group_limits() -> Iterator[tuple[int, int]]:
+    """Limit and use, in bytes, of each control group with a limit that this process is in.
+
+    Use is what cannot be given back: without the files that are cached in memory.
+    """
+    try:
+        rows = (_PROC / "self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for _, controllers, place in (row.split(":", 2) for row in rows if row.count(":") >= 2):
+        if controllers == "":
+            root, names = _GROUPS, ("memory.max", "memory.current", "file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
+            root = _GROUPS / "memory"
+        else:
+            continue
+        folder = root / place.lstrip("/")
+        # A container sees its own group as the root, by whatever name.
+        for group in dict.fromkeys((folder, *folder.parents, root)):
+            if group == root or root in group.parents:
+                yield from _limit(group, *names)
+
+
+def _limit(group: Path, limit: str, use: str, cached: str) -> Iterator[tuple[int, int]]:
+    try:
+        most, taken = (int((group / name).read_text(encoding="ascii")) for name in (limit, use))
+        rows = (line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+        files = dict(row for row in rows if len(row) == 2).get(cached, "0")
+    except (OSError, ValueError):  # there is none, or it is "max"
+        return
+    yield most, max(0, taken - int(files))

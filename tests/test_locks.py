@@ -1,0 +1,144 @@
+"""One process at a time, by the system's locks; without them work goes on, and says so."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from child_predict import files, scene
+from exact_network import fake_run
+
+from segmenter.files import alone_in
+from segmenter.geometry import Window
+from segmenter.locks import FileLock
+from segmenter.maps.spool import Spool
+
+Make = Callable[..., Path]
+NO_LOCKS = pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+
+
+def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def flock(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+
+
+@NO_LOCKS
+def test_maps_are_made_where_there_are_no_locks(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    number: int,
+) -> None:
+    monkeypatch.setattr("segmenter.maps.ledger.LEAST_PIXELS", 1)
+    for name in "ab":
+        scene(make_geotiff, f"in/{name}.tif", 40, 50)
+    assert call("in", "--confidence", output="locked") == 0
+    capsys.readouterr()
+    refuse_locks(monkeypatch, number)
+    assert call("in", "--confidence") == 0
+    said = capsys.readouterr().err
+    assert said == (
+        f"warning: maps: its file system has no file locks ({os.strerror(number)}); make sure that only one "
+        "call writes there\n"
+    )
+    assert files(tmp_path / "maps") == files(tmp_path / "locked")
+    assert [p.name for p in (tmp_path / "maps").iterdir() if p.name.startswith(".")] == [".journal.jsonl"]
+
+
+def test_what_another_fault_of_a_lock_says_is_no_matter_of_permission(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    source = scene(make_geotiff, "in/a.tif", 40, 50)
+    refuse_locks(monkeypatch, errno.EIO)
+    assert call(source) == 1
+    assert capsys.readouterr().err == "error: maps/a.tif: cannot be written: Input/output error\n"
+    assert not (tmp_path / "maps").exists() or list((tmp_path / "maps").iterdir()) == []
+
+
+@NO_LOCKS
+def test_a_run_is_trained_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    with alone_in(tmp_path / "run") as warning:
+        assert warning is None
+    refuse_locks(monkeypatch, number)
+    with alone_in(tmp_path / "run") as warning:
+        assert warning is not None
+        assert f"run: its file system has no file locks ({os.strerror(number)})" in warning
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_lock_is_taken_once_and_leaves_nothing(tmp_path: Path) -> None:
+    one, other = FileLock(tmp_path / "a"), FileLock(tmp_path / "a")
+    one.take()
+    with pytest.raises(BlockingIOError):
+        other.take()
+    one.give_back()
+    other.take()
+    other.give_back()
+    assert list(tmp_path.iterdir()) == []
+
+
+PART = Window(0, 0, 8, 5)
+
+
+def test_without_locks_two_processes_never_write_into_one_spool(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """The second goes on with a copy; what the first adds meanwhile is not taken for the second's."""
+    first, second = (Spool(tmp_path / "a.tif", "key", PART) for _ in range(2))
+    rows = [(Window(top, 0, 2, 5), {"ids": rng.integers(0, 9, (2, 5), np.uint8)}) for top in (0, 2, 4, 6)]
+    first.recover()
+    first.add(*rows[0])
+    second.part_from_others()
+    assert second.recover() == 2
+    second.add(*rows[1])
+    first.add(Window(2, 0, 2, 5), {"ids": np.full((2, 5), 77, np.uint8)})
+    first.close()
+    second.close()
+    third = Spool(tmp_path / "a.tif", "key", PART)
+    assert third.recover() == 4
+    assert all((got[1]["ids"] == row[1]["ids"]).all() for got, row in zip(third.replay(), rows, strict=False))
+    third.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_locks_a_stopped_raster_goes_on(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segmenter.maps.ledger.LEAST_PIXELS", 1)
+    source = scene(make_geotiff, "in/a.tif", 700, 50)
+    assert call(source, "--batch", 1, "--tile", 64, output="whole") == 0
+    refuse_locks(monkeypatch, errno.ENOSYS)
+    seen: list[int] = []
+
+    def counted(stop: int) -> Any:
+        def load(*_: Any, **__: Any) -> Any:
+            model = fake_run(None).predictor()  # type: ignore[arg-type]
+
+            def predict(image: Any, valid: Any) -> Any:
+                seen.append(1)
+                if len(seen) == stop:
+                    raise KeyboardInterrupt
+                return model(image, valid)
+
+            return predict
+
+        return load
+
+    assert call(source, "--batch", 1, "--tile", 64, predictor=counted(12)) == 130
+    first = len(seen)
+    assert (tmp_path / "maps" / ".a.tif.spool").exists()
+    seen.clear()
+    assert call(source, "--batch", 1, "--tile", 64, predictor=counted(-1)) == 0
+    assert len(seen) < first + 6
+    assert files(tmp_path / "maps") == files(tmp_path / "whole")

@@ -1,0 +1,86 @@
+"""How much memory there is, and that TensorFlow is not imported where it would crash."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from segmenter import machine
+from segmenter.machine import machine_memory, shortages
+
+MIB = 2**20
+ROOT = Path(__file__).resolve().parents[1]
+IMPORT = """
+import resource, sys
+from segmenter.errors import run_script
+from segmenter.hardware import load_tensorflow
+kind = getattr(resource, sys.argv[1])
+resource.setrlimit(kind, (int(sys.argv[2]), int(sys.argv[2])))
+sys.exit(run_script(lambda: load_tensorflow() or 0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "mebibytes", "said"),
+    [("RLIMIT_AS", 1200, "address space (ulimit -v)"), ("RLIMIT_DATA", 400, "data (ulimit -d)")],
+)
+def test_too_little_room_for_tensorflow_is_one_line(kind: str, mebibytes: int, said: str) -> None:
+    """Without a look before, the import ends in SIGSEGV or SIGABRT, or never."""
+    command = [sys.executable, "-c", IMPORT, kind, str(mebibytes * MIB)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: TensorFlow cannot be imported: expected at least ")
+    assert f" MiB of {said}, the limit is {mebibytes} MiB; raise the limit" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`kernel("proc/meminfo", "MemAvailable: 100 kB")`: a file of the kernel's, in a folder of the test's."""
+    monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "cgroup")
+
+    def make(name: str, text: object) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+
+    return make
+
+
+def lacking(memory: int) -> list[str]:
+    return list(shortages(0, 0, memory * MIB))
+
+
+def test_a_machine_without_free_memory_is_told(kernel: Callable[..., None]) -> None:
+    assert lacking(10**6) == []  # where nothing is known
+    kernel("proc/meminfo", f"MemTotal: 999999999 kB\nMemAvailable: {300 * 1024} kB\nSwapFree: {50 * 1024} kB")
+    assert lacking(350) == []
+    assert lacking(351) == ["351 MiB of memory, 350 MiB are free"]
+
+
+def test_the_smallest_control_group_around_a_process_counts(kernel: Callable[..., None]) -> None:
+    for folder, limit in (("cgroup/a/b", "max"), ("cgroup/a", 1000 * MIB), ("cgroup", 2000 * MIB)):
+        kernel(f"{folder}/memory.max", limit)
+        kernel(f"{folder}/memory.current", 900 * MIB)
+        kernel(f"{folder}/memory.stat", f"anon 1\nfile {300 * MIB}\nfile_dirty 7")
+    kernel("proc/self/cgroup", "0::/a/b")
+    assert machine_memory() == 1000 * MIB
+    assert lacking(400) == []
+    assert lacking(401) == ["401 MiB of memory, 400 MiB are left of its control group's"]
+
+
+def test_control_groups_of_the_first_version_count_too(kernel: Callable[..., None]) -> None:
+    kernel("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/job\n0::/")
+    kernel("cgroup/memory/job/memory.limit_in_bytes", 500 * MIB)
+    kernel("cgroup/memory/job/memory.usage_in_bytes", 200 * MIB)
+    kernel("cgroup/memory/job/memory.stat", "cache 5\ntotal_cache 0")
+    assert machine_memory() == 500 * MIB
+    assert lacking(301) == ["301 MiB of memory, 300 MiB are left of its control group's"]
+
+
+def test_the_machine_tells_its_memory() -> None:
+    assert 10**8 < machine_memory() < 10**14
