@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,25 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
         raise OutputError(f"{path}: cannot write it: {error.strerror}; is the disk full?") from None
     finally:
         aside.unlink(missing_ok=True)
+
+
+def read_regular(path: Path, most: int = 1 << 24) -> bytes:
+    """Content of a small file; a pipe or a device, which might never end, is not waited for.
+
+    Raises:
+        SegmenterError: it is not there, no file, larger than `most` bytes, or cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise SegmenterError(f"{path}: expected a file, got a pipe, a device or a folder")
+            if state.st_size > most:
+                raise SegmenterError(f"{path}: expected at most {most} bytes, got {state.st_size}")
+            return file.read(most)
+    except OSError as error:
+        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
 
 
 def make_folder(folder: Path) -> None:
