@@ -50,21 +50,21 @@ def one_line(path: Path) -> str:
     return line
 
 
-def test_each_flipped_bit_of_run_json_is_refused_or_changes_nothing(run: Run, monkeypatch: Any) -> None:
-    monkeypatch.setattr(checkpoint, "load_recipe", lambda _: run.recipe)  # 12,000 times the same YAML
+def test_every_third_flipped_bit_of_run_json_is_refused_or_changes_nothing(run: Run, monkeypatch: Any) -> None:
+    monkeypatch.setattr(checkpoint, "load_recipe", lambda _: run.recipe)  # thousands of times the same YAML
     file, refused = run.path / "run.json", 0
     whole = file.read_bytes()
-    for content in flipped(whole):
+    for content in flipped(whole, 3):
         file.write_bytes(content)
         try:
             assert load_run(run.path) == run
         except CheckpointError as error:
             assert str(error).startswith(f"{file}: ")
             refused += 1
-    assert refused > 0.97 * 8 * len(whole)
+    assert refused > 0.97 * 8 * len(whole) / 3
 
 
-def test_each_flipped_bit_of_the_recipe_is_refused(run: Run) -> None:
+def test_every_seventh_flipped_bit_of_the_recipe_is_refused(run: Run) -> None:
     file = run.path / "recipe.yaml"
     for content in flipped(file.read_bytes(), 7):
         file.write_bytes(content)
@@ -206,6 +206,6 @@ def test_a_recipe_that_takes_anothers_place_is_never_taken_for_an_edited_one(
 def test_a_pipe_in_a_runs_place_is_not_waited_for(run: Run, name: str) -> None:
     (run.path / name).unlink(missing_ok=True)
     os.mkfifo(run.path / name)
+    load: Any = checkpoint.load_arrays if name == "best.npz" else lambda file: load_run(file.parent)
     with pytest.raises(SegmenterError, match=rf"{name}: expected a file, got a pipe"):
-        load_run(run.path)
-        checkpoint.load_arrays(run.path / name)
+        load(run.path / name)
