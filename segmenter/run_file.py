@@ -111,7 +111,7 @@ def run_file_text(data: Mapping[str, Any]) -> bytes:
         CheckpointError: one is of another type, or out of range.
     """
     text = json.dumps({"format": FORMAT, **data}, indent=2)
-    _validated(text.encode(), "the run to be written")
+    _validated(text.encode(), "the training data give what no model can be trained with")
     return sealed(text).encode()
 
 
@@ -133,7 +133,7 @@ def read_run_file(content: bytes, where: str) -> RunFile:
         )
     if whole is None and (version != 1 or "crc" in found or "recipe" in found):
         raise CheckpointError(f"{where}: damaged or edited: its checksum is another")
-    return _validated(content if whole is None else whole, where)
+    return _validated(content if whole is None else whole, f"{where}: damaged or edited")
 
 
 def _validated(text: bytes, where: str) -> RunFile:
@@ -143,7 +143,7 @@ def _validated(text: bytes, where: str) -> RunFile:
         found = error.errors()
         more = f" and {len(found) - _MOST_ERRORS} more" if len(found) > _MOST_ERRORS else ""
         what = "; ".join(_explained(each) for each in found[:_MOST_ERRORS])
-        raise CheckpointError(f"{where}: damaged or edited: {what}{more}") from None
+        raise CheckpointError(f"{where}: {what}{more}") from None
 
 
 def _explained(error: Any) -> str:
