@@ -29,7 +29,7 @@ def sealed(text: str) -> str:
 
 
 def unsealed_text(text: bytes) -> bytes | None:
-    """The JSON object as it was given to `sealed`, but for spaces; None where it is damaged or has no seal."""
+    """The JSON object as `sealed` took it, but for spaces; None where it is damaged or has no checksum."""
     start = max(0, len(text) - _LONGEST_SEAL)
     seal = _SEAL.search(text, start)
     if seal is None:
@@ -39,7 +39,7 @@ def unsealed_text(text: bytes) -> bytes | None:
 
 
 def unsealed(text: bytes) -> dict[str, Any] | None:
-    """The JSON object in a text that `sealed` gave; None where it is damaged or has no seal."""
+    """The JSON object in a text that `sealed` gave; None where it is damaged or has no checksum."""
     whole = unsealed_text(text)
     return None if whole is None else json_object(whole)
 

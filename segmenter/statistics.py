@@ -244,7 +244,9 @@ def _load(path: Path) -> BandStatistics | None:
             raise ValueError("its checksum is another")
         kept = _Kept.model_validate_json(whole)
     except (SegmenterError, ValueError, TypeError) as error:
-        print(f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", file=sys.stderr)
+        print(
+            f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", file=sys.stderr
+        )
         return None
     mean, std, low, high = (np.array(v, np.float64) for v in (kept.mean, kept.std, kept.min, kept.max))
     return BandStatistics(mean, std, kept.pixels, kept.dtype, low, high)

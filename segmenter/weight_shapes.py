@@ -1,7 +1,7 @@
 """Names and shapes of a model's weights, without building it: what a checkpoint of that model must hold.
 
-A recipe from elsewhere may ask for a model of any width. Held against the arrays that are there, it is refused
-before memory is taken for it. `test_weight_shapes.py` holds these shapes against the built models'.
+A recipe from elsewhere may ask for a model of any width. Held against the arrays that are there, it is
+refused before memory is taken for it. `test_weight_shapes.py` holds these shapes against the built models'.
 """
 
 from __future__ import annotations

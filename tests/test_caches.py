@@ -1,4 +1,4 @@
-"""What the program keeps beside the data, damaged in any way, is made anew: never another result, never an end."""
+"""Index and statistics beside the data: damaged in any way they are made anew, and give no other result."""
 
 from __future__ import annotations
 

@@ -50,17 +50,20 @@ def one_line(path: Path) -> str:
     return line
 
 
-def test_every_third_flipped_bit_of_run_json_is_refused_or_changes_nothing(run: Run, monkeypatch: Any) -> None:
+def test_every_third_flipped_bit_of_run_json_is_refused_or_changes_nothing(
+    run: Run, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(checkpoint, "load_recipe", lambda _: run.recipe)  # thousands of times the same YAML
-    file, refused = run.path / "run.json", 0
+    file, refused, lines = run.path / "run.json", 0, set()
     whole = file.read_bytes()
     for content in flipped(whole, 3):
         file.write_bytes(content)
         try:
             assert load_run(run.path) == run
         except CheckpointError as error:
-            assert str(error).startswith(f"{file}: ")
+            lines.add(str(error).partition(" ")[0])
             refused += 1
+    assert lines == {f"{file}:"}
     assert refused > 0.97 * 8 * len(whole) / 3
 
 
@@ -106,7 +109,7 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"classes__classes": [{"name": "a", "colour": [1, 2], "code": 1}]}, "classes.classes.0.colour.2: "),
     ({"classes__classes": [{"name": "a", "colour": [1, 2, 3], "code": "1"}]}, "classes.classes.0.code: "),
     ({"classes__classes": [{"name": "a", "colour": [1, 2, 3], "code": 70000}]}, "classes.classes.0.code: "),
-    ({"classes__classes": [{"name": "a", "colour": [c] * 3, "code": c} for c in (1, 2)]}, "class map: each name"),
+    ({"classes__classes": [{"name": "a", "colour": [c] * 3, "code": c} for c in (1, 2)]}, "class map: each"),
     ({"classes__encoding": "words"}, "classes.encoding: "),
     ({"classes__ignored": [[1, 2, 3]]}, "class map: label files hold codes"),
     ({"recipe": []}, "recipe: expected the SHA-256 of recipe.yaml, got none"),
@@ -118,7 +121,7 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), HOSTILE, ids=[f"{i}-{[*c][0]}" for i, (c, _) in enumerate(HOSTILE)]
+    ("changes", "message"), HOSTILE, ids=[f"{i}-{next(iter(c))}" for i, (c, _) in enumerate(HOSTILE)]
 )
 def test_a_wrong_type_or_range_is_refused_by_name(run: Run, changes: dict[str, Any], message: str) -> None:
     rewritten(run.path / "run.json", **changes)

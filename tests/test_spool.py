@@ -148,7 +148,9 @@ def test_a_window_that_does_not_follow_the_one_before_it_ends_what_is_believed(
 
 
 @pytest.mark.parametrize("name", ["idz", "window"])
-def test_arrays_of_another_name_or_shape_are_none(tmp_path: Path, rng: np.random.Generator, name: str) -> None:
+def test_arrays_of_another_name_or_shape_are_none(
+    tmp_path: Path, rng: np.random.Generator, name: str
+) -> None:
     entries = contents(rng)[:6]
     entries[3] = entries[3][0], {name: np.zeros((11, 9), np.uint8)}
     entries[0] = entries[0][0], {"ids": np.zeros((11, 8), np.uint8)} if name == "window" else entries[0][1]
