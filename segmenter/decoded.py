@@ -15,9 +15,9 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,6 +28,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tqdm import tqdm
 
 from segmenter.errors import DatasetError, OutputError, SegmenterError
 from segmenter.files import read_regular, write_whole
@@ -152,7 +153,8 @@ class DecodedScene:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(_unswept(self.folder.parent))
-                aside = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}."))
+                aside = self._aside()
+                aside.mkdir()
             except OSError as error:
                 raise DatasetError(f"{self.folder.parent}: cannot write there: {error.strerror}") from None
             stack.callback(shutil.rmtree, aside, ignore_errors=True)
@@ -203,7 +205,7 @@ class DecodedScene:
         """Decode the scene anew, unless another thread has done so."""
         with self._lock:
             if self._opened is damaged:
-                print(f"{self.folder}: a damaged copy, the scene is decoded anew", file=sys.stderr)
+                tqdm.write(f"{self.folder}: a damaged copy, the scene is decoded anew", file=sys.stderr)
                 self.write(anew=True)
                 self._opened = None
 
@@ -222,12 +224,16 @@ class DecodedScene:
         text = sealed(json.dumps({"format": _FORMAT, "rows": BLOCK_ROWS, **facts}))
         write_whole(folder / _FACTS, text.encode())
 
+    def _aside(self) -> Path:
+        """A name beside the copy's that nobody else has, and that `sweep` knows."""
+        return self.folder.with_name(f".{self.folder.name}.{secrets.token_hex(8)}")
+
     def _place(self, aside: Path, anew: bool) -> None:
         """Give a complete folder its name; what has that name and is not wanted goes."""
         if not anew and self.exists:  # another training was faster
             return
         if self.is_there:
-            old = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}."))
+            old = self._aside()
             try:
                 with contextlib.suppress(FileNotFoundError):  # another training was faster
                     self.folder.rename(old)

@@ -58,13 +58,14 @@ class SceneStore:
         self._copies = {i: _Copy(dataset, self._scenes[i], infos[i].size, cache) for i in dear}
         if left := sweep(cache / _FOLDER):
             print(
-                f"{cache / _FOLDER}: removed {left} half-written copies of killed trainings", file=sys.stderr
+                f"{cache / _FOLDER}: half-written copies that killed trainings left, removed: {left}",
+                file=sys.stderr,
             )
         new = [i for i in dear if not self._copies[i].decoded.exists]
         copies = [self._copies[i].decoded for i in new]
         if damaged := [copy for copy in copies if copy.is_there]:
-            what = "decoded copies are damaged, or of an older program: they are made anew"
-            print(f"{damaged[0].folder}, …: {len(damaged)} {what}", file=sys.stderr)
+            what = "of the decoded copies damaged, or of an older program: made anew"
+            print(f"{damaged[0].folder.parent}: {len(damaged)} {what}", file=sys.stderr)
         _check_space(cache, [infos[i] for i in new])
         done = in_threads(
             DecodedScene.write, copies, description="decoding scenes once", unit="scene", progress=progress
@@ -177,6 +178,6 @@ def _check_space(cache: Path, infos: Sequence[RasterInfo]) -> None:
     free = shutil.disk_usage(cache).free
     if needed > free:
         raise DatasetError(
-            f"{cache}: decoding {len(infos)} scenes takes {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB "
-            "are free; free some, or convert the scenes to tiled GeoTIFF"
+            f"{cache}: decoding {len(infos)} scenes takes {needed / 2**20:,.0f} MiB, "
+            f"{free / 2**20:,.0f} MiB are free; free some, or convert the scenes to tiled GeoTIFF"
         )
