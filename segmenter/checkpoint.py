@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -32,6 +31,7 @@ from segmenter.files import make_folder, read_regular, write_whole
 from segmenter.labels import ClassMap
 from segmenter.network import NetworkGeometry
 from segmenter.normalisation import Normalisation
+from segmenter.run_copies import how_to_put_back, put_back
 from segmenter.run_file import read_run_file, run_file_text
 from segmenter.schema import Recipe
 from segmenter.weight_shapes import check_learned
@@ -186,15 +186,25 @@ class Run:
         load_tensorflow()
         let_memory_grow()
         from segmenter.inference import on_all_gpus, predict_function
-        from segmenter.model import build_model
+        from segmenter.model import build_model, network_geometry
 
         def build() -> Any:
             model = build_model(self.recipe.model, self.band_count, len(self.classes))
             assign_weights(model, arrays, "model", predicting=True)
+            self._check_geometry(network_geometry(model))
             return predict_function(model, self.normalisation, wanted, symmetries)
 
         with memory_errors("loading the model", "is another program using the GPU?"):
             return on_all_gpus(build)
+
+    def _check_geometry(self, found: NetworkGeometry) -> None:
+        """Refuse windows that would be too narrow for the model, or beside its grid: seams would show."""
+        if not self.network.suits(found):
+            raise CheckpointError(
+                f"{self.path / _RUN}: expected stride {found.stride} and radius {found.radius}, which the "
+                f"model has, got {self.network.stride} and {self.network.radius}; use the run.json that "
+                "train.py wrote"
+            )
 
 
 def load_run(path: Path) -> Run:
@@ -210,18 +220,18 @@ def load_run(path: Path) -> Run:
     """
     for name in (_RUN, _RECIPE):
         if not (path / name).exists():
-            _put_back(path / name)
+            put_back(path / name, _weights_files(path))
     file = path / _RUN
     try:
         found = read_run_file(read_regular(file), str(file))
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; {_what_to_do(path, _RUN)}") from None
+        raise CheckpointError(f"{error}; {how_to_put_back(file, _weights_files(path))}") from None
     recipe = read_regular(path / _RECIPE)
     if found.recipe and hashlib.sha256(recipe).hexdigest() not in found.recipe:
         raise CheckpointError(
             f"{path / _RECIPE}: edited or damaged: it is not what this run was trained with; "
-            f"{_what_to_do(path, _RECIPE)}; to train with other settings, start a new run with --init-from "
-            f"{path}"
+            f"{how_to_put_back(path / _RECIPE, _weights_files(path))}; to train with other settings, start a "
+            f"new run with --init-from {path}"
         )
     data = found.model_dump()
     try:
@@ -238,31 +248,9 @@ def load_run(path: Path) -> Run:
     )
 
 
-def _copy_of(path: Path) -> tuple[Path, bytes] | None:
-    """The copy of a run's text in one of its checkpoints, and which; None: there is none."""
-    run = path.parent
-    for file in (run / BEST, *reversed(checkpoints(run).values())):
-        with suppress(CheckpointError):
-            if (copy := load_arrays(file).get(path.name)) is not None:
-                return file, copy.tobytes()
-    return None
-
-
-def _put_back(path: Path) -> None:
-    copy = _copy_of(path)
-    if copy is None:
-        raise CheckpointError(
-            f"{path.parent}: expected a run directory as train.py leaves it, there is no {path.name}"
-        )
-    write_whole(path, copy[1])
-    print(f"{path}: was not there; put back from {copy[0].name}", file=sys.stderr)
-
-
-def _what_to_do(run: Path, name: str) -> str:
-    copy = _copy_of(run / name)
-    if copy is None:
-        return "put back a copy of it, if you have one: no checkpoint here holds one"
-    return f"move it away, and the copy in {copy[0].name} takes its place"
+def _weights_files(run: Path) -> list[Path]:
+    """The best and then the checkpoints, newest first; not all need be there."""
+    return [run / BEST, *reversed(checkpoints(run).values())]
 
 
 # ------------------------------------------------------------------------------------ checkpoints
