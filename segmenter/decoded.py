@@ -86,7 +86,7 @@ class _Opened:
     def is_whole(self, first: int, stop: int) -> bool:
         """Whether rows first … stop are what was written; each block is looked at once."""
         rows = self.facts.rows
-        for block in range(first // rows, -(-stop // rows)):
+        for block in range(first // rows, -(-stop // rows) if first < stop else 0):
             if self.checked_N[block]:
                 continue
             part = slice(block * rows, (block + 1) * rows)

@@ -33,9 +33,8 @@ Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 Deviation = Annotated[float, Field(ge=1 / _LARGEST, le=_LARGEST)]
 Band = Annotated[int, Field(ge=1, le=_MOST_BANDS)]
 DType = Literal[
-    *("uint8", "int8", "uint16", "int16", "uint32", "int32"),
-    *("uint64", "int64", "float16", "float32", "float64"),
-]
+    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"
+]  # fmt: skip
 
 
 class _Strict(BaseModel):
