@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import CheckpointError, DamagedCheckpointError
+from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import write_whole
 
 Arrays = dict[str, NDArray[Any]]
@@ -56,6 +56,8 @@ def load_arrays(path: Path) -> Arrays:
         DamagedCheckpointError: damaged, or not written by this program.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device might never end
+            raise DamagedCheckpointError(f"{path}: expected a file, got a pipe, a device or a folder")
         content = path.read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
@@ -64,7 +66,7 @@ def load_arrays(path: Path) -> Arrays:
     try:
         arrays = _parts(content)
     except _DAMAGE as error:
-        what = " ".join(str(error).split()) or type(error).__name__
+        what = shortened(" ".join(str(error).split())) or type(error).__name__
         raise DamagedCheckpointError(f"{path}: damaged checkpoint ({what})") from None
     digest = arrays.pop(_DIGEST, None)
     if digest is None and META not in arrays:
@@ -77,12 +79,23 @@ def load_arrays(path: Path) -> Arrays:
 def _parts(content: bytes) -> Arrays:
     arrays = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        _check_contents(archive, len(content))
         for part in archive.infolist():
-            if part.compress_type != zipfile.ZIP_STORED or not part.filename.endswith(".npy"):
-                raise ValueError(f"{part.filename}: expected a plain array")
             array = io.BytesIO(archive.read(part))  # all of it, so that its CRC is checked before its header
             arrays[part.filename.removesuffix(".npy")] = np.lib.format.read_array(array, allow_pickle=False)
     return arrays
+
+
+def _check_contents(archive: zipfile.ZipFile, size: int) -> None:
+    """Refuse a table of contents that names parts twice, the same bytes for several, or no plain arrays."""
+    parts = archive.infolist()
+    for part in parts:
+        if part.compress_type != zipfile.ZIP_STORED or not part.filename.endswith(".npy"):
+            raise ValueError(f"{part.filename}: expected a plain array")
+    if len({part.filename for part in parts}) < len(parts):
+        raise ValueError("a part is named twice")
+    if sum(part.file_size for part in parts) > size:
+        raise ValueError("its parts would be larger than the file")
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:

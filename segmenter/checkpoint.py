@@ -1,19 +1,19 @@
 """A run directory: everything that resuming and predicting need, and nothing that runs code when loaded.
 
-    recipe.yaml             the resolved recipe
+    recipe.yaml             the resolved recipe: a record of the training, not to be edited
     run.json                what the model's input and output mean: bands, normalisation, classes
     checkpoints/step-N.npz  weights, optimiser and position after N steps
     best.npz                the checkpoint with the best mIoU on the validation scenes
     log.jsonl, tensorboard/ what happened
     scores.json, *.png      the last validation, and the learning curves
 
-Arrays are kept as .npz with a SHA-256 (`array_file`): a damaged file is told from a whole one.
+Arrays are kept as .npz with a SHA-256 (`array_file`), run.json with a checksum of itself and of recipe.yaml
+(`run_file`): a damaged file is told from a whole one. Each checkpoint holds a copy of both texts.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,19 +26,24 @@ from numpy.typing import NDArray
 
 from segmenter.array_file import Arrays, load_arrays, save_arrays
 from segmenter.config import dump_recipe, load_recipe
-from segmenter.errors import CheckpointError, DamagedCheckpointError
-from segmenter.files import make_folder, write_whole
+from segmenter.errors import CheckpointError, DamagedCheckpointError, LabelError
+from segmenter.files import make_folder, read_regular, write_whole
 from segmenter.labels import ClassMap
 from segmenter.network import NetworkGeometry
 from segmenter.normalisation import Normalisation
+from segmenter.run_copies import how_to_put_back, put_back
+from segmenter.run_file import read_run_file, run_file_text
 from segmenter.schema import Recipe
+from segmenter.weight_shapes import check_learned
 
 if TYPE_CHECKING:
     from segmenter.prediction import Wanted
 
 BEST = "best.npz"
-_FORMAT = 1
+_RUN, _RECIPE = "run.json", "recipe.yaml"
 _STEP = re.compile(r"step-(\d+)\.npz")
+_PLAIN = ("bands", "band_count", "dtype", "metres_per_pixel", "labels", "tiles", "planned_replicas")
+"""Fields of a run that run.json holds as they are."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +84,47 @@ class Run:
         return self.recipe.dataset.kind
 
     def save(self) -> None:
-        """Write `recipe.yaml` and `run.json` into the directory, which is made."""
+        """Write `recipe.yaml` and `run.json` into the directory, which is made.
+
+        Killed at any moment, the two fit each other: where a recipe takes another's place, run.json names
+        both meanwhile.
+
+        Raises:
+            CheckpointError: a value that `load_run` would refuse.
+        """
         _make(self.path)
-        data = {
-            "format": _FORMAT,
-            "classes": self.classes.to_dict(),
-            "bands": self.bands,
-            "band_count": self.band_count,
-            "dtype": self.dtype,
-            "normalisation": self.normalisation.to_dict(),
-            "metres_per_pixel": self.metres_per_pixel,
-            "labels": self.labels,
-            "network": asdict(self.network),
-            "tiles": self.tiles,
-            "planned_replicas": self.planned_replicas,
-        }
-        write_whole(self.path / "recipe.yaml", dump_recipe(self.recipe).encode())
-        write_whole(self.path / "run.json", json.dumps(data, indent=2).encode())
+        texts, recipe = self.texts(), self.path / _RECIPE
+        old = read_regular(recipe) if recipe.is_file() else texts[_RECIPE]
+        if old != texts[_RECIPE] and (self.path / _RUN).is_file():
+            write_whole(self.path / _RUN, self._run_text(texts[_RECIPE], old))
+        for name, text in texts.items():
+            write_whole(self.path / name, text)
+
+    def texts(self) -> dict[str, bytes]:
+        """Name → content of the files that `save` writes."""
+        recipe = dump_recipe(self.recipe).encode()
+        return {_RECIPE: recipe, _RUN: self._run_text(recipe)}
+
+    def text_arrays(self) -> Arrays:
+        """Copies of both files for a checkpoint, by the name of each."""
+        return {name: np.frombuffer(text, np.uint8) for name, text in self.texts().items()}
+
+    def _run_text(self, *recipes: bytes) -> bytes:
+        return run_file_text(
+            {
+                "classes": self.classes.to_dict(),
+                "bands": self.bands,
+                "band_count": self.band_count,
+                "dtype": self.dtype,
+                "normalisation": self.normalisation.to_dict(),
+                "metres_per_pixel": self.metres_per_pixel,
+                "labels": self.labels,
+                "network": asdict(self.network),
+                "tiles": self.tiles,
+                "planned_replicas": self.planned_replicas,
+                "recipe": [hashlib.sha256(text).hexdigest() for text in recipes],
+            }
+        )
 
     def weights_file(self) -> Path:
         """The best checkpoint, else the newest.
@@ -152,53 +181,76 @@ class Run:
         """
         from segmenter.hardware import let_memory_grow, load_tensorflow, memory_errors
 
+        arrays = learned_weights(self.weights())
+        check_learned(arrays, self.recipe.model, self.band_count, len(self.classes), self.weights_file())
         load_tensorflow()
         let_memory_grow()
         from segmenter.inference import on_all_gpus, predict_function
-        from segmenter.model import build_model
-
-        arrays = learned_weights(self.weights())
+        from segmenter.model import build_model, network_geometry
 
         def build() -> Any:
             model = build_model(self.recipe.model, self.band_count, len(self.classes))
             assign_weights(model, arrays, "model", predicting=True)
+            self._check_geometry(network_geometry(model))
             return predict_function(model, self.normalisation, wanted, symmetries)
 
         with memory_errors("loading the model", "is another program using the GPU?"):
             return on_all_gpus(build)
 
+    def _check_geometry(self, found: NetworkGeometry) -> None:
+        """Refuse windows that would be too narrow for the model, or beside its grid: seams would show."""
+        if not self.network.suits(found):
+            raise CheckpointError(
+                f"{self.path / _RUN}: expected stride {found.stride} and radius {found.radius}, which the "
+                f"model has, got {self.network.stride} and {self.network.radius}; use the run.json that "
+                "train.py wrote"
+            )
+
 
 def load_run(path: Path) -> Run:
     """The run in a directory; imports no TensorFlow.
 
+    A run.json or recipe.yaml that is not there is put back from a checkpoint that holds a copy of it, and a
+    line on stderr says so.
+
     Raises:
-        CheckpointError: it is no run directory, or one of a newer format.
+        CheckpointError: it is no run directory, one of a newer format, or run.json or recipe.yaml is not
+            what the training wrote; says what to do.
+        ConfigError: the recipe is not valid.
     """
-    file = path / "run.json"
-    if not file.is_file():
-        raise CheckpointError(f"{path}: expected a run directory as train.py leaves it, there is no run.json")
+    for name in (_RUN, _RECIPE):
+        if not (path / name).exists():
+            put_back(path / name, _weights_files(path))
+    file = path / _RUN
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        if data["format"] != _FORMAT:
-            raise CheckpointError(
-                f"{file}: expected format {_FORMAT}, got {data['format']}; use a newer program"
-            )
-        return Run(
-            path=path,
-            recipe=load_recipe(path / "recipe.yaml"),
-            classes=ClassMap.from_dict(data["classes"]),
-            bands=None if data["bands"] is None else tuple(data["bands"]),
-            band_count=data["band_count"],
-            dtype=data["dtype"],
-            normalisation=Normalisation.from_dict(data["normalisation"]),
-            metres_per_pixel=data["metres_per_pixel"],
-            labels=data["labels"],
-            network=NetworkGeometry(**data["network"]),
-            tiles=data.get("tiles", ""),
-            planned_replicas=data.get("planned_replicas", 1),
+        found = read_run_file(read_regular(file), str(file))
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {how_to_put_back(file, _weights_files(path))}") from None
+    recipe = read_regular(path / _RECIPE)
+    if found.recipe and hashlib.sha256(recipe).hexdigest() not in found.recipe:
+        raise CheckpointError(
+            f"{path / _RECIPE}: edited or damaged: it is not what this run was trained with; "
+            f"{how_to_put_back(path / _RECIPE, _weights_files(path))}; to train with other settings, start a "
+            f"new run with --init-from {path}"
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: damaged: {type(error).__name__} {error}") from None
+    data = found.model_dump()
+    try:
+        classes = ClassMap.from_dict(data["classes"])
+    except LabelError as error:
+        raise CheckpointError(f"{file}: damaged or edited: {error}") from None
+    return Run(
+        path=path,
+        recipe=load_recipe(path / _RECIPE),
+        classes=classes,
+        normalisation=Normalisation.from_dict(data["normalisation"]),
+        network=NetworkGeometry(**data["network"]),
+        **{name: data[name] for name in _PLAIN},
+    )
+
+
+def _weights_files(run: Path) -> list[Path]:
+    """The best and then the checkpoints, newest first; not all need be there."""
+    return [run / BEST, *reversed(checkpoints(run).values())]
 
 
 # ------------------------------------------------------------------------------------ checkpoints

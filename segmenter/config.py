@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from segmenter.errors import ConfigError
+from segmenter.errors import ConfigError, shortened
 from segmenter.schema import Recipe
 from segmenter.schema_datasets import FolderConfig, Naic2020Config, PotsdamConfig, SplitByNames
 from segmenter.sections import unit_of
@@ -74,7 +74,7 @@ def _parse(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _StrictLoader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{where}: not valid YAML: {shortened(' '.join(str(error).split()))}") from None
 
 
 def _override(data: dict[str, Any], override: str) -> None:
@@ -114,7 +114,7 @@ def _explain(error: ErrorDetails, where: str) -> str:
     unit = unit_of(section, location[-1]) if location else ""
     of_unit = f" ({unit})" if unit else ""
     # A whole section as the culprit would bury the message.
-    given = "" if "got" in message or _is_long(error["input"]) else f", got {error['input']!r}"
+    given = "" if "got" in message or _is_long(error["input"]) else f", got {shortened(repr(error['input']))}"
     return f"{where}: {dotted}: {message[:1].lower()}{message[1:]}{of_unit}{given}"
 
 

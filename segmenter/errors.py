@@ -29,6 +29,11 @@ def plain(text: str) -> str:
     return "".join(shown)
 
 
+def shortened(text: str, most: int = 300) -> str:
+    """The beginning and the end of a text that is quoted: what is foreign may be of any length."""
+    return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-most // 3 :]}"
+
+
 class ConfigError(SegmenterError):
     """A recipe has an unknown key, a wrong unit or an impossible combination."""
 

@@ -47,6 +47,25 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
         aside.unlink(missing_ok=True)
 
 
+def read_regular(path: Path, most: int = 1 << 24) -> bytes:
+    """Content of a small file; a pipe or a device, which might never end, is not waited for.
+
+    Raises:
+        SegmenterError: it is not there, no file, larger than `most` bytes, or cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise SegmenterError(f"{path}: expected a file, got a pipe, a device or a folder")
+            if state.st_size > most:
+                raise SegmenterError(f"{path}: expected at most {most} bytes, got {state.st_size}")
+            return file.read(most)
+    except OSError as error:
+        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it; after it returns, each one's name is on the disk.
 
@@ -68,23 +87,6 @@ def real(path: Path) -> Path:
 def special(status: os.stat_result) -> bool:
     """Whether a file is a pipe, a device or a socket: what waits for ever, or never ends."""
     return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
-
-
-def read_regular(path: Path, most: int) -> bytes:
-    """The content of a small file that somebody else may have made.
-
-    Raises:
-        SegmenterError: it is no regular file (also through a link), or holds more than `most` bytes.
-        OSError: it cannot be read.
-    """
-    # Without O_NONBLOCK a pipe is waited for already here.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise SegmenterError(f"{path}: expected a file, got a folder, pipe or device")
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise SegmenterError(f"{path}: expected at most {most:,} bytes, it is larger")
-    return content
 
 
 @contextlib.contextmanager

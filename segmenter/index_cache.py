@@ -18,11 +18,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from segmenter.errors import SegmenterError
+from segmenter.errors import SegmenterError, shortened
 from segmenter.files import write_whole
 from segmenter.scenes import Dataset, Scene
 
 _VERSION = 2
+"""Of the rules that decide what is counted; it is part of the key."""
+_FORMAT = b"2"
+"""Of the file; 1 had no checksum over all of it."""
+_DAMAGE = (
+    *(pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError, IndexError),
+    *(OverflowError, MemoryError, RecursionError),
+)
+"""What pyarrow, JSON and NumPy raise of damaged files."""
 Stamp = tuple[int, int, int, int]
 """Size and modification time (ns) of an image and of its label."""
 
@@ -97,22 +105,27 @@ def key_of(what: Mapping[str, Any]) -> str:
 
 
 def load_entries(path: Path, classes: int) -> Entries:
-    """What an index file holds; nothing, and a line on stderr, where it is damaged."""
+    """What an index file holds; nothing, and a line on stderr, where it is damaged or of another format."""
     if not path.exists():
         return {}
     try:
         return _entries(pq.read_table(path, page_checksum_verification=True), classes)
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        print(f"{path}: damaged, it is built anew ({str(error).splitlines()[0]})", file=sys.stderr)
+    except _DAMAGE as error:
+        why = shortened((str(error).splitlines() or [type(error).__name__])[0])
+        print(f"{path}: damaged, it is built anew ({why})", file=sys.stderr)
         return {}
 
 
 def _entries(table: pa.Table, classes: int) -> Entries:
-    scene_N = table["scene"].to_numpy()
-    row_N, col_N = (table[name].to_numpy() for name in ("row", "col"))
+    said = table.schema.metadata or {}
+    if said.get(b"format") != _FORMAT:
+        raise ValueError("of another program's format")
+    scene_N, row_N, col_N = (table[name].to_numpy() for name in ("scene", "row", "col"))
     flat = table["counts"].combine_chunks().flatten().to_numpy()
+    if _checksum(said[b"scenes"], scene_N, row_N, col_N, flat) != said[b"sha256"]:
+        raise ValueError("its SHA-256 is another")
     counts_NK = flat.reshape(len(scene_N), classes)
-    scenes = json.loads(table.schema.metadata[b"scenes"])
+    scenes = json.loads(said[b"scenes"])
     cuts = np.searchsorted(scene_N, np.arange(len(scenes) + 1))
     entries: Entries = {}
     for i, (image, label, stamp) in enumerate(scenes):
@@ -122,19 +135,31 @@ def _entries(table: pa.Table, classes: int) -> Entries:
     return entries
 
 
+def _checksum(scenes: bytes, *columns: NDArray[Any]) -> bytes:
+    """SHA-256 of all that an index holds: a page's CRC covers neither metadata nor the columns' types."""
+    total = hashlib.sha256(scenes)
+    for column in columns:
+        total.update(repr((column.dtype.str, column.shape)).encode())
+        total.update(np.ascontiguousarray(column).data if column.size else b"")
+    return total.hexdigest().encode()
+
+
 def save_entries(path: Path, entries: Entries, classes: int) -> None:
     """Write an index file whole; where it cannot be written a line on stderr says so, and nothing is lost."""
     tiles = [found for _, found in entries.values()]
     lengths = [len(found.row_N) for found in tiles]
     counts = _joined([found.counts_NK.reshape(-1) for found in tiles], np.int64)
+    scene = np.repeat(np.arange(len(tiles), dtype=np.int32), lengths)
+    row = _joined([found.row_N for found in tiles], np.int32)
+    col = _joined([found.col_N for found in tiles], np.int32)
     columns = {
-        "scene": pa.array(np.repeat(np.arange(len(tiles), dtype=np.int32), lengths)),
-        "row": pa.array(_joined([found.row_N for found in tiles], np.int32)),
-        "col": pa.array(_joined([found.col_N for found in tiles], np.int32)),
+        **{name: pa.array(column) for name, column in (("scene", scene), ("row", row), ("col", col))},
         "counts": pa.FixedSizeListArray.from_arrays(pa.array(counts), classes),
     }
-    scenes = [[image, label, list(stamp)] for (image, label), (stamp, _) in entries.items()]
-    table = pa.table(columns).replace_schema_metadata({"scenes": json.dumps(scenes)})
+    names = [[image, label, list(stamp)] for (image, label), (stamp, _) in entries.items()]
+    scenes = json.dumps(names).encode()
+    said = {"format": _FORMAT, "scenes": scenes, "sha256": _checksum(scenes, scene, row, col, counts)}
+    table = pa.table(columns).replace_schema_metadata(said)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     try:

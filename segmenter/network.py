@@ -57,6 +57,12 @@ class NetworkGeometry:
     bytes_per_pixel: float = 0.0
     unlimited: str = ""
 
+    def suits(self, model: NetworkGeometry) -> bool:
+        """Whether windows that are cut by this geometry give a model all that its pixels depend on."""
+        if self.stride % model.stride:
+            return False
+        return self.radius is None or (model.radius is not None and self.radius >= model.radius)
+
 
 class GlobalLayerError(ValueError):
     """The model has a layer that looks at the whole image, or one whose reach is not known."""

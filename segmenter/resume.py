@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from segmenter import __version__
 from segmenter.array_file import META, Arrays, load_arrays
 from segmenter.checkpoint import BEST, checkpoints, newest_checkpoint, newest_whole
-from segmenter.errors import CheckpointError, DamagedCheckpointError
+from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import make_folder, write_whole
 from segmenter.sampler import Plan
 from segmenter.schema import Recipe
@@ -262,7 +262,7 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
         position = Position(int(done), int(epoch), int(step), float(best))
         facts = Facts.model_validate_json(arrays[META].tobytes()) if META in arrays else None
     except (KeyError, ValueError, TypeError, OverflowError) as error:
-        what = " ".join(str(error).split())
+        what = shortened(" ".join(str(error).split()))
         raise CheckpointError(f"{path}: not a checkpoint that train.py wrote ({what})") from None
     if facts is not None and facts.format > _FORMAT:
         raise CheckpointError(

@@ -7,18 +7,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segmenter.errors import DatasetError, SegmenterError
-from segmenter.files import write_whole
+from segmenter.errors import DatasetError, SegmenterError, shortened
+from segmenter.files import read_regular, write_whole
 from segmenter.geometry import Size, Window
 from segmenter.index_cache import cache_folder, key_of, relative_paths, stamp_of
 from segmenter.pairs import row_bands
 from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.scenes import Dataset, Scene, Split
+from segmenter.sealed import sealed, unsealed_text
 from segmenter.threads import in_threads
 from segmenter.tiling import grid
 
@@ -240,20 +242,50 @@ def _key(dataset: Dataset, scenes: Sequence[Scene], most_pixels: int) -> str:
     return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels})
 
 
+class _Kept(BaseModel):
+    """The content of a file of statistics, whose types and ranges are checked as it is read."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    format: Literal[2]
+    """1 had no checksum."""
+    mean: tuple[float, ...]
+    std: tuple[Annotated[float, Field(gt=0)], ...]
+    min: tuple[float, ...]
+    max: tuple[float, ...]
+    pixels: int = Field(ge=1)
+    dtype: str = Field(pattern=r"^[a-z]+[0-9]+$")
+
+    @model_validator(mode="after")
+    def _fits(self) -> _Kept:
+        if not len(self.mean) == len(self.std) == len(self.min) == len(self.max) > 0:
+            raise ValueError("expected as many of each as there are bands")
+        np.dtype(self.dtype)  # raises TypeError
+        return self
+
+
 def _load(path: Path) -> BandStatistics | None:
-    """Statistics of an earlier run; None where there are none, or the file is damaged."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        mean, std, low, high = (np.array(data[name], np.float64) for name in ("mean", "std", "min", "max"))
-        return BandStatistics(mean, std, int(data["pixels"]), str(data["dtype"]), low, high)
-    except (OSError, ValueError, KeyError, TypeError):
+    """Statistics of an earlier run; None, and a line on stderr, where the file is damaged or older."""
+    if not path.exists():
         return None
+    try:
+        whole = unsealed_text(read_regular(path))
+        if whole is None:
+            raise ValueError("its checksum is another")
+        kept = _Kept.model_validate_json(whole)
+    except (SegmenterError, ValueError, TypeError) as error:
+        print(
+            f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", file=sys.stderr
+        )
+        return None
+    mean, std, low, high = (np.array(v, np.float64) for v in (kept.mean, kept.std, kept.min, kept.max))
+    return BandStatistics(mean, std, kept.pixels, kept.dtype, low, high)
 
 
 def _save(path: Path, found: BandStatistics) -> None:
     arrays = {"mean": found.mean_C, "std": found.std_C, "min": found.min_C, "max": found.max_C}
-    data = {name: array.tolist() for name, array in arrays.items()}
-    text = json.dumps(data | {"pixels": found.pixels, "dtype": found.dtype})
+    data = {"format": 2, **{name: array.tolist() for name, array in arrays.items()}}
+    text = sealed(json.dumps(data | {"pixels": found.pixels, "dtype": found.dtype}))
     try:
         write_whole(path, text.encode())
     except SegmenterError as error:

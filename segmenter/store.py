@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.decoded import BLOCK_ROWS, DecodedScene, Rows, sweep
 from segmenter.errors import DatasetError
-from segmenter.geometry import Window
+from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
 from segmenter.raster import Raster, RasterInfo, open_raster, raster_info, read_label
 from segmenter.scenes import Dataset, Scene
@@ -30,9 +31,10 @@ _OPEN_PER_THREAD = 32
 """Rasters a thread keeps open: 32 × 2 threads stay far below the usual limit of 1024 files."""
 _CHEAP_PIXELS = 4
 """A file of at most so many tiles' pixels is read whole for little more than a tile."""
-_BAND_ROWS = 512
 _VALIDITY = 2
 """Number of the rule which pixels have data: copies made under another are made anew."""
+_BAND_ROWS = 4 * BLOCK_ROWS
+_FOLDER = "decoded"
 
 Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
@@ -47,6 +49,7 @@ class SceneStore:
 
         Raises:
             DatasetError: the copies would not fit on the disk.
+            OutputError: they did not.
         """
         self._dataset, self._scenes = dataset, tuple(scenes)
         self._local = threading.local()
@@ -54,12 +57,20 @@ class SceneStore:
         infos = list(in_threads(raster_info, images, description="headers", unit="scene", progress=progress))
         self._sizes = [info.size for info in infos]
         dear = [i for i, info in enumerate(infos) if not _cheap(info, tile)]
-        self._copies = {i: _Copy(dataset, self._scenes[i], cache) for i in dear}
-        new = [i for i in dear if not self._copies[i].exists]
+        self._copies = {i: _Copy(dataset, self._scenes[i], infos[i].size, cache) for i in dear}
+        if left := sweep(cache / _FOLDER):
+            print(
+                f"{cache / _FOLDER}: half-written copies that killed trainings left, removed: {left}",
+                file=sys.stderr,
+            )
+        new = [i for i in dear if not self._copies[i].decoded.exists]
+        copies = [self._copies[i].decoded for i in new]
+        if damaged := [copy for copy in copies if copy.is_there]:
+            what = "of the decoded copies damaged, or of an older program: made anew"
+            print(f"{damaged[0].folder.parent}: {len(damaged)} {what}", file=sys.stderr)
         _check_space(cache, [infos[i] for i in new])
-        copies = [self._copies[i] for i in new]
         done = in_threads(
-            _Copy.write, copies, description="decoding scenes once", unit="scene", progress=progress
+            DecodedScene.write, copies, description="decoding scenes once", unit="scene", progress=progress
         )
         for _ in done:
             pass
@@ -122,36 +133,26 @@ def _label(
 
 
 class _Copy:
-    """A scene decoded into three arrays: image, validity, class ids."""
+    """A scene that is read from its decoded copy."""
 
-    def __init__(self, dataset: Dataset, scene: Scene, cache: Path) -> None:
-        self.dataset, self.scene = dataset, scene
+    def __init__(self, dataset: Dataset, scene: Scene, size: Size, cache: Path) -> None:
         files = [path for path in (scene.image, scene.label) if path is not None]
         stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         key = repr((_VALIDITY, stamps, dataset.bands, dataset.classes.to_dict(), dataset.expand_palette))
-        self.folder = cache / "decoded" / hashlib.sha256(key.encode()).hexdigest()[:24]
-        self._arrays: list[NDArray[Any]] | None = None
-
-    @property
-    def exists(self) -> bool:
-        return self.folder.is_dir()
-
-    def _mapped(self) -> list[NDArray[Any]]:
-        if self._arrays is None:
-            names = ("image", "valid", "label")
-            self._arrays = [np.load(self.folder / f"{name}.npy", mmap_mode="r") for name in names]
-        return self._arrays
+        folder = cache / _FOLDER / hashlib.sha256(key.encode()).hexdigest()[:24]
+        self._size = size
+        self.decoded = DecodedScene(folder, size, lambda: _bands_of_rows(dataset, scene))
 
     def read_label(self, window: Window) -> NDArray[np.uint8]:
-        label_HW = self._mapped()[2]
-        inside = window.intersection(Window(0, 0, *label_HW.shape))
+        inside = window.intersection(Window.of(self._size))
         label = np.full((window.height, window.width), IGNORE, np.uint8)
+        label_HW = self.decoded.rows(inside.row, inside.row_stop)[2]
         label[inside.relative_to(window).slices()] = label_HW[inside.slices()]
         return label
 
     def read(self, window: Window) -> Tile:
-        image_HWC, valid_HW, label_HW = self._mapped()
-        inside = window.intersection(Window(0, 0, *label_HW.shape))
+        inside = window.intersection(Window.of(self._size))
+        image_HWC, valid_HW, label_HW = self.decoded.rows(inside.row, inside.row_stop)
         source, target = inside.slices(), inside.relative_to(window).slices()
         image = np.zeros((window.height, window.width, image_HWC.shape[2]), image_HWC.dtype)
         valid = np.zeros((window.height, window.width), np.bool_)
@@ -159,46 +160,15 @@ class _Copy:
         image[target], valid[target], label[target] = image_HWC[source], valid_HW[source], label_HW[source]
         return image, valid, label
 
-    def write(self) -> None:
-        """Decode in bands of rows, into a folder that gets its name when it is complete."""
-        try:
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
-            aside = Path(tempfile.mkdtemp(dir=self.folder.parent, prefix=f".{self.folder.name}."))
-        except OSError as error:
-            raise DatasetError(f"{self.folder.parent}: cannot write there: {error.strerror}") from None
-        try:
-            self._write_arrays(aside)
-            if not self.exists:  # another training may have been faster
-                aside.rename(self.folder)
-        except OSError as error:
-            if not self.exists:
-                raise DatasetError(
-                    f"{self.folder}: cannot write it: {error.strerror}; is the disk full?"
-                ) from None
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
 
-    def _write_arrays(self, folder: Path) -> None:
-        with open_raster(self.scene.image, self.dataset.bands) as raster:
-            size, bands = raster.info.size, len(raster.bands)
-            dtype = raster.read(Window(0, 0, 1, 1))[0].dtype
-            shapes = {
-                "image": ((size.height, size.width, bands), dtype),
-                "valid": ((size.height, size.width), np.dtype(np.bool_)),
-                "label": ((size.height, size.width), np.dtype(np.uint8)),
-            }
-            arrays = [
-                np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype=kind, shape=shape)
-                for name, (shape, kind) in shapes.items()
-            ]
-            for row in range(0, size.height, _BAND_ROWS):
-                band = Window(row, 0, min(_BAND_ROWS, size.height - row), size.width)
-                image, valid = raster.read(band)
-                label = _label(self.dataset, self.scene, band, valid.shape, raster.info)
-                for array, values in zip(arrays, (image, valid, label), strict=True):
-                    array[band.slices()] = values
-            for array in arrays:
-                array.flush()
+def _bands_of_rows(dataset: Dataset, scene: Scene) -> Iterator[Rows]:
+    """A scene from the top, decoded in bands of rows."""
+    with open_raster(scene.image, dataset.bands) as raster:
+        size = raster.info.size
+        for row in range(0, size.height, _BAND_ROWS):
+            band = Window(row, 0, min(_BAND_ROWS, size.height - row), size.width)
+            image, valid = raster.read(band)
+            yield image, valid, _label(dataset, scene, band, valid.shape, raster.info)
 
 
 def _check_space(cache: Path, infos: Sequence[RasterInfo]) -> None:
@@ -210,6 +180,6 @@ def _check_space(cache: Path, infos: Sequence[RasterInfo]) -> None:
     free = shutil.disk_usage(cache).free
     if needed > free:
         raise DatasetError(
-            f"{cache}: decoding {len(infos)} scenes takes {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB "
-            "are free; free some, or convert the scenes to tiled GeoTIFF"
+            f"{cache}: decoding {len(infos)} scenes takes {needed / 2**20:,.0f} MiB, "
+            f"{free / 2**20:,.0f} MiB are free; free some, or convert the scenes to tiled GeoTIFF"
         )

@@ -157,7 +157,7 @@ class Trainer:
         at = resume.Position(**vars(self.position))
         plan = self._plan(at.planned_epoch)
         facts = resume.facts_array(self.run.recipe, plan, at, self.devices.replicas, self.devices.computed_on)
-        own = {"position": np.array(at, np.float64), META: facts}
+        own = {"position": np.array(at, np.float64), META: facts, **self.run.text_arrays()}
         weights = checkpoint.weight_arrays(self.model, "model")
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise TrainingError(DIVERGED.format(step=at.done, what="a weight is not finite"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import tensorflow as tf
 from segmenter.errors import OutputError
 from segmenter.figures import confusion_figure, learning_curves
 from segmenter.files import write_whole
+from segmenter.loglines import log_line, log_records
 from segmenter.scores import ConfusionMatrix, Scores
 
 
@@ -24,10 +24,10 @@ class TrainLog:
         self._board = tf.summary.create_file_writer(str(run / "tensorboard"))
 
     def records(self) -> list[dict[str, Any]]:
-        """All records so far, oldest first."""
+        """All whole records so far, oldest first."""
         if not self._file.is_file():
             return []
-        return list(_whole_records(self._file.read_text(encoding="utf-8", errors="replace")))
+        return list(log_records(self._file))
 
     def rewind(self, step: int, *, validated: bool) -> None:
         """Forget what will be done again: all after a step, and its validation if that was not done."""
@@ -36,7 +36,7 @@ class TrainLog:
             for record in self.records()
             if record["step"] < step or (record["step"] == step and (validated or "miou" not in record))
         ]
-        write_whole(self._file, "".join(json.dumps(record) + "\n" for record in kept).encode())
+        write_whole(self._file, "".join(map(log_line, kept)).encode())
 
     def trained(self, step: int, values: dict[str, Any]) -> None:
         """A line on the steps since the last one; its numbers are TensorBoard scalars, too, its lists not."""
@@ -67,7 +67,7 @@ class TrainLog:
     def _append(self, record: dict[str, Any]) -> None:
         try:
             with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write(log_line(record))
         except OSError as error:
             raise OutputError(f"{self._file}: cannot write it: {error.strerror}; is the disk full?") from None
 
@@ -81,12 +81,3 @@ class TrainLog:
         except tf.errors.OpError as error:
             where, what = self._run / "tensorboard", str(error.message).splitlines()[0]
             raise OutputError(f"{where}: cannot write there: {what}; is the disk full?") from None
-
-
-def _whole_records(text: str) -> Iterator[dict[str, Any]]:
-    """The records of a log; a line that was being written when the process was killed is no record."""
-    for line in text.splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue

@@ -7,14 +7,17 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from made_runs import flipped
 
 from segmenter.errors import RasterError, SegmenterError
 from segmenter.maps.journal import Entry, Journal, damage, file_facts, input_facts
 from segmenter.maps.locks import OutputLock, OutputLocks
+from segmenter.sealed import sealed
 
 ENTRY = Entry("a", "/in/a.tif", {"bytes": 1}, {"model": "m"}, {"nodata": 255, "part": [0, 0, 9, 9]}, {})
 
@@ -72,12 +75,57 @@ def test_threads_append_whole_lines(tmp_path: Path) -> None:
     assert all(again.find(name) for name in names)
 
 
-def test_an_entry_of_another_format_counts_as_none(tmp_path: Path) -> None:
-    Journal(tmp_path).append(ENTRY)
+@pytest.mark.parametrize("line", [sealed('{"format": 9, "name": "a"}'), '{"format": 1, "name": "a"}'])
+def test_an_entry_of_another_format_counts_as_none(tmp_path: Path, line: str) -> None:
+    Journal(tmp_path).append(replace(ENTRY, name="b"))
+    with (tmp_path / ".journal.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    journal = Journal(tmp_path)
+    assert journal.find("a") is None
+    assert journal.find("b") is not None
+    assert journal.damaged == 0
+
+
+def test_each_flipped_bit_of_a_line_costs_only_that_line(tmp_path: Path) -> None:
+    """`"bytes"` turned into `"cytes"` had ended each call in a traceback."""
     path = tmp_path / ".journal.jsonl"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 0'))
-    assert Journal(tmp_path).find("a") is None
-    assert Journal(tmp_path).damaged == 0
+    (tmp_path / "a.tif").write_bytes(b"a map")
+    entry = replace(ENTRY, outputs={"a.tif": file_facts(tmp_path / "a.tif")})
+    Journal(tmp_path).append(replace(entry, name="b"))
+    other = path.read_bytes()
+    Journal(tmp_path).append(entry)
+    whole = path.read_bytes()
+    damaged = 0
+    for line in flipped(whole[len(other) : -1]):
+        path.write_bytes(other + line + b"\n")
+        journal = Journal(tmp_path)
+        assert journal.find("b") == replace(entry, name="b")
+        found = journal.find("a")
+        assert found in (None, entry)
+        damaged += found is None
+        assert journal.damaged in ((0,) if found else (1, 2))  # a flip may make a line's end
+        assert damage(tmp_path, journal.find("b") or entry) is None
+    assert damaged > 0.97 * 8 * (len(whole) - len(other))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"outputs": {"a.tif": {"cytes": 3, "sha256": "x"}}},
+        {"outputs": {"a.tif": {"bytes": "3", "sha256": "x"}}},
+        {"outputs": {"a.tif": [3, "x"]}},
+        {"outputs": ["a.tif"]},
+        {"name": ["a"]},
+        {"input": 3},
+        {"more": 1},
+    ],
+)
+def test_a_line_of_another_shape_counts_as_damaged(tmp_path: Path, changes: dict[str, Any]) -> None:
+    record = {"format": 2, **asdict(ENTRY), **changes}
+    (tmp_path / ".journal.jsonl").write_text(sealed(json.dumps(record)) + "\n")
+    journal = Journal(tmp_path)
+    assert journal.find("a") is None
+    assert journal.damaged == 1
 
 
 def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:

@@ -145,8 +145,36 @@ def test_decoded_copies_equal_the_files(dataset: Dataset) -> None:
     copied = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
     assert len(list((cache_folder(dataset) / "decoded").iterdir())) == 3  # all but the tiled one
     for scene in range(len(dataset.scenes)):
-        for window in (Window(0, 0, 40, 40), Window(-7, 60, 33, 21), Window(90, 90, 64, 64)):
+        for window in (
+            Window(0, 0, 40, 40),
+            Window(-7, 60, 33, 21),
+            Window(90, 90, 64, 64),
+            Window(999, 0, 9, 9),
+        ):
             assert same(direct.read(scene, window), copied.read(scene, window))
+
+
+def test_damaged_copies_are_told_and_made_anew_and_killed_ones_removed(
+    dataset: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from segmenter.geometry import Window
+
+    decoded = cache_folder(dataset) / "decoded"
+    SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
+    whole = {path: path.read_bytes() for path in decoded.glob("*/*")}
+    cut, zeroed, _ = sorted(decoded.iterdir())
+    (cut / "image.npy").write_bytes(b"cut")
+    (zeroed / "image.npy").write_bytes(bytes((zeroed / "image.npy").stat().st_size))
+    (decoded / f".{cut.name}.killed").mkdir()
+    capsys.readouterr()
+    store = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
+    assert f"{decoded}: 1 of the decoded copies damaged, or of an older" in (told := capsys.readouterr().err)
+    assert f"{decoded}: half-written copies that killed trainings left, removed: 1" in told
+    for scene in range(len(dataset.scenes)):
+        store.read(scene, Window(0, 0, 40, 40))
+    assert f"{zeroed}: a damaged copy, the scene is decoded anew" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in decoded.glob("*/*")} == whole
+    assert len(list(decoded.iterdir())) == 3
 
 
 def test_the_dataset_gives_the_loaders_batches_in_order(tensorflow: ModuleType, dataset: Dataset) -> None:

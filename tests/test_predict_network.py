@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,7 @@ import rasterio
 import predict
 from segmenter.checkpoint import Run, load_run, save_arrays, weight_arrays
 from segmenter.config import recipe_from
+from segmenter.errors import CheckpointError
 from segmenter.labels import ClassMap
 from segmenter.normalisation import Normalisation
 from segmenter.prediction import Wanted
@@ -143,3 +145,16 @@ def test_kill_9_and_on_with_a_network(
     for path in (tmp_path / "whole").glob("*.tif"):
         assert (tmp_path / "maps" / path.name).read_bytes() == path.read_bytes()
     assert len(list((tmp_path / "whole").glob("*.tif"))) == 3
+
+
+@pytest.mark.parametrize(("stride", "radius"), [(8, 3), (4, 99), (12, 99)])
+def test_a_run_file_that_says_too_little_of_its_model_is_refused(
+    run_path: Path, stride: int, radius: int
+) -> None:
+    """Windows would be cut too narrow, or beside the grid: seams, and no word."""
+    run = load_run(run_path)
+    wrong = replace(run, network=replace(run.network, stride=stride, radius=radius))
+    with pytest.raises(
+        CheckpointError, match=rf"expected stride 8 and radius \d+, .* got {stride} and {radius}"
+    ):
+        wrong.predictor()

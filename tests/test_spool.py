@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_runs import flipped
 from numpy.typing import NDArray
 
+from segmenter.errors import RasterError
 from segmenter.geometry import Window
 from segmenter.maps.spool import Spool
 
@@ -103,3 +105,75 @@ def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path, rng: np.random.
     spool.path.write_bytes(whole.replace(b"[11, 9]", b"[11, 9999999999999]", 1))
     with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
         assert again.recover() == 0
+
+
+def test_no_flipped_bit_of_a_line_moves_a_window_or_stops_the_program(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """The line says where a window lies: one bit of it had put 21,820 pixels elsewhere."""
+    entries = contents(rng)[:6]
+    spool = filled(tmp_path, entries)
+    whole = spool.path.read_bytes()
+    start = whole.index(b'{"window": [14, 5,')  # the first of the second band
+    line = whole[start : whole.index(b"\n", start) + 1]
+    taken = 0
+    for changed in flipped(line):
+        spool.path.write_bytes(whole.replace(line, changed))
+        with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+            rows = again.recover()
+            check(list(again.replay()), entries[: rows // 11 * 3])
+            assert rows in (11, 22)
+            taken += rows == 22
+    assert taken < 0.02 * 8 * len(line)  # a space is as good as a line's end before the last brace
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (Window(14, 14, 11, 9), Window(14, 5, 11, 9)),
+        (Window(14, 14, 11, 9), Window(25, 14, 11, 9)),
+        (Window(14, 23, 11, 5), Window(14, 23, 10, 5)),
+    ],
+)
+def test_a_window_that_does_not_follow_the_one_before_it_ends_what_is_believed(
+    tmp_path: Path, rng: np.random.Generator, old: Window, new: Window
+) -> None:
+    entries = contents(rng)
+    for i, (window, arrays) in enumerate(entries):
+        if window == old:
+            entries[i] = new, {name: array[: new.height] for name, array in arrays.items()}
+    filled(tmp_path, entries)
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+        assert again.recover() == 11
+
+
+@pytest.mark.parametrize("name", ["idz", "window"])
+def test_arrays_of_another_name_or_shape_are_none(
+    tmp_path: Path, rng: np.random.Generator, name: str
+) -> None:
+    entries = contents(rng)[:6]
+    entries[3] = entries[3][0], {name: np.zeros((11, 9), np.uint8)}
+    entries[0] = entries[0][0], {"ids": np.zeros((11, 8), np.uint8)} if name == "window" else entries[0][1]
+    filled(tmp_path, entries)
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+        assert again.recover() == (0 if name == "window" else 11)
+
+
+def test_a_spool_of_an_older_program_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
+    spool = filled(tmp_path, contents(rng))
+    spool.path.write_bytes(spool.path.read_bytes().replace(b'{"spool": 2', b'{"spool": 1', 1))
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+        assert again.recover() == 0
+
+
+def test_a_spool_that_changes_after_it_was_looked_at_is_an_error(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    spool = filled(tmp_path, contents(rng))
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+        assert again.recover() == 37
+        with spool.path.open("r+b") as file:
+            file.seek(-9, 2)
+            file.write(b"\x55" * 9)
+        with pytest.raises(RasterError, match=r"spool: has changed while it was read"):
+            list(again.replay())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_runs import rewritten
 from made_training import made, train
 from test_layout import FOLDERS, ROOT, SCRIPTS
 
@@ -105,6 +107,7 @@ def test_tags_in_a_recipe_are_refused(recipe: Path, run: Run, tmp_path: Path, ca
     file = run.path / "recipe.yaml"
     file.write_text(file.read_text().replace("name: made", "name: " + tag.replace("SPRUNG", str(sprung))))
     assert "!!python" in file.read_text()
+    rewritten(run.path / "run.json", recipe=[hashlib.sha256(file.read_bytes()).hexdigest()])
     assert run_script(lambda: predict.main([str(run.path), str(recipe), "--output", str(tmp_path)])) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {file}: not valid YAML: could not determine a constructor")

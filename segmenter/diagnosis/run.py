@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from segmenter.checkpoint import load_run
 from segmenter.diagnosis.data import LogPoint, RunFacts
 from segmenter.errors import CheckpointError
+from segmenter.loglines import log_records
 
 __all__ = ["run_coverage"]
 
@@ -35,7 +35,7 @@ def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
     _check_classes(path, lines, names)
     try:
         return _section(str(path), lines)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(
             f"{path / 'log.jsonl'}: damaged: expected whole numbers of steps and classes in each line of "
             f"training ({type(error).__name__}: {error})"
@@ -64,27 +64,17 @@ def _section(path: str, lines: list[dict[str, Any]]) -> RunFacts:
 def _lines(file: Path) -> list[dict[str, Any]]:
     """The lines of a log that tell of coverage: those of training, not of validation."""
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        found = [record for record in log_records(file) if "held_steps" in record]
     except OSError as error:
         raise CheckpointError(
             f"{file}: expected the log of a run as train.py leaves it, cannot read it: {error.strerror}"
         ) from None
-    found = [record for line in text.splitlines() if "held_steps" in (record := _record(line))]
     if not found:
         raise CheckpointError(
             f"{file}: expected lines of training with the classes their steps held, there are none; the run "
             "has not begun, or is of a version that did not count them"
         )
     return found
-
-
-def _record(line: str) -> dict[str, Any]:
-    """A line's record; a line that was being written when the process was killed is none."""
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError:
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _check_classes(path: Path, lines: list[dict[str, Any]], names: Sequence[str]) -> None:

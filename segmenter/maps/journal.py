@@ -26,10 +26,11 @@ from typing import Any, BinaryIO
 from segmenter.errors import SegmenterError
 from segmenter.files import opened, sync
 from segmenter.raster.remote import RemotePath
+from segmenter.sealed import json_object, sealed, unsealed
 
 JOURNAL = ".journal.jsonl"
-_FORMAT = 1
-"""Counted up when outputs of the same options come to hold something else."""
+_FORMAT = 2
+"""Counted up when outputs of the same options come to hold something else; 1 had no checksums."""
 _PIECES, _PIECE_BYTES = 16, 1 << 16
 _SIDECARS = (".aux.xml", ".msk", ".ovr")
 """Files beside an image that change what GDAL reads of it."""
@@ -95,8 +96,9 @@ def _short(value: Any) -> str:
 class Journal:
     """The journal of an output folder; safe to use from several threads, and by several processes.
 
-    A line is added by one write and is on the disk before `append` returns. A line that is damaged, as the
-    last may be after a power cut, is as good as none; `damaged` counts them.
+    A line carries a checksum (`sealed`), is added by one write and is on the disk before `append` returns. A
+    line that is damaged, as the last may be after a power cut, is as good as none; `damaged` counts them. So
+    is one of another format, which is not counted.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -129,14 +131,19 @@ class Journal:
     def _take(self, line: bytes) -> None:
         if not line.strip():
             return
+        record = unsealed(line)
+        if record is None:
+            older = json_object(line)
+            self.damaged += older is None or older.get("format") != 1
+        elif record.pop("format", None) == _FORMAT:
+            self._note(record, line)
+
+    def _note(self, record: Facts, line: bytes) -> None:
         try:
-            record = json.loads(line)
-            if record.pop("format") != _FORMAT:
-                return
             if "settings" in record:
-                self._settings[record["for"]] = dict(record["settings"])
+                self._settings[str(record["for"])] = dict(record["settings"])
             else:
-                self._lines[Entry(**record).name] = line
+                self._lines[_entry(record).name] = line
         except (ValueError, TypeError, KeyError, AttributeError):
             self.damaged += 1
 
@@ -145,9 +152,10 @@ class Journal:
         line = self._lines.get(name)
         if line is None:
             return None
-        record = json.loads(line)
+        record = unsealed(line)
+        assert record is not None, "it was whole when it was read"
         del record["format"]
-        return Entry(**record)
+        return _entry(record)
 
     def append(self, entry: Entry) -> None:
         """Add an entry.
@@ -180,7 +188,7 @@ class Journal:
         return self._write(record)
 
     def _write(self, record: Facts) -> bytes:
-        line = json.dumps({"format": _FORMAT, **record}, ensure_ascii=False).encode() + b"\n"
+        line = sealed(json.dumps({"format": _FORMAT, **record}, ensure_ascii=False)).encode() + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with opened(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as handle:
@@ -195,6 +203,19 @@ class Journal:
         except OSError as error:
             raise SegmenterError(f"{self.path}: cannot write it: {error.strerror}; is there space?") from None
         return line
+
+
+def _entry(record: Facts) -> Entry:
+    """The entry in a line's record; raises ValueError, TypeError or AttributeError where it is none."""
+    entry = Entry(**record)
+    texts = [entry.name, entry.source, *entry.outputs, *(facts["sha256"] for facts in entry.outputs.values())]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("expected names and checksums as text")
+    if not all(isinstance(facts, dict) for facts in (entry.input, entry.run, entry.options)):
+        raise TypeError("expected facts by name")
+    if not all(type(facts["bytes"]) is int for facts in entry.outputs.values()):
+        raise TypeError("expected numbers of bytes")
+    return entry
 
 
 def _torn(handle: int) -> bool:

@@ -6,8 +6,8 @@ in the same order, as if they had just been computed: what follows cannot tell t
 come out the same, byte for byte. The spool takes as much disk as the uncompressed results (one byte a pixel
 for a class map) and goes when the outputs are in place.
 
-A window is a line of JSON and then the bytes of its arrays. Whatever is behind the first damaged window is
-computed again.
+A window is a line of JSON, with a checksum of itself and one of the arrays, and then the bytes of its arrays.
+Whatever is behind the first window that is damaged, or does not follow the one before it, is computed again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,26 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.errors import RasterError
 from segmenter.geometry import Window
+from segmenter.prediction import Prediction
+from segmenter.sealed import sealed, unsealed
 
 LEAST_PIXELS = 1 << 22
 """Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
 MUCH_PIXELS = 1 << 26
 """So many that are computed are kept even where the raster cannot be read on: the disk may be to blame."""
 _LONGEST_LINE = 1 << 16
+_FORMAT = 2
+"""1: lines without a checksum of their own."""
+_ARRAYS = {field.name for field in fields(Prediction)}
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -52,7 +59,7 @@ class Spool:
     def __init__(self, output: Path, key: str, part: Window) -> None:
         self.path = output.with_name(f".{output.name}.spool")
         self.rows = self.pixels = 0
-        self._head = json.dumps({"spool": 1, "key": key}).encode() + b"\n"
+        self._head = json.dumps({"spool": _FORMAT, "key": key}).encode() + b"\n"
         self._part = part
         self._end = 0
         self._file: BinaryIO | None = None
@@ -68,8 +75,15 @@ class Spool:
         self.rows, self._end, filled = 0, 0, 0
         if file.read(len(self._head)) == self._head:
             self._end = file.tell()
+            height = 0
             for window, _ in self._windows(file):
-                filled = filled + window.width if window.row == self._part.row + self.rows else 0
+                height = window.height if filled == 0 else height
+                row, col = self._part.row + self.rows, self._part.col + filled
+                if (window.row, window.col, window.height) != (row, col, height):
+                    break
+                if self.rows + height > self._part.height:
+                    break
+                filled += window.width
                 if filled == self._part.width:
                     self.rows, self._end, filled = self.rows + window.height, file.tell(), 0
         self.pixels = self.rows * self._part.width
@@ -95,10 +109,19 @@ class Spool:
             aside.unlink(missing_ok=True)
 
     def replay(self) -> Iterator[tuple[Window, Arrays]]:
-        """The complete windows in the order in which they were added; to be read to the end, before `add`."""
+        """The complete windows in the order in which they were added; to be read to the end, before `add`.
+
+        Raises:
+            RasterError: they are no longer what `recover` found.
+        """
         if self._file is not None:
             self._file.seek(len(self._head))
-            yield from self._windows(self._file)
+            left = self.pixels
+            for window, arrays in self._windows(self._file):
+                left -= window.size.pixels
+                yield window, arrays
+            if left:
+                raise RasterError(f"{self.path}: has changed while it was read; remove it, and start again")
             self._file.seek(0, os.SEEK_END)
 
     def add(self, window: Window, arrays: Arrays) -> None:
@@ -109,9 +132,9 @@ class Spool:
         line = {
             "window": [window.row, window.col, window.height, window.width],
             "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()],
-            "crc": _checksum(parts),
+            "data": _checksum(parts),
         }
-        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.write(sealed(json.dumps(line)).encode() + b"\n")
         for part in parts:
             self._file.write(part)
         self._file.flush()
@@ -134,26 +157,34 @@ class Spool:
         """Windows from where the file stands to the first that is damaged."""
         size = os.fstat(file.fileno()).st_size
         while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+            record = unsealed(line)
+            if record is None:
+                return
             try:
-                record = json.loads(line)
                 window = Window(*record["window"])
                 shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
                 lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]
-                crc = record["crc"]
-            except (ValueError, TypeError, KeyError):
-                return
-            if sum(lengths) > size - file.tell():
-                return
-            parts = [file.read(length) for length in lengths]
-            if _checksum(parts) != crc:
-                return
-            yield (
-                window,
-                {
+                if sum(lengths) > size - file.tell():
+                    return
+                parts = [file.read(length) for length in lengths]
+                if _checksum(parts) != record["data"]:
+                    return
+                arrays = {
                     name: np.frombuffer(part, kind).reshape(shape)
                     for (name, kind, shape), part in zip(shapes, parts, strict=True)
-                },
-            )
+                }
+            except (ValueError, TypeError, KeyError):
+                return
+            if not _fits(window, arrays):
+                return
+            yield window, arrays
+
+
+def _fits(window: Window, arrays: Arrays) -> bool:
+    """Whether arrays are what `Prediction` has of a window."""
+    shape = window.height, window.width
+    known = "ids" in arrays and arrays.keys() <= _ARRAYS
+    return known and all(array.shape[:2] == shape for array in arrays.values())
 
 
 def _checksum(parts: Sequence[bytes | memoryview]) -> int:
