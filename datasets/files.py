@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from segmenter.errors import DatasetError
+from segmenter.plain_yaml import shortened
 from segmenter.scenes import Split
 
 SHOWN = 5
@@ -21,8 +22,13 @@ SHOWN = 5
 
 def data_root(text: str) -> Path:
     """The folder that `dataset.root` names; a relative one starts from the current folder."""
-    root = Path(text).expanduser()
-    if not root.is_dir():
+    try:
+        root = Path(text).expanduser()
+        there = root.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a link to itself, no such user
+        why = getattr(error, "strerror", None) or error
+        raise DatasetError(f"dataset.root: expected a folder, got {shortened(text)}: {why}") from None
+    if not there:
         raise DatasetError(
             f"dataset.root: expected a folder, {root} is none (relative paths start from {Path.cwd()})"
         )

@@ -10,10 +10,15 @@ from pathlib import Path, PurePosixPath
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
 from segmenter.errors import ConfigError, DatasetError
 from segmenter.labels import ClassMap, Colour, LandCoverClass
+from segmenter.plain_yaml import shortened
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.schema_datasets import FolderConfig, FolderSplit
 
-_TOKEN = re.compile(r"\*\*/|\*|\{([^{}]*)\}|[^*{}]+|.")
+_TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
+_WILD = re.compile(r"\*++|\{[^{}]*\}")
+_CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
+_MOST_WILD = 16
+"""Wildcards and names in a pattern: with many, or several without text between, trying them takes for ever."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -65,13 +70,18 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
     """
     if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or re.match(r"[A-Za-z]:", pattern):
         raise ConfigError(f"{setting}: expected a pattern below dataset.root, got {pattern}")
+    if len(_WILD.findall(pattern)) > _MOST_WILD or _CROWDED.search(pattern):
+        raise ConfigError(
+            f"{setting}: expected at most {_MOST_WILD} * and {{names}}, with text between them, "
+            f"got {shortened(pattern)}"
+        )
     parts: list[str] = []
     names: set[str] = set()
-    for token in _TOKEN.finditer(pattern.removeprefix("./").replace("***", "**")):
+    for token in _TOKEN.finditer(pattern.removeprefix("./")):
         text, name = token[0], token[1]
-        if text == "**/":
+        if text.startswith("**") and text.endswith("/"):
             parts.append("(?:[^/]+/)*")
-        elif text == "*":
+        elif text.startswith("*"):
             parts.append("[^/]*")
         elif name is not None and _IDENTIFIER.fullmatch(name):
             parts.append(f"(?P={name})" if name in names else f"(?P<{name}>[^/]+)")
