@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from datasets.classes import parse_colour
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
 from segmenter.errors import ConfigError, DatasetError
 from segmenter.labels import ClassMap, Colour, LandCoverClass
@@ -14,11 +15,13 @@ from segmenter.plain_yaml import shortened
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.schema_datasets import FolderConfig, FolderSplit
 
+Unused = tuple[tuple[Path, str], ...]
+
 _TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
 _WILD = re.compile(r"\*++|\{[^{}]*\}")
 _CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
 _MOST_WILD = 16
-"""Wildcards and names in a pattern: with many, or several without text between, trying them takes for ever."""
+"""Wildcards and names of a pattern: many, or several without text between, take for ever to try."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -34,10 +37,10 @@ def load_folder(config: FolderConfig) -> Dataset:
     """
     root = data_root(config.root)
     classes = class_map(config)
-    pairs = _pairs(config, root)
+    pairs, skipped = _pairs(config, root)
     groups = {name: _group(config.split, name, image) for name, (image, _) in pairs.items()}
     known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
-    left = {name for entry in config.split.leave_out for name in matching(entry, known, "leave_out")}
+    left = matching(config.split.leave_out, known, "dataset.split.leave_out")
     splits = _splits(config.split, {name: known[name] for name in known if name not in left}, groups)
     scenes = tuple(
         Scene(name, root / image, root / label, groups[name], splits[name])
@@ -52,7 +55,7 @@ def load_folder(config: FolderConfig) -> Dataset:
         bands=config.bands,
         labels=config.label_kind,
         expand_palette=config.encoding == "colours",
-        unused=tuple((root / pairs[name][0], "named in split.leave_out") for name in sorted(left)),
+        unused=(*((root / pairs[name][0], "named in split.leave_out") for name in sorted(left)), *skipped),
     )
 
 
@@ -93,8 +96,8 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _pairs(config: FolderConfig, root: Path) -> dict[str, tuple[str, str]]:
-    """Scene name → relative paths of image and label."""
+def _pairs(config: FolderConfig, root: Path) -> tuple[dict[str, tuple[str, str]], Unused]:
+    """Scene name → relative paths of image and label; and images that are skipped for want of a label."""
     image_regex = pattern_regex(config.images, "dataset.images")
     label_regex = pattern_regex(config.labels, "dataset.labels")
     named = set(image_regex.groupindex)
@@ -103,7 +106,8 @@ def _pairs(config: FolderConfig, root: Path) -> dict[str, tuple[str, str]]:
             "dataset.labels: expected the same {names} as in dataset.images, got "
             f"{_braces(label_regex)} against {_braces(image_regex)}"
         )
-    found = Candidates(root, config.images, config.labels)
+    advice = ", or set dataset.unlabelled: skip"
+    found = Candidates(root, config.images, config.labels, advice)
     order = list(image_regex.groupindex)
     keys: dict[str, tuple[str, ...]] = {}
     for path in files_under(root):
@@ -119,8 +123,12 @@ def _pairs(config: FolderConfig, root: Path) -> dict[str, tuple[str, str]]:
         raise ConfigError(
             f"dataset.images and dataset.labels: expected to match different files, both match {both[0]}"
         )
-    pairs = found.pairs()
-    return pairs if order else {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
+    skipped = found.images.keys() - found.labels.keys() if config.unlabelled == "skip" else set()
+    unused = found.unused(skipped, "without a label (unlabelled: skip)")
+    pairs = found.pairs({*found.images, *found.labels} - skipped)
+    if not order:
+        pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
+    return pairs, unused
 
 
 def _scene_name(key: tuple[str, ...], keys: dict[str, tuple[str, ...]], path: str) -> str:
@@ -176,7 +184,7 @@ def class_map(config: FolderConfig) -> ClassMap:
     classes = tuple(
         LandCoverClass(
             c.name,
-            _own_colour(i) if c.colour is None else _colour(c.colour, f"dataset.classes.{i}.colour"),
+            _own_colour(i) if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour"),
             i if c.code is None else c.code,
         )
         for i, c in enumerate(config.classes)
@@ -189,19 +197,12 @@ def _ignored(config: FolderConfig) -> list[int | Colour]:
     for i, value in enumerate(config.ignore):
         where = f"dataset.ignore.{i}"
         if config.encoding == "colours":
-            values.append(_colour(value, where))
+            values.append(parse_colour(value, where))
         elif isinstance(value, int):
             values.append(value)
         else:
             raise ConfigError(f"{where}: expected a code, since labels hold codes, got {value!r}")
     return values
-
-
-def _colour(value: int | str, where: str) -> Colour:
-    digits = str(value).removeprefix("#")
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", digits):
-        raise ConfigError(f"{where}: expected a colour as '#rrggbb', in quotes, got {value!r}")
-    return int(digits[:2], 16), int(digits[2:4], 16), int(digits[4:], 16)
 
 
 def _own_colour(index: int) -> Colour:

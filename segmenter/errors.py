@@ -7,7 +7,7 @@ defect of the program, and keeps its traceback.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 EXIT_SOME_FAILED = 1
 EXIT_WRONG_CALL = 2
@@ -27,6 +27,16 @@ def plain(text: str) -> str:
     """A text on one line that any terminal takes: file names may hold line ends and worse."""
     shown = (c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
     return "".join(shown)
+
+
+def grouped(texts: Iterable[str]) -> list[str]:
+    """Lines of the form `FILE: what`; what is said of several files becomes one line with their number."""
+    files: dict[str, list[str]] = {}
+    for text in texts:
+        file, colon, what = text.partition(": ")
+        files.setdefault(colon + what, []).append(file)
+    more = {what: f" and {len(of) - 1} more" if len(of) > 1 else "" for what, of in files.items()}
+    return [f"{of[0]}{more[what]}{what}" for what, of in files.items()]
 
 
 class ConfigError(SegmenterError):

@@ -11,7 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -32,7 +32,7 @@ _BARE_COLOUR = re.compile(r"^[^#]*(?:[:-]\s+|[,\[{]\s*)#([0-9A-Fa-f]{6})(?![^\s,
 class _PlainLoader(yaml.SafeLoader):
     """Plain data; a key may occur once (PyYAML itself would drop all but the last in silence)."""
 
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

@@ -109,7 +109,9 @@ def test_a_root_that_no_system_knows_is_refused(root: str) -> None:
     assert len(str(raised.value)) < LONGEST
 
 
-@pytest.mark.parametrize("pattern", ["*a" * 60 + "{n}.tif", "**/" * 60 + "{n}.tif", "*{a}*x", "{a}{b}{c}.tif"])
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 60 + "{n}.tif", "**/" * 60 + "{n}.tif", "*{a}*x", "{a}{b}{c}.tif"]
+)
 def test_a_pattern_that_would_be_tried_for_ever_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"images: expected at most 16 \* and \{names\}, with text between"):
         pattern_regex(pattern, "images")
@@ -126,13 +128,18 @@ def test_mistakes_are_told_shortly() -> None:
     with pytest.raises(ConfigError, match="and 490 more") as raised:
         recipe_from({"name": "x", "dataset": {"kind": "potsdam", "root": "r"}, **many}, "r.yaml")
     assert len(str(raised.value)) < 10 * LONGEST
-    with pytest.raises(ConfigError, match="seed: .* got 'q+…"):
+    with pytest.raises(ConfigError, match=r"seed: .* got 'q+…"):
         recipe_from({"name": "x", "seed": "q" * 5000, "dataset": {"kind": "potsdam", "root": "r"}}, "r.yaml")
 
 
 def test_a_recipe_without_a_name_is_called_after_its_file(tmp_path: Path) -> None:
     text = "dataset: {kind: potsdam, root: r}\n"
-    for file, name in (("mine.yaml", "mine"), ("a(1)ü.yaml", "a_1_ü"), (".x.yaml", "_x"), ("q" * 99, "q" * 60)):
+    for file, name in (
+        ("mine.yaml", "mine"),
+        ("a(1)ü.yaml", "a_1_ü"),
+        (".x.yaml", "_x"),
+        ("q" * 99, "q" * 60),
+    ):
         path = tmp_path / file
         path.write_text(text)
         assert load_recipe(path).name == name

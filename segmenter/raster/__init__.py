@@ -13,14 +13,15 @@ import os
 os.environ.setdefault("GDAL_CACHEMAX", "128")
 os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 
+from segmenter.raster.ground import outlines
 from segmenter.raster.header import RasterInfo, keeps_crs
+from segmenter.raster.label import LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
 from segmenter.raster.reading import (
     MAX_EMPTY_PIXELS,
     Raster,
     open_raster,
     raster_info,
-    read_label,
 )
 from segmenter.raster.write import (
     RasterWriter,
@@ -32,6 +33,7 @@ from segmenter.raster.write import (
 
 __all__ = [
     "MAX_EMPTY_PIXELS",
+    "LabelRaster",
     "Raster",
     "RasterInfo",
     "RasterWriter",
@@ -39,6 +41,7 @@ __all__ = [
     "keeps_crs",
     "leftovers",
     "open_raster",
+    "outlines",
     "quiet_libtiff",
     "raster_info",
     "read_label",

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 _SIGNATURE_BYTES, _CHECKSUM_BYTES, _PIECE_BYTES = 8, 4, 1 << 20
+_MAX_INTERLACED = 1 << 28
+"""Bytes of pixels of an interlaced image: GDAL decodes all of it for each 100 MB that it gives."""
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """(column, row, columns apart, rows apart) of an interlaced image's passes."""
@@ -32,6 +34,8 @@ def _fault(path: Path, size: int, changed: int) -> str | None:
             wanted, got = _counted(file)
         except (zlib.error, struct.error, KeyError) as error:
             return f"its chunks are damaged ({error})" if str(error) else "its chunks are damaged"
+        except OverflowError as error:
+            return str(error)
         except EOFError:
             return "it ends early"
     return f"it has {got} of the {wanted} bytes of its pixels" if got < wanted else None
@@ -61,6 +65,8 @@ def _counted(file: BinaryIO) -> tuple[int, int]:
 def _declared(header: bytes) -> int:
     width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
     bits, total = depth * _CHANNELS[colour], 0
+    if interlaced and width * height * bits // 8 > _MAX_INTERLACED:
+        raise OverflowError("it is interlaced and large, and cannot be read piece by piece; save it plainly")
     for col, row, cols, rows in _PASSES if interlaced else ((0, 0, 1, 1),):
         w, h = -(-(width - col) // cols), -(-(height - row) // rows)
         if w > 0 and h > 0:
