@@ -6,13 +6,13 @@ The law of this module: **nothing is dropped in silence**. What cannot be paired
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from segmenter.errors import DatasetError
+from segmenter.finding import walk_once
 from segmenter.plain_yaml import shortened
 from segmenter.scenes import Split
 
@@ -42,16 +42,9 @@ def files_under(root: Path) -> list[str]:
     beside a file (`._image.tif`).
     """
     found: list[str] = []
-    seen: set[str] = set()
-    for folder, folders, names in os.walk(root, followlinks=True, onerror=_unreadable):
-        real = os.path.realpath(folder)
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    for folder, names in walk_once(root, _unreadable):
         relative = Path(folder).relative_to(root)
-        found += [(relative / name).as_posix() for name in names if not name.startswith(".")]
+        found += [(relative / name).as_posix() for name in names]
     return sorted(found)
 
 

@@ -47,7 +47,7 @@ NEEDS_TENSORFLOW = TENSORFLOW | {"session"}
 # What loaders may use of the library; `datasets/__main__.py` wires and may use all of it.
 GROUND_FLOOR = {
     *("errors", "files", "geometry", "tiling", "labels", "scenes", "schema", "schema_datasets", "config"),
-    *("raster", "pairs", "parallel", "index", "plain_yaml"),
+    *("raster", "pairs", "parallel", "index", "plain_yaml", "finding"),
 }
 # Of two modules here, the earlier never reaches the later, by whatever way.
 CHAIN = (

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from segmenter.errors import DatasetError
 from segmenter.files import real
+from segmenter.finding import matches
 from segmenter.raster.remote import RemotePath, is_address
 
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
@@ -96,7 +97,7 @@ def _matches(text: str) -> list[Path]:
         raise DatasetError(
             f"{text}: expected a local file; URLs and GDAL's own paths are opened only with --remote"
         )
-    found = [Path(name) for name in sorted(glob.glob(text, recursive=True))]
+    found = [Path(name) for name in matches(text)]
     if not found:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
         raise DatasetError(f"{text}: {kind}")
@@ -182,7 +183,7 @@ def label_for(image: Path, pattern: str) -> Path:
         if Path(plain).is_file():
             return Path(plain)
     wanted = pattern.replace("{stem}", glob.escape(image.stem)).replace("{scene}", glob.escape(scene))
-    found = [Path(name) for name in sorted(glob.glob(wanted, recursive=True)) if Path(name).is_file()]
+    found = [Path(name) for name in matches(wanted) if Path(name).is_file()]
     if len(found) != 1:
         names = ", ".join(map(str, found[:3])) or "none"
         raise DatasetError(f"{image}: expected one label file {plain}, found {names}")
