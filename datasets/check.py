@@ -100,9 +100,9 @@ class CheckReport:
                 yield f"{split}: {_list(groups, everything)}"
         yield from (f"images: {line}" for line in self.images)
         yield from self.dataset.notes
-        for names in self.equal[: None if everything else 1]:
+        for alike in self.equal[: None if everything else 1]:
             more = "" if everything or len(self.equal) == 1 else f"; {len(self.equal) - 1} more such sets"
-            yield f"same pixels within one split: {_list(names, everything)}{more}"
+            yield f"same pixels within one split: {_list(alike, everything)}{more}"
         for reason, count in Counter(reason for _, reason in self.dataset.unused).items():
             files = [path.name for path, why in self.dataset.unused if why == reason]
             yield f"left out, {reason}: {count} files: {_list(files, everything)}"

@@ -22,17 +22,23 @@ SHOWN = 5
 
 def data_root(text: str) -> Path:
     """The folder that `dataset.root` names; a relative one starts from the current folder."""
-    try:
-        root = Path(text).expanduser()
-        there = root.is_dir()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a link to itself, no such user
-        why = getattr(error, "strerror", None) or error
-        raise DatasetError(f"dataset.root: expected a folder, got {shortened(text)}: {why}") from None
-    if not there:
+    root = path_of(text, "dataset.root")
+    if not root.is_dir():
         raise DatasetError(
             f"dataset.root: expected a folder, {root} is none (relative paths start from {Path.cwd()})"
         )
     return root
+
+
+def path_of(text: str, setting: str) -> Path:
+    """A path as the user wrote it; what no system takes for one is refused."""
+    try:
+        path = Path(text).expanduser()
+        path.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a link to itself, no such user
+        why = getattr(error, "strerror", None) or error
+        raise DatasetError(f"{setting}: expected a folder, got {shortened(text)}: {why}") from None
+    return path
 
 
 def files_under(root: Path) -> list[str]:

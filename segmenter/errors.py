@@ -86,6 +86,12 @@ def run_script(main: Callable[[], int]) -> int:
 
     Ctrl-C gives 130. A handler of another signal raises `KeyboardInterrupt(number)`: 128 + number.
     """
+    if sys.platform != "linux":
+        print(
+            f"error: this program runs on Linux (also under WSL or in a container), got {sys.platform}",
+            file=sys.stderr,
+        )
+        return EXIT_WRONG_CALL
     try:
         return main()
     except SegmenterError as error:

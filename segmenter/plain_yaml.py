@@ -11,7 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -32,15 +32,11 @@ _BARE_COLOUR = re.compile(r"^[^#]*(?:[:-]\s+|[,\[{]\s*)#([0-9A-Fa-f]{6})(?![^\s,
 class _PlainLoader(yaml.SafeLoader):
     """Plain data; a key may occur once (PyYAML itself would drop all but the last in silence)."""
 
-    yaml_implicit_resolvers: ClassVar = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
     _depth = _nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """As `SafeLoader` does, without what grows when it is expanded."""
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise _wrong("expected a value, got an anchor or an alias", event.start_mark)
         if getattr(event, "tag", None):
@@ -67,7 +63,7 @@ class _PlainLoader(yaml.SafeLoader):
             found[key] = self.construct_object(value, deep=deep)
         return found
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         """As `SafeLoader` does, for numbers of a sensible length and for text that can be written."""
         text = str(super().construct_scalar(node))
         if node.tag in _PLAIN and len(text) > _MAX_DIGITS:
@@ -75,6 +71,12 @@ class _PlainLoader(yaml.SafeLoader):
         if re.search("[\ud800-\udfff]", text):
             raise _wrong("expected text, got half of a surrogate pair", node.start_mark)
         return text
+
+
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _number(plain: Callable[..., int | float]) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ from segmenter.statistics import BandStatistics, band_statistics
 from segmenter.store import SceneStore
 
 _FREE_TO_CHANGE = (
-    *("distribution.", "dataset.root", "prediction."),
+    *("distribution.", "dataset.root", "dataset.cache", "prediction."),
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
 )
 """Settings that may differ between a run and its resumption: they do not change what is computed."""

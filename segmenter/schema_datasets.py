@@ -10,6 +10,15 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.sections import Section, setting
 
+
+def _cache() -> str | None:
+    """The setting that all kinds of datasets have."""
+    found: str | None = setting(
+        None, "", "folder for the tile index and decoded scenes, some GB; default: .tile-index in root"
+    )
+    return found
+
+
 Code = Annotated[int, Field(ge=0, lt=65535)]
 Band = Annotated[int, Field(ge=1)]
 
@@ -39,6 +48,7 @@ class PotsdamConfig(Section):
     )
     ignore: tuple[str, ...] = setting((), "", "further colours of label files, '#rrggbb', that count nowhere")
     leave_out: tuple[str, ...] = setting((), "", "scenes that are not used; they are counted and printed")
+    cache: str | None = _cache()
 
 
 class Naic2020Config(Section):
@@ -51,6 +61,7 @@ class Naic2020Config(Section):
     leave_out: tuple[str, ...] = setting(
         (), "", "stems or glob patterns of tiles that are not used; they are counted and printed"
     )
+    cache: str | None = _cache()
     validation_share: float = setting(
         0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
     )
@@ -124,6 +135,7 @@ class FolderConfig(Section):
         "full", "", "for the protocol of scores: are borders ignored?"
     )
     split: FolderSplit = setting(FolderSplit(), "", "what trains, validates and tests")
+    cache: str | None = _cache()
 
     @field_validator("bands")
     @classmethod

@@ -39,13 +39,8 @@ def test_patterns_mean_what_they_mean_to_glob(pattern: str, tree: Path) -> None:
 def test_each_real_folder_is_visited_once(tree: Path) -> None:
     for name in ("one", "two"):  # two such links give 2⁴⁰ paths
         (tree / "a" / name).symlink_to(tree / "a")
-    assert [path.name for path in find_inputs([f"{tree}/**/*.tif"]).files] == [
-        "w.tif",
-        "y.tif",
-        "z.tif",
-        "x.tif",
-        "x.tif",
-    ]
+    found = [path.name for path in find_inputs([f"{tree}/**/*.tif"]).files]
+    assert sorted(found) == ["w.tif", "x.tif", "x.tif", "y.tif", "z.tif"]
     assert len(files_under(tree)) == 6
     (tree / "labels").mkdir()
     (tree / "labels" / "round").symlink_to(tree)

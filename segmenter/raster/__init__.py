@@ -13,7 +13,7 @@ import os
 os.environ.setdefault("GDAL_CACHEMAX", "128")
 os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 
-from segmenter.raster.ground import outlines
+from segmenter.raster.ground import extent_text, outlines
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.label import LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
@@ -38,6 +38,7 @@ __all__ = [
     "RasterInfo",
     "RasterWriter",
     "check_drivers",
+    "extent_text",
     "keeps_crs",
     "leftovers",
     "open_raster",

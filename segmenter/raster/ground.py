@@ -45,3 +45,14 @@ def _outline(info: RasterInfo, common: CRS | None, *, plain: bool) -> NDArray[np
     if not np.isfinite(points).all() or (common is not None and spread[0] > _HALF_WAY_ROUND):
         return None
     return points
+
+
+def extent_text(info: RasterInfo) -> str:
+    """Left, bottom, right and top in a raster's own CRS, as `--bbox` takes them; else empty."""
+    if info.transform is None:
+        return ""
+    size = info.size
+    corners = [info.transform @ (x, y) for x in (0, size.width) for y in (0, size.height)]
+    low, high = np.min(corners, axis=0), np.max(corners, axis=0)
+    numbers = " ".join(f"{value:.10g}" for value in (*low, *high))
+    return f"{numbers} ({info.crs.to_string() if info.crs is not None else 'no CRS'})"
