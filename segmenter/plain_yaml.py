@@ -126,7 +126,7 @@ def parse(text: str, where: str) -> Any:
         _refuse_bare_colours(text)
         return yaml.load(text, _PlainLoader)
     except yaml.YAMLError as error:
-        said = shortened(" ".join(str(error).split()), 500)
+        said = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
         hint = "; what begins with & or * needs quotes" if "an alias" in said or "an anchor" in said else ""
         raise ConfigError(f"{where}: not valid YAML: {said}{hint}") from None
 

@@ -107,7 +107,7 @@ def test_tags_in_a_recipe_are_refused(recipe: Path, run: Run, tmp_path: Path, ca
     assert "!!python" in file.read_text()
     assert run_script(lambda: predict.main([str(run.path), str(recipe), "--output", str(tmp_path)])) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {file}: not valid YAML: could not determine a constructor")
+    assert line.startswith(f"error: {file}: not valid YAML: expected a plain value, got a tag")
     assert not sprung.exists()
 
 
