@@ -15,6 +15,7 @@ setup: $(VENV)/.stamp-$(EXTRA)
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.
 $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml
+	@[ "$$(uname -s)" = Linux ] || { echo "error: this program runs on Linux, got $$(uname -s)"; exit 2; }
 	@if [ -n "$(HAVE)" ] && [ "$(HAVE)" != "$(EXTRA)" ]; then rm -rf $(VENV); fi
 	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.11 or say make PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain, run_script
+from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, grouped, plain, run_script
 from segmenter.maps.options import parse, part_of
 from segmenter.stopping import enduring_output
 
@@ -109,8 +109,8 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _report(failures: Sequence[SegmenterError]) -> int:
-    for error in failures:
-        print(f"error: {error}", file=sys.stderr)
+    for line in grouped(str(error) for error in failures):
+        print(f"error: {line}", file=sys.stderr)
     return EXIT_SOME_FAILED if failures else 0
 
 
@@ -195,7 +195,7 @@ def _plan(
 
     from segmenter.maps.jobs import MapJob, Request
     from segmenter.maps.plan import plan_maps
-    from segmenter.raster import check_drivers
+    from segmenter.raster import check_drivers, extent_text, raster_info
 
     check_drivers(args.drivers)
     part = part_of(args)
@@ -214,7 +214,11 @@ def _plan(
         else:
             failures.append(plan)
     if beside and not jobs and not failures:
-        raise DatasetError(f"--bbox {' '.join(map(str, args.bbox))}: touches none of the {beside} inputs")
+        lying = raster_info(inputs.files[0])
+        raise DatasetError(
+            f"--bbox {' '.join(map(str, args.bbox))}: touches none of the {beside} inputs; it is in the "
+            f"coordinates of the input's CRS, and {lying.path} extends over {extent_text(lying)}"
+        )
     if beside:
         print(f"{beside} inputs lie beside the bounding box")
     if inputs.left_out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,11 @@ from pathlib import Path
 
 def main() -> int:
     """The exit code is 1 if any of them failed."""
+    argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Run every benchmark: some hours, one JSON line each.",
+        epilog="One alone: python -m benchmarks.NAME",
+    ).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "potsdam"
         make = ["datasets", "make", "potsdam", str(data), "--scenes", "6", "--seed", "1", "--size", "1024"]

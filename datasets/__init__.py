@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from datasets.files import path_of
 from datasets.folder import folder_layout, load_folder
 from datasets.naic2020 import load_naic2020, naic2020_layout
 from datasets.potsdam import load_potsdam, potsdam_layout
@@ -34,7 +36,10 @@ def load_dataset(recipe: Recipe) -> Dataset:
     Raises:
         ConfigError, DatasetError, LabelError: as the loader of that kind says.
     """
-    return LOADERS[recipe.dataset.kind](recipe.dataset)
+    dataset = LOADERS[recipe.dataset.kind](recipe.dataset)
+    if recipe.dataset.cache is None:
+        return dataset
+    return replace(dataset, cache=path_of(recipe.dataset.cache, "dataset.cache"))
 
 
 def layout_of(recipe: Recipe) -> Layout:

@@ -1,4 +1,5 @@
-"""Audits a dataset: can every file be read, does every label fit its image, is every value known?
+"""Audits a dataset: can every file be read, does every label fit its image, is every value known, does any
+scene show what one of another split shows?
 
 Pairing is checked before, by the loader: what cannot be paired never becomes a scene.
 """
@@ -6,6 +7,7 @@ Pairing is checked before, by the loader: what cannot be paired never becomes a 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.files import few
-from segmenter.errors import BandsError, SegmenterError, plain
-from segmenter.labels import IGNORE, UNKNOWN, class_pixels
-from segmenter.pairs import misfits, raw_label, row_bands
-from segmenter.raster import ask_for_bands, open_raster, raster_info
+from datasets.inventory import class_table, crs_name, image_lines
+from datasets.leaks import Seen, equal_scenes, find_leaks
+from datasets.pixels import coarse_mask, digest_of, in_turn, pieces
+from segmenter.errors import BandsError, SegmenterError, grouped, plain
+from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
+from segmenter.pairs import misfits
+from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.scenes import SPLITS, Dataset, Scene
-from segmenter.terminal import padded, terminal_width
 from segmenter.threads import in_threads
 
+_MOST_TIMES = 4
+"""A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""
 _SHOWN = 10
 """Findings of one kind that are printed unless all are asked for."""
 
@@ -31,7 +37,7 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: unreadable, bands, label, size, georeferencing, unknown value, image type, or class.
+        kind: unreadable, bands, label, size, georeferencing, unknown value, image type, class, or leak.
         text: what is wrong; for an unknown value the value.
         scene: None where it is wrong of the whole dataset.
         pixels: how many have the unknown value.
@@ -48,20 +54,30 @@ class CheckReport:
     """What `check_dataset` found.
 
     Attributes:
-        pixels_K: labelled pixels with data of each class, over all scenes.
+        pixels_PK: labelled pixels with data of each class in each split, in the order of `SPLITS`.
         scenes_K: number of scenes that have each class.
         ignored: pixels that the class map ignores or the images have no data for.
         unlabelled: names of scenes without a single labelled pixel.
         remarks: on images, of what is not wrong but may not be meant.
+        images: lines on bands, types, pixels' sizes and CRS of the images.
+        equal: names of scenes with the same pixels, where they are of one split.
     """
 
     dataset: Dataset
     findings: tuple[Finding, ...]
-    pixels_K: NDArray[np.int64]
+    pixels_PK: NDArray[np.int64]
     scenes_K: NDArray[np.int64]
     ignored: int
     unlabelled: tuple[str, ...]
     remarks: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    equal: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def pixels_K(self) -> NDArray[np.int64]:
+        """Labelled pixels with data of each class, over all scenes."""
+        total: NDArray[np.int64] = self.pixels_PK.sum(axis=0)
+        return total
 
     @property
     def clean(self) -> bool:
@@ -74,13 +90,22 @@ class CheckReport:
 
     def text(self, *, everything: bool = False) -> str:
         """The report for people; `everything`: every finding and file name, not only the first."""
-        return "\n".join([*self._head(everything), *self._found(everything), *self._table(), self._verdict()])
+        parts = (self._head(everything), self._found(everything), self._table(), [self._verdict()])
+        return "\n".join(plain(line) for part in parts for line in part)
 
     def _head(self, everything: bool) -> Iterator[str]:
         scenes = ", ".join(f"{len(self.dataset.of(split))} {split}" for split in SPLITS)
         where = plain(str(self.dataset.root))
         yield f"{self.dataset.name}: {len(self.dataset.scenes)} scenes ({scenes}) in {where}"
+        for split in SPLITS[1:]:
+            groups = list(dict.fromkeys(scene.group for scene in self.dataset.of(split)))
+            if groups:
+                yield f"{split}: {_list(groups, everything)}"
+        yield from (f"images: {line}" for line in self.images)
         yield from self.dataset.notes
+        for alike in self.equal[: None if everything else 1]:
+            more = "" if everything or len(self.equal) == 1 else f"; {len(self.equal) - 1} more such sets"
+            yield f"same pixels within one split: {_list(alike, everything)}{more}"
         for reason, count in Counter(reason for _, reason in self.dataset.unused).items():
             files = [path.name for path, why in self.dataset.unused if why == reason]
             yield f"left out, {reason}: {count} files: {_list(files, everything)}"
@@ -95,19 +120,18 @@ class CheckReport:
     def _found(self, everything: bool) -> Iterator[str]:
         for kind in dict.fromkeys(finding.kind for finding in self.findings):
             of_kind = [finding for finding in self.findings if finding.kind == kind]
-            lines = _values(of_kind, everything) if kind == _VALUE else [finding.text for finding in of_kind]
+            texts = [finding.text for finding in of_kind]
+            lines = (
+                _values(of_kind, everything) if kind == _VALUE else texts if everything else grouped(texts)
+            )
             shown = len(lines) if everything else _SHOWN
-            yield f"{kind}: {len(lines)}"
+            yield f"{kind}: {len(lines) if kind == _VALUE else len(of_kind)}"
             yield from (f"  {line}" for line in lines[:shown])
             if len(lines) > shown:
                 yield f"  … and {len(lines) - shown} more; --all shows them"
 
     def _table(self) -> Iterator[str]:
-        width = max(map(terminal_width, ("class", *self.dataset.classes.names)))
-        yield f"{'class':<{width}} {'pixels':>14} {'share':>9} {'scenes':>8}"
-        rows = zip(self.dataset.classes.names, self.pixels_K, self.shares(), self.scenes_K, strict=True)
-        for name, pixels, share, scenes in rows:
-            yield f"{padded(name, width)} {pixels:>14,} {share:>9.4%} {scenes:>8,}"
+        yield from class_table(self.dataset.classes.names, self.pixels_PK, self.scenes_K)
         yield f"{self.ignored:,} pixels are ignored or without data"
 
     def _verdict(self) -> str:
@@ -156,28 +180,48 @@ def check_dataset(dataset: Dataset, *, workers: int | None = None, progress: boo
     )
     findings = [finding for audit in audits for finding in audit.findings]
     findings += _other_types(dataset, audits)
+    findings += _without_crs(audits)
+    findings += _equal_colours(dataset)
+    seen = [audit.seen(dataset) for audit in audits]
+    findings += (Finding("leak", leak.text(), leak.second) for leak in find_leaks(seen))
     counts_SK = np.array([audit.pixels_K for audit in audits]).reshape(-1, len(dataset.classes))
     findings += _missing_classes(dataset, counts_SK)
     return CheckReport(
         dataset=dataset,
         findings=tuple(findings),
-        pixels_K=counts_SK.sum(axis=0),
+        pixels_PK=_by_split(dataset, counts_SK),
         scenes_K=(counts_SK > 0).sum(axis=0),
         ignored=sum(audit.ignored for audit in audits),
         unlabelled=tuple(audit.scene.name for audit in audits if not audit.pixels_K.any()),
         remarks=tuple(audit.remark for audit in audits if audit.remark is not None),
+        images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
+        equal=tuple(_equal_within_a_split(seen)),
     )
+
+
+def _by_split(dataset: Dataset, counts_SK: NDArray[np.int64]) -> NDArray[np.int64]:
+    splits = np.array([scene.split for scene in dataset.scenes])
+    return np.array([counts_SK[splits == split].sum(axis=0) for split in SPLITS], np.int64)
+
+
+def _equal_within_a_split(seen: list[Seen]) -> Iterator[tuple[str, ...]]:
+    for scenes in equal_scenes(seen):
+        if len({scene.split for scene in scenes}) == 1:
+            yield tuple(scene.name for scene in scenes)
 
 
 @dataclass
 class _Audit:
-    """What was found in one scene; `image` is its number of bands and type, None if it cannot be opened."""
+    """What was found in one scene; `info` is None if it cannot be opened, `digest` if it cannot be read."""
 
     scene: Scene
     pixels_K: NDArray[np.int64]
     ignored: int = 0
-    image: tuple[int, str] | None = None
     remark: str | None = None
+    info: RasterInfo | None = None
+    bands: tuple[int, ...] = ()
+    digest: bytes | None = None
+    masked: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, kind: str, text: str, pixels: int = 0) -> None:
@@ -191,24 +235,29 @@ class _Audit:
         except SegmenterError as error:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
+    def seen(self, dataset: Dataset) -> Seen:
+        """What leaks are looked for in."""
+        valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
+        return Seen(self.scene, self.digest, self.info, valid)
+
 
 def _audit(dataset: Dataset, scene: Scene) -> _Audit:
     audit = _Audit(scene, np.zeros(len(dataset.classes), np.int64))
-    masked = False
     with audit.noting("unreadable"), open_raster(scene.image, dataset.bands) as raster:
-        audit.image = len(raster.bands), raster.info.dtype
-        has_data = [raster.read(band)[1].any() for band in row_bands(raster.info.size)]
-        audit.remark = raster.partial_remark if any(has_data) else f"{scene.image}: has no pixel with data"
-        masked = raster.may_have_nodata
+        audit.info, audit.bands = raster.info, raster.bands
+        audit.digest, has_data = digest_of(raster)
+        audit.remark = raster.partial_remark if has_data else f"{scene.image}: has no pixel with data"
+        audit.masked = raster.may_have_nodata
     if scene.label is None:
         audit.add("label", f"{scene.image}: expected a label for scene {scene.name}, there is none")
         return audit
     with audit.noting("unreadable"):
-        image = raster_info(scene.image) if audit.image else None
-        wrong = misfits(image, raster_info(scene.label)) if image else []
+        label = raster_info(scene.label)
+        wrong = misfits(audit.info, label) if audit.info is not None else []
         for kind, text in wrong:
             audit.add(kind, text)
-        _look_at_label(dataset, audit, masked=masked and not wrong)
+        if audit.info is None or label.size.pixels <= _MOST_TIMES * audit.info.size.pixels:
+            _look_at_label(dataset, audit, masked=audit.masked and not wrong)
     return audit
 
 
@@ -218,14 +267,16 @@ def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
     assert scene.label is not None, "seen before"
     unknown: Counter[str] = Counter()
     with contextlib.ExitStack() as stack, audit.noting("label"):
+        label = stack.enter_context(LabelRaster(scene.label, expand_palette=dataset.expand_palette))
+        stack.enter_context(in_turn(label.info.size))
         raster = stack.enter_context(open_raster(scene.image, dataset.bands)) if masked else None
-        for band in row_bands(raster_info(scene.label).size):
-            raw = raw_label(dataset, scene, band)
+        for window in pieces(label.info.size):
+            raw = label.read(window)
             ids = classes.decode_known(raw, str(scene.label))
             if (ids == UNKNOWN).any():
                 unknown.update(classes.unknown(raw, str(scene.label)))
             if raster is not None:
-                ids[~raster.read(band)[1]] = IGNORE
+                ids[~raster.read(window)[1]] = IGNORE
             audit.pixels_K += class_pixels(ids, len(classes))
             audit.ignored += int((ids == IGNORE).sum())
     for value, pixels in unknown.items():
@@ -234,17 +285,37 @@ def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
 
 def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
     """Images of another type or number of bands than most."""
-    kinds = Counter(audit.image for audit in audits if audit.image)
-    for audit in audits:
-        (bands, dtype), _ = kinds.most_common(1)[0] if kinds else ((0, ""), 0)
-        if audit.image and audit.image != (bands, dtype):
-            count, other = audit.image
-            text = (
-                f"{audit.scene.image}: expected {bands} bands of {dtype} as most have, got {count} of {other}"
-            )
-            if count != bands and dataset.bands is None:
-                text += f"; {ask_for_bands(min(count, bands))}"
+    there = [(audit, (len(audit.bands), audit.info.dtype)) for audit in audits if audit.info is not None]
+    kinds = Counter(image for _, image in there)
+    for audit, image in there:
+        (bands, dtype), _ = kinds.most_common(1)[0]
+        if image != (bands, dtype):
+            expected = f"expected {bands} bands of {dtype} as most have"
+            text = f"{audit.scene.image}: {expected}, got {image[0]} of {image[1]}"
+            if image[0] != bands and dataset.bands is None:
+                text += f"; {ask_for_bands(min(image[0], bands))}"
             yield Finding("image type", text, audit.scene)
+
+
+def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
+    """Images that do not say where they lie, beside others that do."""
+    known = Counter(crs_name(audit.info) for audit in audits if audit.info is not None and audit.info.crs)
+    for audit in audits:
+        if known and audit.info is not None and audit.info.crs is None:
+            (name, _), count = known.most_common(1)[0], known.total()
+            text = f"{audit.scene.image}: has no CRS, {count} other images have one ({name})"
+            yield Finding("georeferencing", text, audit.scene)
+
+
+def _equal_colours(dataset: Dataset) -> Iterator[Finding]:
+    """Classes that a map would show alike."""
+    names: dict[Colour, list[str]] = {}
+    for each in dataset.classes.classes:
+        names.setdefault(each.colour, []).append(each.name)
+    for (r, g, b), alike in names.items():
+        if len(alike) > 1:
+            text = f"{few(alike)}: have one colour, #{r:02x}{g:02x}{b:02x}; give each its own"
+            yield Finding("class", text)
 
 
 def _missing_classes(dataset: Dataset, counts_SK: NDArray[np.int64]) -> Iterator[Finding]:

@@ -5,11 +5,33 @@ Sources: ISPRS 2D Semantic Labeling Contest (Potsdam); NAIC2020 remote-sensing t
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.errors import ConfigError
+from segmenter.labels import ClassMap, Colour, LandCoverClass
 
 BLACK = (0, 0, 0)
+
+
+def parse_colour(value: int | str, where: str) -> Colour:
+    """A colour of a recipe; `where` is named in errors.
+
+    Raises:
+        ConfigError: it is not of the form '#rrggbb'.
+    """
+    digits = str(value).removeprefix("#")
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", digits):
+        raise ConfigError(f"{where}: expected a colour as '#rrggbb', in quotes, got {value!r}")
+    return int(digits[:2], 16), int(digits[2:4], 16), int(digits[4:], 16)
+
+
+def ignoring(classes: ClassMap, values: Iterable[int | Colour]) -> ClassMap:
+    """A class map that ignores further values of label files."""
+    return replace(classes, ignored=(*classes.ignored, *values))
+
 
 POTSDAM = ClassMap(
     (
@@ -53,7 +75,7 @@ def potsdam_classes(labels: Literal["full", "eroded"], classes: Literal[6, 5]) -
 NAIC2020_ROUND1 = ClassMap(
     (
         LandCoverClass("water", (64, 132, 208), 100),
-        LandCoverClass("road", (150, 150, 150), 200),
+        LandCoverClass("transport", (150, 150, 150), 200),
         LandCoverClass("building", (214, 74, 62), 300),
         LandCoverClass("farmland", (238, 202, 92), 400),
         LandCoverClass("grassland", (164, 214, 94), 500),
@@ -83,4 +105,5 @@ NAIC2020_ROUND2 = ClassMap(
         LandCoverClass("other", (120, 84, 150), 17),
     )
 )
-"""Fifteen classes, codes 1 … 4 and 7 … 17 (5 and 6 were never published); the colours are ours."""
+"""Of the official 17 classes the fifteen that have pixels: codes 1 … 4 and 7 … 17; 5 (train station) and 6
+(photovoltaic) have none. The colours are ours."""

@@ -6,13 +6,13 @@ The law of this module: **nothing is dropped in silence**. What cannot be paired
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from segmenter.errors import DatasetError
+from segmenter.errors import DatasetError, shortened
+from segmenter.finding import walk_once
 from segmenter.scenes import Split
 
 SHOWN = 5
@@ -21,12 +21,23 @@ SHOWN = 5
 
 def data_root(text: str) -> Path:
     """The folder that `dataset.root` names; a relative one starts from the current folder."""
-    root = Path(text).expanduser()
+    root = path_of(text, "dataset.root")
     if not root.is_dir():
         raise DatasetError(
             f"dataset.root: expected a folder, {root} is none (relative paths start from {Path.cwd()})"
         )
     return root
+
+
+def path_of(text: str, setting: str) -> Path:
+    """A path as the user wrote it; what no system takes for one is refused."""
+    try:
+        path = Path(text).expanduser()
+        path.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a link to itself, no such user
+        why = getattr(error, "strerror", None) or error
+        raise DatasetError(f"{setting}: expected a folder, got {shortened(text)}: {why}") from None
+    return path
 
 
 def files_under(root: Path) -> list[str]:
@@ -36,16 +47,9 @@ def files_under(root: Path) -> list[str]:
     beside a file (`._image.tif`).
     """
     found: list[str] = []
-    seen: set[str] = set()
-    for folder, folders, names in os.walk(root, followlinks=True, onerror=_unreadable):
-        real = os.path.realpath(folder)
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    for folder, names in walk_once(root, _unreadable):
         relative = Path(folder).relative_to(root)
-        found += [(relative / name).as_posix() for name in names if not name.startswith(".")]
+        found += [(relative / name).as_posix() for name in names]
     return sorted(found)
 
 
@@ -68,11 +72,13 @@ class Candidates:
         root: folder that the paths are relative to.
         images, labels: scene name → relative paths; more than one is ambiguous.
         image_form, label_form: what was looked for, for messages.
+        advice: what else can be done about images without a label.
     """
 
     root: Path
     image_form: str
     label_form: str
+    advice: str = ""
     images: dict[str, list[str]] = field(default_factory=dict)
     labels: dict[str, list[str]] = field(default_factory=dict)
 
@@ -96,14 +102,20 @@ class Candidates:
         self._no_orphans(labels, images, "label", f"an image like {self.image_form}")
         return {name: (images[name][0], labels[name][0]) for name in sorted(images)}
 
+    def unused(self, names: Iterable[str], reason: str) -> tuple[tuple[Path, str], ...]:
+        """Files of scenes that are left out, the images where there are any, each with the reason."""
+        found = (path for name in sorted(names) for path in self.images.get(name, self.labels.get(name, [])))
+        return tuple((self.root / path, reason) for path in found)
+
     def _no_orphans(
         self, files: Mapping[str, list[str]], others: Mapping[str, list[str]], what: str, wanted: str
     ) -> None:
+        advice = self.advice if what == "image" else ""
         alone = sorted(paths[0] for name, paths in files.items() if name not in others)
         if alone:
             raise DatasetError(
                 f"{self.root}: {len(alone)} of {len(files)} {what} files have no partner, expected {wanted}: "
-                f"{few(alone)}; add the partner or move the file out of the folder"
+                f"{few(alone)}; add the partner or move the file out of the folder{advice}"
             )
 
 
@@ -147,7 +159,7 @@ def assign_splits(
     )
     for split, entries in asked:
         for entry in entries:
-            for name in _matching(entry, called, split):
+            for name in _matching(entry, called, f"dataset.split.{split}"):
                 if splits.setdefault(name, split) != split:
                     raise DatasetError(
                         f"dataset.split: {name} is named for {splits[name]} and for {split} ({entry}); "
@@ -163,13 +175,14 @@ def assign_splits(
     return {name: splits[name] for name in known if name in splits}
 
 
-def matching(entry: str, known: Mapping[str, Sequence[str]], setting: str) -> list[str]:
-    """Names of the scenes that a setting of `dataset.split` means by `entry`.
+def matching(entries: Iterable[str], known: Mapping[str, Sequence[str]], setting: str) -> set[str]:
+    """Names of the scenes that a setting means by its entries; `known`: see `assign_splits`.
 
     Raises:
-        DatasetError: it matches nothing.
+        DatasetError: an entry matches nothing.
     """
-    return _matching(entry, _by_alias(known), setting)
+    called = _by_alias(known)
+    return {name for entry in entries for name in _matching(entry, called, setting)}
 
 
 def _by_alias(known: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -186,7 +199,7 @@ def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list
     found = called.get(entry) or list(dict.fromkeys(by_pattern))
     if not found:
         raise DatasetError(
-            f"dataset.split.{setting}: {entry} matches no scene and no group; there are {few(sorted(called))}"
+            f"{setting}: {entry} matches no scene and no group; there are {few(sorted(called))}"
         )
     return found
 

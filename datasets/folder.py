@@ -7,13 +7,20 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from datasets.classes import parse_colour
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
-from segmenter.errors import ConfigError, DatasetError
+from segmenter.errors import ConfigError, DatasetError, shortened
 from segmenter.labels import ClassMap, Colour, LandCoverClass
 from segmenter.scenes import Dataset, Layout, Scene, Split
 from segmenter.schema_datasets import FolderConfig, FolderSplit
 
-_TOKEN = re.compile(r"\*\*/|\*|\{([^{}]*)\}|[^*{}]+|.")
+Unused = tuple[tuple[Path, str], ...]
+
+_TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
+_WILD = re.compile(r"\*++|\{[^{}]*\}")
+_CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
+_MOST_WILD = 16
+"""Wildcards and names of a pattern: many, or several without text between, take for ever to try."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -29,10 +36,10 @@ def load_folder(config: FolderConfig) -> Dataset:
     """
     root = data_root(config.root)
     classes = class_map(config)
-    pairs = _pairs(config, root)
+    pairs, skipped = _pairs(config, root)
     groups = {name: _group(config.split, name, image) for name, (image, _) in pairs.items()}
     known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
-    left = {name for entry in config.split.leave_out for name in matching(entry, known, "leave_out")}
+    left = matching(config.split.leave_out, known, "dataset.split.leave_out")
     splits = _splits(config.split, {name: known[name] for name in known if name not in left}, groups)
     scenes = tuple(
         Scene(name, root / image, root / label, groups[name], splits[name])
@@ -47,7 +54,7 @@ def load_folder(config: FolderConfig) -> Dataset:
         bands=config.bands,
         labels=config.label_kind,
         expand_palette=config.encoding == "colours",
-        unused=tuple((root / pairs[name][0], "named in split.leave_out") for name in sorted(left)),
+        unused=(*((root / pairs[name][0], "named in split.leave_out") for name in sorted(left)), *skipped),
     )
 
 
@@ -72,13 +79,18 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
     """
     if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or re.match(r"[A-Za-z]:", pattern):
         raise ConfigError(f"{setting}: expected a pattern below dataset.root, got {pattern}")
+    if len(_WILD.findall(pattern)) > _MOST_WILD or _CROWDED.search(pattern):
+        raise ConfigError(
+            f"{setting}: expected at most {_MOST_WILD} * and {{names}}, with text between them, "
+            f"got {shortened(pattern)}"
+        )
     parts: list[str] = []
     names: set[str] = set()
-    for token in _TOKEN.finditer(pattern.removeprefix("./").replace("***", "**")):
+    for token in _TOKEN.finditer(pattern.removeprefix("./")):
         text, name = token[0], token[1]
-        if text == "**/":
+        if text.startswith("**") and text.endswith("/"):
             parts.append("(?:[^/]+/)*")
-        elif text == "*":
+        elif text.startswith("*"):
             parts.append("[^/]*")
         elif name is not None and _IDENTIFIER.fullmatch(name):
             parts.append(f"(?P={name})" if name in names else f"(?P<{name}>[^/]+)")
@@ -90,8 +102,8 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _pairs(config: FolderConfig, root: Path) -> dict[str, tuple[str, str]]:
-    """Scene name → relative paths of image and label."""
+def _pairs(config: FolderConfig, root: Path) -> tuple[dict[str, tuple[str, str]], Unused]:
+    """Scene name → relative paths of image and label; and images that are skipped for want of a label."""
     image_regex = pattern_regex(config.images, "dataset.images")
     label_regex = pattern_regex(config.labels, "dataset.labels")
     named = set(image_regex.groupindex)
@@ -100,7 +112,8 @@ def _pairs(config: FolderConfig, root: Path) -> dict[str, tuple[str, str]]:
             "dataset.labels: expected the same {names} as in dataset.images, got "
             f"{_braces(label_regex)} against {_braces(image_regex)}"
         )
-    found = Candidates(root, config.images, config.labels)
+    advice = ", or set dataset.unlabelled: skip"
+    found = Candidates(root, config.images, config.labels, advice)
     order = list(image_regex.groupindex)
     keys: dict[str, tuple[str, ...]] = {}
     for path in files_under(root):
@@ -116,8 +129,12 @@ def _pairs(config: FolderConfig, root: Path) -> dict[str, tuple[str, str]]:
         raise ConfigError(
             f"dataset.images and dataset.labels: expected to match different files, both match {both[0]}"
         )
-    pairs = found.pairs()
-    return pairs if order else {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
+    skipped = found.images.keys() - found.labels.keys() if config.unlabelled == "skip" else set()
+    unused = found.unused(skipped, "without a label (unlabelled: skip)")
+    pairs = found.pairs({*found.images, *found.labels} - skipped)
+    if not order:
+        pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
+    return pairs, unused
 
 
 def _scene_name(key: tuple[str, ...], keys: dict[str, tuple[str, ...]], path: str) -> str:
@@ -173,7 +190,7 @@ def class_map(config: FolderConfig) -> ClassMap:
     classes = tuple(
         LandCoverClass(
             c.name,
-            _own_colour(i) if c.colour is None else _colour(c.colour, f"dataset.classes.{i}.colour"),
+            _own_colour(i) if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour"),
             i if c.code is None else c.code,
         )
         for i, c in enumerate(config.classes)
@@ -186,19 +203,12 @@ def _ignored(config: FolderConfig) -> list[int | Colour]:
     for i, value in enumerate(config.ignore):
         where = f"dataset.ignore.{i}"
         if config.encoding == "colours":
-            values.append(_colour(value, where))
+            values.append(parse_colour(value, where))
         elif isinstance(value, int):
             values.append(value)
         else:
             raise ConfigError(f"{where}: expected a code, since labels hold codes, got {value!r}")
     return values
-
-
-def _colour(value: int | str, where: str) -> Colour:
-    digits = str(value).removeprefix("#")
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", digits):
-        raise ConfigError(f"{where}: expected a colour as '#rrggbb', in quotes, got {value!r}")
-    return int(digits[:2], 16), int(digits[2:4], 16), int(digits[4:], 16)
 
 
 def _own_colour(index: int) -> Colour:

@@ -59,11 +59,11 @@ _POTSDAM_OF: dict[Cover, str] = {
 }
 _ROUND1_OF: dict[Cover, str] = {
     Cover.WATER: "water",
-    Cover.ROAD: "road",
-    Cover.CAR: "road",
-    Cover.PARKING: "road",
-    Cover.PAVING: "road",
-    Cover.AIRPORT: "road",
+    Cover.ROAD: "transport",
+    Cover.CAR: "transport",
+    Cover.PARKING: "transport",
+    Cover.PAVING: "transport",
+    Cover.AIRPORT: "transport",
     Cover.BUILDING: "building",
     Cover.GREENHOUSE: "building",
     Cover.CROPS: "farmland",
@@ -77,6 +77,9 @@ _ROUND1_OF: dict[Cover, str] = {
     Cover.SPORTS: "other",
 }
 _ROUND2_OF: dict[Cover, str] = _ROUND1_OF | {
+    Cover.ROAD: "road",
+    Cover.CAR: "road",
+    Cover.PAVING: "road",
     Cover.PARKING: "car park",
     Cover.AIRPORT: "airport",
     Cover.SPORTS: "sports ground",

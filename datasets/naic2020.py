@@ -1,12 +1,12 @@
-"""NAIC2020: 256×256 images with labels of the same stem, 8 classes in round 1 and 15 in round 2."""
+"""NAIC2020: 256×256 images with labels of the same stem, 8 classes in round 1 and 15 of 17 in round 2."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path, PurePosixPath
 
-from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2
-from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out
+from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, ignoring
+from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
 from segmenter.scenes import Dataset, Layout, Scene
 from segmenter.schema_datasets import Naic2020Config
 
@@ -15,10 +15,11 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
     """Pairs `NAME.tif` and `NAME.png` in any subfolders of the root, by their stem.
 
     Validation scenes are held out by a hash of the stem, so that they stay the same when files are added.
-    Labels hold codes, and every pixel must have one of the round's: nothing is ignored.
+    Labels hold codes, and every pixel must have one of the round's unless the recipe ignores it.
 
     Raises:
-        DatasetError: no images, two files of one stem, files without a partner.
+        DatasetError: no images, two files of one stem, files without a partner, a scene to leave out that
+            is not there.
     """
     root = data_root(config.root)
     found = Candidates(root, "images/NAME.tif", "labels/NAME.png")
@@ -28,15 +29,18 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
             found.images.setdefault(stem, []).append(path)
         elif suffix == ".png":
             found.labels.setdefault(stem, []).append(path)
-    pairs = found.pairs()
+    there = {*found.images, *found.labels}
+    left = matching(config.leave_out, {name: (name,) for name in there}, "dataset.leave_out")
+    pairs = found.pairs(there - left)
     itself = {name: name for name in pairs}
     named = Named(validation=held_out(pairs, config.validation_share))
     splits = assign_splits({name: (name,) for name in pairs}, itself, named)
     scenes = tuple(
         Scene(name, root / image, root / label, name, splits[name]) for name, (image, label) in pairs.items()
     )
-    classes = NAIC2020_ROUND1 if config.round == 1 else NAIC2020_ROUND2
-    return Dataset(f"naic2020-round{config.round}", root, scenes, classes)
+    classes = ignoring(NAIC2020_ROUND1 if config.round == 1 else NAIC2020_ROUND2, config.ignore)
+    unused = found.unused(left, "named in leave_out")
+    return Dataset(f"naic2020-round{config.round}", root, scenes, classes, unused=unused)
 
 
 def naic2020_layout(config: Naic2020Config) -> Layout:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from datasets.classes import POTSDAM_TEST, POTSDAM_TRAIN, potsdam_classes
-from datasets.files import Candidates, Named, assign_splits, data_root, files_under
+from datasets.classes import POTSDAM_TEST, POTSDAM_TRAIN, ignoring, parse_colour, potsdam_classes
+from datasets.files import Candidates, Named, assign_splits, data_root, files_under, matching
 from segmenter.errors import DatasetError
 from segmenter.scenes import Dataset, Layout, Scene
-from segmenter.schema_datasets import PotsdamConfig
+from segmenter.schema_datasets import PotsdamConfig, SplitByNames
 
 _IMAGE = re.compile(r"top_potsdam_(?P<row>\d+)_(?P<column>\d+)_(RGB|IRRG|RGBIR)\.tiff?", re.IGNORECASE)
 _LABEL = re.compile(r"top_potsdam_(\d+)_(\d+)_label(_noBoundary)?\.tiff?", re.IGNORECASE)
@@ -22,34 +22,37 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
     The published archives pad numbers differently (`02_10`, `2_10`): both are read as one scene, and two
     files of one kind for a scene are an error. The `standard` split trains on 24 scenes and tests on 14; it
     has no validation scenes, for none of the published numbers hold any out: name some
-    (`split: {validation: [...], test: [...]}`) to choose a checkpoint by its validation score. Scenes of
-    the standard split that are not there are counted in `Dataset.notes`.
+    (`split: {validation: [...], test: [...]}`) to choose a checkpoint by its validation score. Published
+    scenes that a split names and that are not there are counted in `Dataset.notes`.
 
     Raises:
         DatasetError: no images, ambiguous or unpaired files, an unknown name, nothing to train on.
     """
     root = data_root(config.root)
     found = _candidates(config)
-    named, notes = _named(config, set(found.images) | set(found.labels))
-    used = None if named.train is None else {*named.train, *named.validation, *named.test}
-    pairs = found.pairs(used)
+    there = {*found.images, *found.labels}
+    left = matching(_plain(config.leave_out), {name: (name,) for name in there}, "dataset.leave_out")
+    named, notes = _named(config, there - left)
+    used = there if named.train is None else {*named.train, *named.validation, *named.test}
+    pairs = found.pairs(used - left)
     itself = {name: name for name in pairs}
     splits = assign_splits({name: (name,) for name in pairs}, itself, named)
     scenes = tuple(
         Scene(name, root / pairs[name][0], root / pairs[name][1], name, splits[name])
         for name in sorted(pairs, key=_numbers)
     )
-    left = sorted(path for name, paths in found.images.items() if name not in pairs for path in paths)
+    nowhere = [name for name in found.images if name not in pairs and name not in left]
+    colours = (parse_colour(value, f"dataset.ignore.{i}") for i, value in enumerate(config.ignore))
     return Dataset(
         name=f"potsdam-{config.images.lower()}",
         root=root,
         scenes=scenes,
-        classes=potsdam_classes(config.labels, config.classes),
+        classes=ignoring(potsdam_classes(config.labels, config.classes), colours),
         # Named, so that near infrared is data even where a file tags its fourth band as alpha.
         bands=(1, 2, 3, 4) if config.images == "RGBIR" else (1, 2, 3),
         labels=config.labels,
         expand_palette=True,
-        unused=tuple((root / path, "named in no split") for path in left),
+        unused=found.unused(nowhere, "named in no split") + found.unused(left, "named in leave_out"),
         notes=notes,
     )
 
@@ -81,9 +84,7 @@ def _candidates(config: PotsdamConfig) -> Candidates:
 def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, ...]]:
     """The split as unpadded names, and what is to be said of it."""
     if config.split != "standard":
-        split = config.split
-        train = None if split.train is None else _plain(split.train)
-        return Named(_plain(split.validation), _plain(split.test), train), ()
+        return _by_names(config.split, present)
     standard = (*POTSDAM_TRAIN, *POTSDAM_TEST)
     stray = sorted(present - set(standard), key=_numbers)
     if stray:
@@ -103,6 +104,26 @@ def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, 
             f"missing: {', '.join(missing)}",
         )
     return Named(test=there["test"], train=there["train"]), notes
+
+
+def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str, ...]]:
+    """The scenes that a recipe names; published ones need not be there, as long as some validate."""
+    lacking: list[str] = []
+
+    def there(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        gone = [name for name in names if name in {*POTSDAM_TRAIN, *POTSDAM_TEST} - present]
+        lacking.extend(f"{name} ({part})" for name in gone)
+        kept = tuple(name for name in names if name not in gone)
+        if part == "validation" and names and not kept:
+            raise DatasetError(
+                f"dataset.split.validation: none of {', '.join(names)} is there; name others, or leave it out"
+            )
+        return kept
+
+    validation, test = there("validation", _plain(split.validation)), there("test", _plain(split.test))
+    train = None if split.train is None else there("train", _plain(split.train))
+    note = f"{len(lacking)} scenes that dataset.split names are not there: {', '.join(lacking)}"
+    return Named(validation, test, train), (note,) if lacking else ()
 
 
 def _scene(match: re.Match[str]) -> str:

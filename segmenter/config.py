@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,29 +13,36 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from segmenter.errors import ConfigError, shortened
-from segmenter.schema import Recipe
+from segmenter.plain_yaml import parse, read_text
+from segmenter.schema import MAX_NAME, Recipe
 from segmenter.schema_datasets import FolderConfig, Naic2020Config, PotsdamConfig, SplitByNames
 from segmenter.sections import unit_of
 
 _KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
+_SHOWN = 10
+"""Mistakes that are told at once."""
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in a YAML file, with `section.key=value` overrides applied.
 
+    A recipe without a `name` is called after its file.
+
     Raises:
         ConfigError: naming file, dotted path, what was expected and what came; all mistakes at once.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot read the recipe: {error}; see configs/ for recipes") from None
-    data = _parse(text, str(path))
+    data = parse(read_text(path), str(path))
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping of sections, got {type(data).__name__}")
     for override in overrides:
         _override(data, override)
+    data.setdefault("name", _name_of(path))
     return recipe_from(data, str(path))
+
+
+def _name_of(path: Path) -> str:
+    """The name of a recipe that says none: its file's, without what no name may hold."""
+    return re.sub(r"[^\w .-]|^\W+", "_", path.stem)[:MAX_NAME] or "recipe"
 
 
 def recipe_from(data: dict[str, Any], where: str) -> Recipe:
@@ -42,7 +50,9 @@ def recipe_from(data: dict[str, Any], where: str) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(e, where) for e in error.errors())) from None
+        found = [_explain(e, where) for e in error.errors()]
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise ConfigError("; ".join(found[:_SHOWN]) + more) from None
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -53,28 +63,6 @@ def dump_recipe(recipe: Recipe) -> str:
 def describe_recipe(recipe: Recipe) -> str:
     """The resolved recipe as YAML, each setting with its unit and the reason for its default."""
     return "\n".join(_describe(recipe, 0)) + "\n"
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Plain YAML in which a key may occur once; PyYAML itself would drop all but the last in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """As `SafeLoader` does, after a look for keys that occur twice."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if str(key.value) in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key.value} occurs twice", problem_mark=key.start_mark
-                )
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, _StrictLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: not valid YAML: {shortened(' '.join(str(error).split()))}") from None
 
 
 def _override(data: dict[str, Any], override: str) -> None:
@@ -89,25 +77,27 @@ def _override(data: dict[str, Any], override: str) -> None:
         node = node[section]
         if not isinstance(node, dict):
             raise ConfigError(f"--set {override}: {section} is a single setting, it has no {key}")
-    node[key] = _parse(value, f"--set {override}")
+    node[key] = parse(value, f"--set {override}")
 
 
 def _explain(error: ErrorDetails, where: str) -> str:
     # The tag of a union (`dataset.folder.root`) is no part of what the user wrote.
-    full = [str(part) for part in error["loc"]]
+    full = [shortened(str(part)) for part in error["loc"]]
     tags = (*_KINDS, "SplitByNames")
     location = [p for p in full if p not in tags and not p.startswith(("function-", "tuple[", "literal["))]
     # An impossible combination names its own path; its location is only the section that checks it.
     dotted = error["type"] if "." in error["type"] else ".".join(location) or "recipe"
     section = _section(full[:-1])
     if error["type"] == "extra_forbidden":
-        known = ", ".join(getattr(section, "model_fields", ())) or "see --print-config"
-        return f"{where}: {dotted}: unknown key; known here: {known}"
+        known = list(getattr(section, "model_fields", ()))
+        near = get_close_matches(location[-1], known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{where}: {dotted}: unknown key; known here: {', '.join(known) or 'see --print-config'}{hint}"
     if error["type"] == "missing":
         return f"{where}: {dotted}: expected a value, got none"
     if error["type"].startswith("union_tag"):
         kind = error.get("ctx", {}).get("tag", "none")
-        return f"{where}: {dotted}.kind: expected {', '.join(_KINDS)}, got {kind}"
+        return f"{where}: {dotted}.kind: expected {', '.join(_KINDS)}, got {shortened(str(kind))}"
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
     message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
     message = message.replace("valid tuple", "list")

@@ -7,7 +7,7 @@ defect of the program, and keeps its traceback.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 EXIT_SOME_FAILED = 1
 EXIT_WRONG_CALL = 2
@@ -32,6 +32,16 @@ def plain(text: str) -> str:
 def shortened(text: str, most: int = 300) -> str:
     """The beginning and the end of a text that is quoted: what is foreign may be of any length."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-most // 3 :]}"
+
+
+def grouped(texts: Iterable[str]) -> list[str]:
+    """Lines of the form `FILE: what`; what is said of several files becomes one line with their number."""
+    files: dict[str, list[str]] = {}
+    for text in texts:
+        file, colon, what = text.partition(": ")
+        files.setdefault(colon + what, []).append(file)
+    more = {what: f" and {len(of) - 1} more" if len(of) > 1 else "" for what, of in files.items()}
+    return [f"{of[0]}{more[what]}{what}" for what, of in files.items()]
 
 
 class ConfigError(SegmenterError):
@@ -89,6 +99,12 @@ def run_script(main: Callable[[], int]) -> int:
 
     Ctrl-C gives 130. A handler of another signal raises `KeyboardInterrupt(number)`: 128 + number.
     """
+    if sys.platform != "linux":
+        print(
+            f"error: this program runs on Linux (also under WSL or in a container), got {sys.platform}",
+            file=sys.stderr,
+        )
+        return EXIT_WRONG_CALL
     try:
         return main()
     except SegmenterError as error:

@@ -172,7 +172,7 @@ def _stacked(height: int, width: int) -> bool:
 
 
 def _shrunk(title: str, shape: Sequence[int], step: int) -> str:
-    note = f"{shape[0]}×{shape[1]} px" + (f", shown 1:{step}" if step > 1 else "")
+    note = f"{shape[1]}×{shape[0]} px" + (f", shown 1:{step}" if step > 1 else "")
     return f"{title}  ({note})" if title else note
 
 

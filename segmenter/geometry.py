@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """Height and width in pixels."""
+    """Height and width in pixels; shown to people as width × height."""
 
     height: int
     width: int
@@ -27,7 +27,7 @@ class Size:
         return Size(-(-self.height // multiple) * multiple, -(-self.width // multiple) * multiple)
 
     def __str__(self) -> str:
-        return f"{self.height}×{self.width}"
+        return f"{self.width}×{self.height}"
 
 
 @dataclass(frozen=True, order=True)

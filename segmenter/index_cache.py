@@ -49,22 +49,32 @@ Entries = dict[tuple[str, str], tuple[Stamp, SceneTiles]]
 
 
 def cache_folder(dataset: Dataset) -> Path:
-    """`.tile-index` in the dataset's root, or a folder in the user's cache where that cannot be written."""
-    return _cache_folder(dataset.root.resolve())
+    """`.tile-index` in the dataset's root, or a folder in the user's cache where that cannot be written.
+
+    Where the dataset names a `cache`, a folder of its own in that.
+
+    Raises:
+        SegmenterError: none of them can be written.
+    """
+    return _cache_folder(dataset.root.resolve(), dataset.cache)
 
 
 @functools.cache
-def _cache_folder(root: Path) -> Path:
+def _cache_folder(root: Path, wanted: Path | None) -> Path:
+    name = f"{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
+    if wanted is not None:
+        if not _writable(wanted / name):
+            raise SegmenterError(f"dataset.cache: cannot write to {wanted}; name another folder")
+        return wanted / name
     beside = root / ".tile-index"
     if _writable(beside):
         return beside
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = f"{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
     elsewhere = caches / "coverage-segmenter" / name
     if not _writable(elsewhere):
         raise SegmenterError(
-            f"{root}: cannot keep the tile index there nor in {elsewhere}; set XDG_CACHE_HOME to a folder "
-            "that can be written"
+            f"{root}: cannot keep the tile index there nor in {elsewhere}; "
+            "name a folder that can be written in dataset.cache"
         )
     print(f"{root} cannot be written to: the tile index is kept in {elsewhere}", file=sys.stderr)
     return elsewhere

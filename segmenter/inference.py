@@ -150,7 +150,7 @@ _REMEDY = "lower prediction.batch or prediction.window (--batch, --tile)"
 
 def _doing(valid_BHW: NDArray[np.bool_]) -> str:
     batch, height, width = valid_BHW.shape
-    return f"at {batch} windows of {height}×{width} pixels"
+    return f"at {batch} windows of {width}×{height} pixels"
 
 
 def predict_function(

@@ -136,7 +136,7 @@ class ClassMap:
             found = ", ".join(f"{value} ({count} px)" for value, count in list(self.unknown(raw).items())[:5])
             raise LabelError(
                 f"{where}: {self.encoding} that the class map does not know: {found}; "
-                "add them to dataset.classes or dataset.ignore"
+                "add them to dataset.ignore (or a folder's dataset.classes), or name the scene in leave_out"
             )
         return ids
 

@@ -26,7 +26,7 @@ from segmenter.store import SceneStore
 from segmenter.terminal import padded, terminal_width
 
 _FREE_TO_CHANGE = (
-    *("distribution.", "dataset.root", "prediction."),
+    *("distribution.", "dataset.root", "dataset.cache", "prediction."),
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
 )
 """Settings that may differ between a run and its resumption: they do not change what is computed."""

@@ -38,13 +38,14 @@ class Dataset:
     """The scenes of a dataset, their class map and how their files are read.
 
     Attributes:
-        root: folder of the dataset; caches lie beside it.
+        root: folder of the dataset; caches lie in it.
         bands: 1-based bands of the image files that the model sees, in order; None for all. A band that
             is named here is data, whatever its file calls it (NAIP tags near infrared as alpha).
         labels: which labels these are, for the protocol of scores: full or eroded.
         expand_palette: label files with a palette are read as colours, not as indices.
         unused: files that a configured rule left out, with the reason; printed, never silent.
         notes: what else the loader has to say, a line each; printed where the dataset is announced.
+        cache: folder for the tile index and decoded scenes, where not in the root.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Dataset:
     expand_palette: bool = False
     unused: tuple[tuple[Path, str], ...] = ()
     notes: tuple[str, ...] = ()
+    cache: Path | None = None
 
     def of(self, split: Split) -> tuple[Scene, ...]:
         """The scenes of one split."""

@@ -18,6 +18,9 @@ from segmenter.schema_devices import DistributionConfig as DistributionConfig
 from segmenter.schema_loss import LossConfig as LossConfig
 from segmenter.sections import Section, setting
 
+MAX_NAME = 60
+"""Characters of a recipe's name: a folder's name has 255 bytes at most, and ours get endings."""
+
 # --------------------------------------------------------------------------------- what is sampled
 
 
@@ -225,7 +228,13 @@ class PredictionConfig(Section):
 class Recipe(Section):
     """A whole recipe."""
 
-    name: str = setting(..., "", "names the run directory", pattern=r"^\w[\w .-]*$")
+    name: str = setting(
+        ...,
+        "",
+        "names the run directory; a recipe without is called after its file",
+        pattern=r"^\w[\w .-]*$",
+        max_length=MAX_NAME,
+    )
     seed: int = setting(0, "seed", "all randomness is derived from it", ge=0, lt=2**32)
     dataset: DatasetConfig
     tiles: TilesConfig = TilesConfig()

@@ -11,6 +11,18 @@ from pydantic_core import PydanticCustomError
 from segmenter.sections import Section, setting
 
 
+def _cache() -> str | None:
+    """The setting that all kinds of datasets have."""
+    found: str | None = setting(
+        None, "", "folder for the tile index and decoded scenes, some GB; default: .tile-index in root"
+    )
+    return found
+
+
+Code = Annotated[int, Field(ge=0, lt=65535)]
+Band = Annotated[int, Field(ge=1)]
+
+
 class SplitByNames(Section):
     """Scenes by name; everything that is not named here trains."""
 
@@ -34,6 +46,9 @@ class PotsdamConfig(Section):
     split: Literal["standard"] | SplitByNames = setting(
         "standard", "", "standard: the usual 24 to train, 14 to test, none to validate: name scenes for that"
     )
+    ignore: tuple[str, ...] = setting((), "", "further colours of label files, '#rrggbb', that count nowhere")
+    leave_out: tuple[str, ...] = setting((), "", "scenes that are not used; they are counted and printed")
+    cache: str | None = _cache()
 
 
 class Naic2020Config(Section):
@@ -42,6 +57,11 @@ class Naic2020Config(Section):
     kind: Literal["naic2020"]
     root: str = setting(..., "", "folder with the .tif images and .png labels, searched with its subfolders")
     round: Literal[1, 2] = setting(1, "", "round 1 has 8 classes (100 … 800), round 2 has 15 (1 … 17)")
+    ignore: tuple[Code, ...] = setting((), "", "further codes of label files that count nowhere")
+    leave_out: tuple[str, ...] = setting(
+        (), "", "stems or glob patterns of tiles that are not used; they are counted and printed"
+    )
+    cache: str | None = _cache()
     validation_share: float = setting(
         0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
     )
@@ -105,13 +125,26 @@ class FolderConfig(Section):
     )
     classes: tuple[FolderClass, ...] = setting(..., "", "in the order of their ids", min_length=1)
     ignore: tuple[int | str, ...] = setting((), "", "further codes, or '#rrggbb', that count nowhere")
-    bands: tuple[int, ...] | None = setting(
+    bands: tuple[Band, ...] | None = setting(
         None, "", "1-based bands the model sees, in order; default: all but alpha. A band named here is data"
+    )
+    unlabelled: Literal["error", "skip"] = setting(
+        "error", "", "images without a label file; skip: they are left out, counted and printed"
     )
     label_kind: Literal["full", "eroded"] = setting(
         "full", "", "for the protocol of scores: are borders ignored?"
     )
     split: FolderSplit = setting(FolderSplit(), "", "what trains, validates and tests")
+    cache: str | None = _cache()
+
+    @field_validator("bands")
+    @classmethod
+    def _some_band(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value == ():
+            raise PydanticCustomError(
+                "bands", "expected at least one band, counted from 1, got []; without this line all are used"
+            )
+        return value
 
     @model_validator(mode="after")
     def _classes_fit(self) -> FolderConfig:

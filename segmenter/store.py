@@ -180,6 +180,17 @@ def _check_space(cache: Path, infos: Sequence[RasterInfo]) -> None:
     free = shutil.disk_usage(cache).free
     if needed > free:
         raise DatasetError(
-            f"{cache}: decoding {len(infos)} scenes takes {needed / 2**20:,.0f} MiB, "
-            f"{free / 2**20:,.0f} MiB are free; free some, or convert the scenes to tiled GeoTIFF"
+            f"{cache}: decoding {len(infos)} scenes takes {needed / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB "
+            "are free; free some, name another folder in dataset.cache, or convert them to tiled GeoTIFF"
         )
+    _announce(cache, infos, needed)
+
+
+def _announce(cache: Path, infos: Sequence[RasterInfo], needed: int) -> None:
+    """Say what is about to be written beside the data, where, and how to have it elsewhere."""
+    times = needed / max(1, sum(info.path.stat().st_size for info in infos))
+    size = f"{needed / 2**30:.1f} GiB" if needed >= 2**30 else f"{needed / 2**20:.1f} MiB"
+    print(
+        f"{len(infos)} scenes cannot be read in windows (JPEG, PNG or striped TIFF) and are decoded once: "
+        f"{size}, {times:.1f} times their images, in {cache}; dataset.cache names another folder"
+    )

@@ -115,7 +115,13 @@ def test_potsdam_split_by_names_takes_either_padding(tmp_path: Path) -> None:
             {},
             "1 of 2 label files have no partner, expected an image",
         ),
-        (potsdam_files(["2_10"]), {"split": {"test": ["2_11"]}}, "split.test: 2_11 matches no scene"),
+        (potsdam_files(["2_10"]), {"split": {"test": ["8_11"]}}, "split.test: 8_11 matches no scene"),
+        (
+            potsdam_files(["2_10"]),
+            {"split": {"validation": ["2_11", "06_09"]}},
+            "split.validation: none of 2_11, 6_9 is there; name others",
+        ),
+        (potsdam_files(["2_10"]), {"leave_out": ["2_11"]}, "dataset.leave_out: 2_11 matches no scene"),
         (
             potsdam_files(["2_10", "2_11"]),
             {"split": {"test": ["2_11"], "validation": ["02_11"]}},
@@ -139,7 +145,7 @@ def naic_files(names: Iterable[str]) -> list[str]:
 def test_naic_constants() -> None:
     assert NAIC2020_ROUND1.codes().tolist() == [100, 200, 300, 400, 500, 600, 700, 800]
     assert NAIC2020_ROUND2.codes().tolist() == [1, 2, 3, 4, *range(7, 18)]
-    assert NAIC2020_ROUND1.names[:3] == ["water", "road", "building"]
+    assert NAIC2020_ROUND1.names[:3] == ["water", "transport", "building"]
     assert NAIC2020_ROUND2.names[3] == "airport"
 
 

@@ -93,9 +93,9 @@ def test_errors(tmp_path: Path, make_geotiff: Make) -> None:
             [a, b, a, part("low.tif", (4, 6, 3))],
             2,
             out,
-            r"low.tif: expected 5×6 .* row 2, column 2 .* got 4×6",
+            r"low.tif: expected 6×5 .* row 2, column 2 .* got 6×4",
         ),
-        ([a, part("wide.tif", (5, 7, 3))], 1, out, "wide.tif: expected 5×6 .* got 5×7"),
+        ([a, part("wide.tif", (5, 7, 3))], 1, out, "wide.tif: expected 6×5 .* got 7×5"),
         (
             [a, part("grey.tif", (5, 6, 1))],
             2,
@@ -131,7 +131,7 @@ def test_stitch_command(tmp_path: Path, make_geotiff: Make, capsys: pytest.Captu
         make_geotiff(f"part_{i}.tif", part, crs=None)
     command = ["stitch", f"{tmp_path}/part_*.tif", "--columns", "3", "--output", str(tmp_path / "o.tif")]
     assert run_script(lambda: main(command)) == 0
-    assert "o.tif: 64×50 pixels from 9 parts" in capsys.readouterr().out
+    assert "o.tif: 50×64 pixels from 9 parts" in capsys.readouterr().out
     command[3] = "4"
     assert run_script(lambda: main(command)) == 2
     assert "expected a multiple of 4 parts" in capsys.readouterr().err

@@ -55,7 +55,7 @@ def test_window_of_a_size_starts_at_the_origin() -> None:
 
 
 def test_rows_come_before_columns_in_text() -> None:
-    assert str(Size(101, 203)) == "101×203"
+    assert str(Size(101, 203)) == "203×101"
     assert str(Window(5, 7, 11, 13)) == "rows 5–15, columns 7–19"
 
 

@@ -73,7 +73,7 @@ def test_codes_of_every_integer_type_are_read(dtype: type) -> None:
         ),
         (
             np.array([[100, 7, 7, 7]], np.uint8),
-            r"x\.png: codes .* know: 7 \(3 px\); add them to dataset\.classes",
+            r"x\.png: codes .* know: 7 \(3 px\); add them to dataset\.ignore",
         ),
         (np.array([[100, -1, -1]], np.int16), r"know: -1 \(2 px\)"),
         (np.array([[100, 65535]], np.uint16), r"know: 65535 \(1 px\)"),

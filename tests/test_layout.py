@@ -48,7 +48,7 @@ NEEDS_TENSORFLOW = TENSORFLOW | {"session"}
 GROUND_FLOOR = {
     *("errors", "terminal", "files", "geometry", "tiling", "labels", "scenes", "schema", "schema_datasets"),
     "config",
-    *("raster", "pairs", "threads", "index"),
+    *("raster", "pairs", "threads", "index", "plain_yaml", "finding"),
 }
 # Of two modules here, the earlier never reaches the later, by whatever way.
 CHAIN = (

@@ -119,7 +119,7 @@ def test_neighbours_are_those_within_reach(tmp_path: Path) -> None:
         ({"crs": "EPSG:32633"}, "b.tif has EPSG:32633, .*a.tif EPSG:25833"),
         ({"transform": None, "crs": None}, "b.tif has no geotransform"),
         ({"dtype": "uint16"}, "b.tif has uint16, .*a.tif uint8"),
-        ({"transform": Affine(0.5, 0, 49, 0, -0.5, 0)}, r"a.tif and \S*b.tif overlap by 100×2 pixels"),
+        ({"transform": Affine(0.5, 0, 49, 0, -0.5, 0)}, r"a.tif and \S*b.tif overlap by 2×100 pixels"),
     ],
     ids=["shifted", "larger pixels", "turned", "other CRS", "nowhere", "other type", "overlapping"],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +13,7 @@ import pytest
 
 from segmenter.batches import Batch, BatchLoader
 from segmenter.config import recipe_from
+from segmenter.errors import SegmenterError
 from segmenter.index import TileIndex, build_index
 from segmenter.index_cache import cache_folder
 from segmenter.labels import IGNORE, ClassMap
@@ -175,6 +177,26 @@ def test_damaged_copies_are_told_and_made_anew_and_killed_ones_removed(
     assert f"{zeroed}: a damaged copy, the scene is decoded anew" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in decoded.glob("*/*")} == whole
     assert len(list(decoded.iterdir())) == 3
+
+
+def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
+    dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = replace(dataset, cache=tmp_path / "elsewhere")
+    place = cache_folder(elsewhere)
+    assert place.parent == tmp_path / "elsewhere"
+    SceneStore(elsewhere, dataset.scenes, 16, place, progress=False)
+    written = sum(path.stat().st_size for path in place.rglob("*.npy"))
+    assert written > 0
+    said = capsys.readouterr().out
+    assert said.startswith("3 scenes cannot be read in windows")
+    assert f"in {place}; dataset.cache names another folder" in said
+    size = float(said.partition("decoded once: ")[2].partition(" MiB")[0])
+    assert size == pytest.approx(written / 2**20, abs=0.06)
+    SceneStore(elsewhere, dataset.scenes, 16, place, progress=False)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(SegmenterError, match=r"dataset\.cache: cannot write to /dev/null/x; name"):
+        cache_folder(replace(dataset, cache=Path("/dev/null/x")))
 
 
 def test_the_dataset_gives_the_loaders_batches_in_order(tensorflow: ModuleType, dataset: Dataset) -> None:

@@ -233,8 +233,8 @@ def test_fill_values_that_are_not_declared_are_no_data(
     ("beside", "refusal"),
     [
         ((H, W), None),
-        ((H + 9, W + 7), "expected a mask of 61×83 pixels, a.tif.msk has 70×90"),
-        ((H - 1, W), "expected a mask of 61×83 pixels, a.tif.msk has 60×83"),
+        ((H + 9, W + 7), "expected a mask of 83×61 pixels, a.tif.msk has 90×70"),
+        ((H - 1, W), "expected a mask of 83×61 pixels, a.tif.msk has 83×60"),
         (b"", "expected a TIFF beside it as .msk, a.tif.msk begins with b''"),
         (b"<VRTDataset/>", "expected a TIFF beside it as .msk, a.tif.msk begins with b'<VRT'"),
     ],

@@ -116,7 +116,7 @@ def test_too_small_a_halo_shows(rng: np.random.Generator) -> None:
 
 
 def test_a_window_that_keeps_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"expected more than 64 pixels, twice the halo .* got 64×512"):
+    with pytest.raises(ConfigError, match=r"expected more than 64 pixels, twice the halo .* got 512×64"):
         Tiling(Size(64, 512), 25, 16, 1)
 
 

@@ -110,7 +110,7 @@ def test_tags_in_a_recipe_are_refused(recipe: Path, run: Run, tmp_path: Path, ca
     rewritten(run.path / "run.json", recipe=[hashlib.sha256(file.read_bytes()).hexdigest()])
     assert run_script(lambda: predict.main([str(run.path), str(recipe), "--output", str(tmp_path)])) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {file}: not valid YAML: could not determine a constructor")
+    assert line.startswith(f"error: {file}: not valid YAML: expected a plain value, got a tag")
     assert not sprung.exists()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from segmenter.errors import DatasetError
 from segmenter.files import real
+from segmenter.finding import matches
 from segmenter.raster.remote import RemotePath, is_address
 
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
@@ -93,7 +94,7 @@ def _matches(text: str) -> list[Path]:
         raise DatasetError(
             f"{text}: expected a local file; URLs and GDAL's own paths are opened only with --remote"
         )
-    found = [Path(name) for name in sorted(glob.glob(text, recursive=True))]
+    found = [Path(name) for name in matches(text)]
     if not found:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
         raise DatasetError(f"{text}: {kind}")

@@ -202,4 +202,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _bands(text: str) -> tuple[int, ...]:
-    return tuple(positive(band) for band in text.split(","))
+    try:
+        return tuple(positive(band) for band in text.split(","))
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(
+            f"expected numbers of bands, counted from 1, as in 1,2,3 (of an RGB image), got {text!r}"
+        ) from None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from segmenter.errors import DatasetError
+from segmenter.finding import matches
 from segmenter.maps.inputs import readable
 from segmenter.scenes import Layout
 
@@ -53,7 +54,7 @@ class LabelPattern:
             if Path(plain).is_file():
                 return Path(plain)
         wanted = self._filled(fields, glob.escape)
-        found = [Path(name) for name in sorted(glob.glob(wanted, recursive=True)) if Path(name).is_file()]
+        found = [Path(name) for name in matches(wanted) if Path(name).is_file()]
         if len(found) != 1:
             names = ", ".join(map(str, found[:3])) or "none"
             raise DatasetError(f"{image}: expected one label file {plain}, found {names}")

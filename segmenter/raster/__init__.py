@@ -14,7 +14,9 @@ os.environ.setdefault("GDAL_CACHEMAX", "128")
 os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
 
 from segmenter.raster.alpha import ask_for_bands
+from segmenter.raster.ground import extent_text, outlines
 from segmenter.raster.header import RasterInfo, keeps_crs
+from segmenter.raster.label import LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
 from segmenter.raster.place import crs_title, length, metres_apart
 from segmenter.raster.reading import (
@@ -22,7 +24,6 @@ from segmenter.raster.reading import (
     Raster,
     open_raster,
     raster_info,
-    read_label,
 )
 from segmenter.raster.write import (
     RasterWriter,
@@ -34,17 +35,20 @@ from segmenter.raster.write import (
 
 __all__ = [
     "MAX_EMPTY_PIXELS",
+    "LabelRaster",
     "Raster",
     "RasterInfo",
     "RasterWriter",
     "ask_for_bands",
     "check_drivers",
     "crs_title",
+    "extent_text",
     "keeps_crs",
     "leftovers",
     "length",
     "metres_apart",
     "open_raster",
+    "outlines",
     "quiet_libtiff",
     "raster_info",
     "read_label",

@@ -203,7 +203,7 @@ def _check_mask(path: Path, dataset: Any) -> None:
         return
     with rasterio.open(beside.absolute(), driver="GTiff", sharing=False) as mask:
         if mask.shape != dataset.shape:
-            sizes = ["×".join(map(str, shape)) for shape in (dataset.shape, mask.shape)]
+            sizes = ["×".join(map(str, shape[::-1])) for shape in (dataset.shape, mask.shape)]
             raise RasterError(f"{path}: expected a mask of {sizes[0]} pixels, {beside.name} has {sizes[1]}")
 
 

@@ -174,8 +174,8 @@ def open_raster(
     try:
         with naming(path, "cannot read its header", "the file is damaged"):
             info = read_header(path, dataset, remarks)
-        _check_types(info, dataset)
-        _check_size(info, dataset, max_pixels)
+        check_types(info, dataset)
+        check_size(info, dataset, max_pixels)
         check_pixels(path, dataset)
         used = _bands(info, bands)
         _check_scaling(info, used)
@@ -194,38 +194,6 @@ def raster_info(path: Path) -> RasterInfo:
     dataset, remarks = open_dataset(path)
     with dataset, naming(path, "cannot read its header", "the file is damaged"):
         return read_header(path, dataset, remarks)
-
-
-def read_label(
-    path: Path, window: Window | None = None, *, expand_palette: bool = False, shape: Size | None = None
-) -> NDArray[Any]:
-    """Raw values of a label raster: (H, W) codes of one band, or (H, W, 3) colours of three or more.
-
-    Args:
-        window: must lie within the raster; None reads it whole.
-        expand_palette: give the colours of a palette image, (H, W, 3), instead of its indices (grey
-            images without a palette become three equal bands).
-        shape: read on a coarser grid, by nearest neighbour; for pictures.
-
-    Raises:
-        RasterError: naming file and window.
-    """
-    with open_dataset(path)[0] as dataset:
-        check_pixels(path, dataset)
-        size = Size(dataset.height, dataset.width)
-        window = Window.of(size) if window is None else window
-        if not Window.of(size).contains(window):
-            raise RasterError(f"{path}: expected a label of at least {window}, got one of {size} pixels")
-        with naming(path, f"cannot read {window}", "the file is damaged or incomplete"):
-            bands = (1, 2, 3) if dataset.count >= 3 else (1,)
-            out = _out(bands, shape or window.size)
-            data = np.moveaxis(dataset.read(bands, window=gdal_window(window), out_shape=out), 0, 2)
-            palette = _palette(dataset) if expand_palette and len(bands) == 1 else None
-    if len(bands) == 3:
-        return np.ascontiguousarray(data)
-    if palette is not None:
-        return palette[data[..., 0]]
-    return np.repeat(data, 3, axis=2) if expand_palette else np.ascontiguousarray(data[..., 0])
 
 
 def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -257,14 +225,16 @@ def _check_scaling(info: RasterInfo, bands: tuple[int, ...]) -> None:
             )
 
 
-def _check_types(info: RasterInfo, dataset: Any) -> None:
+def check_types(info: RasterInfo, dataset: Any) -> None:
+    """Refuse values that are no real numbers of one type."""
     if info.dtype.startswith("complex"):  # GDAL has types of them that NumPy has not
         raise RasterError(f"{info.path}: expected real numbers, got {info.dtype}")
     if len(types := set(dataset.dtypes)) > 1:
         raise RasterError(f"{info.path}: expected bands of one type, got {', '.join(sorted(types))}")
 
 
-def _check_size(info: RasterInfo, dataset: Any, max_pixels: int | None) -> None:
+def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) -> None:
+    """Refuse what declares more than a file can hold, or cannot be read piece by piece; see `open_raster`."""
     file_bytes = 0 if isinstance(info.path, RemotePath) else info.path.stat().st_size
     limit = max(MAX_EMPTY_PIXELS, file_bytes * _PIXELS_PER_BYTE) if max_pixels is None else max_pixels
     if info.size.pixels > limit:
@@ -277,19 +247,6 @@ def _check_size(info: RasterInfo, dataset: Any, max_pixels: int | None) -> None:
     whole = dataset.compression or width != info.size.width  # GDAL takes strips that are not compressed apart
     if info.driver == "GTiff" and whole and block > _MAX_BLOCK_BYTES:
         raise RasterError(
-            f"{info.path}: is stored in blocks of {height}×{width} pixels ({block >> 20} MiB), which "
+            f"{info.path}: is stored in blocks of {width}×{height} pixels ({block >> 20} MiB), which "
             "cannot be read piece by piece; rewrite it with gdal_translate -co TILED=YES"
         )
-
-
-def _palette(dataset: Any) -> NDArray[np.uint8] | None:
-    """(256, 3) colours, or None where the band has no palette."""
-    try:
-        entries = dataset.colormap(1)
-    except ValueError:
-        return None
-    table = np.zeros((256, 3), np.uint8)
-    for index, colour in entries.items():
-        if index < 256:
-            table[index] = colour[:3]
-    return table

@@ -1,0 +1,171 @@
+"""Scenes of two splits that show the same: scores then tell how well a model remembers, not how it maps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.raster import RasterInfo, outlines
+from segmenter.scenes import Scene
+
+_LEAST_PIXELS = 0.9
+"""Width of a common strip, in pixels of the coarser scene, from which scenes overlap and not only adjoin."""
+_GRID = 128
+"""Points on a side at which it is looked whether both have data where their extents overlap."""
+_LEAST_POINTS = 0.002
+"""Share of these points; fewer are rounding at the edges of two strips that adjoin."""
+
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A scene as the audit saw it.
+
+    Attributes:
+        digest: of its pixels; None where they are all the same or could not be read.
+        info: its header; None where it could not be opened.
+        valid: (h, w) where it has data, on a coarse grid, told when asked for; None: everywhere.
+    """
+
+    scene: Scene
+    digest: bytes | None
+    info: RasterInfo | None
+    valid: Callable[[], NDArray[np.bool_]] | None = None
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Two scenes of different splits that show the same, and how."""
+
+    first: Scene
+    second: Scene
+    how: str
+
+    def text(self) -> str:
+        """One line."""
+        named = " and ".join(f"{scene.image} ({scene.split})" for scene in (self.first, self.second))
+        return f"{named} {self.how}; put them into one split, or leave one out"
+
+
+def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
+    """Scenes of the same pixels, two or more, whatever their split and however they are stored."""
+    found: dict[bytes, list[Scene]] = defaultdict(list)
+    for each in seen:
+        if each.digest is not None:
+            found[each.digest].append(each.scene)
+    return [scenes for scenes in found.values() if len(scenes) > 1]
+
+
+def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
+    """Scenes of two splits with the same pixels, or on the same ground; each scene once at most."""
+    leaks: list[Leak] = []
+    for scenes in equal_scenes(seen):
+        first = scenes[0]
+        leaks += [
+            Leak(first, scene, "have the same pixels") for scene in scenes if scene.split != first.split
+        ]
+    told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
+    leaks += [leak for leak in _overlaps(seen) if leak.first.name not in told or leak.second.name not in told]
+    return leaks
+
+
+def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
+    """The first scene of another split on each scene's ground, with how much they share."""
+    infos = [each.info for each in seen if each.info is not None]
+    there = [each for each in seen if each.info is not None]
+    lying = [
+        (each, ground) for each, ground in zip(there, outlines(infos), strict=True) if ground is not None
+    ]
+    if len({each.scene.split for each, _ in lying}) < 2:
+        return
+    lying.sort(key=lambda item: float(item[1][:, 0].min()))
+    low, high = (np.array([f(ground, axis=0) for _, ground in lying]) for f in (np.min, np.max))
+    splits = np.array([each.scene.split for each, _ in lying])
+    for i, (each, ground) in enumerate(lying):
+        stop = int(np.searchsorted(low[:, 0], high[i, 0]))
+        near = (low[i + 1 : stop, 1] < high[i, 1]) & (high[i + 1 : stop, 1] > low[i, 1])
+        for j in np.flatnonzero(near & (splits[i + 1 : stop] != splits[i])) + i + 1:
+            other, its_ground = lying[j]
+            if (share := _shared(each, ground, other, its_ground)) > 0:
+                yield Leak(each.scene, other.scene, f"show the same ground ({share:.1%} of the smaller)")
+                break
+
+
+def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
+    """Share of the smaller scene's area that two have in common; 0 where they only adjoin."""
+    common = _clipped(ground_a, ground_b)
+    if len(common) < 3:
+        return 0.0
+    areas = [_area(ground_a), _area(ground_b)]
+    assert a.info is not None, "what has an outline has a header"
+    assert b.info is not None, "what has an outline has a header"
+    pixel = max(np.sqrt(area / info.size.pixels) for area, info in zip(areas, (a.info, b.info), strict=True))
+    length = float(np.hypot(*np.ptp(common, axis=0)))
+    area = _area(common)
+    if area < _LEAST_PIXELS * pixel * length:
+        return 0.0
+    if a.valid is not None or b.valid is not None:
+        points = _points_in(common)
+        both = _has_data(a, ground_a, points) & _has_data(b, ground_b, points)
+        if both.mean() < _LEAST_POINTS:
+            return 0.0
+        area *= float(both.mean())
+    return area / min(areas)
+
+
+def _clipped(subject: Points, clip: Points) -> Points:
+    """The common part of two convex polygons (Sutherland and Hodgman 1974)."""
+    sign = np.sign(_signed_area(clip))
+    points = list(subject)
+    for start, end in zip(clip, np.roll(clip, -1, axis=0), strict=True):
+        edge = end - start
+        inside = [sign * (edge[0] * (p[1] - start[1]) - edge[1] * (p[0] - start[0])) for p in points]
+        cut: list[Points] = []
+        for k, point in enumerate(points):
+            before, here, there = points[k - 1], inside[k], inside[k - 1]
+            if (here > 0) != (there > 0):
+                cut.append(before + (point - before) * (there / (there - here)))
+            if here > 0:
+                cut.append(point)
+        points = cut
+    return np.array(points).reshape(-1, 2)
+
+
+def _signed_area(polygon: Points) -> float:
+    x, y = (polygon - polygon[0]).T
+    return float(np.sum(x * np.roll(y, -1) - np.roll(x, -1) * y) / 2)
+
+
+def _area(polygon: Points) -> float:
+    return abs(_signed_area(polygon))
+
+
+def _points_in(polygon: Points) -> Points:
+    """(N, 2) points of an even grid in a convex polygon."""
+    low, high = polygon.min(axis=0), polygon.max(axis=0)
+    steps = (np.arange(_GRID) + 0.5) / _GRID
+    x, y = np.meshgrid(*(low[i] + steps * (high[i] - low[i]) for i in (0, 1)))
+    points = np.stack((x.ravel(), y.ravel()), axis=1)
+    sign, inside = np.sign(_signed_area(polygon)), np.ones(len(points), np.bool_)
+    for start, end in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
+        edge, away = end - start, points - start
+        inside &= sign * (edge[0] * away[:, 1] - edge[1] * away[:, 0]) >= 0
+    return points[inside]
+
+
+def _has_data(seen: Seen, ground: Points, points_N2: Points) -> NDArray[np.bool_]:
+    """(N,) whether a scene has data at points on its ground."""
+    if seen.valid is None:
+        return np.ones(len(points_N2), np.bool_)
+    valid_HW = seen.valid()
+    # From the upper left corner, in shares of the way to the upper right and to the lower left one.
+    sides = np.stack((ground[1] - ground[0], ground[3] - ground[0]), axis=1)
+    across, down = np.linalg.solve(sides, (points_N2 - ground[0]).T)
+    row = np.clip((down * valid_HW.shape[0]).astype(int), 0, valid_HW.shape[0] - 1)
+    col = np.clip((across * valid_HW.shape[1]).astype(int), 0, valid_HW.shape[1] - 1)
+    return valid_HW[row, col]

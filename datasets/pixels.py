@@ -1,0 +1,70 @@
+"""Reading all pixels of a scene in bounded memory, and what is remembered of them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.geometry import Size, Window
+from segmenter.pairs import row_bands
+from segmenter.raster import Raster, open_raster
+
+_PIECE_BYTES = 1 << 24
+"""Of an image read at once: with what is made of it some 100 MiB a thread."""
+_PIECE_PIXELS = 1 << 22
+_LARGE_PIXELS = 1 << 27
+"""From there on a single block may have so many that one for each thread would fill the memory."""
+_LARGE = threading.Lock()
+_MASK_SIDE = 512
+
+
+def pieces(size: Size, bytes_per_pixel: int = 1) -> Iterator[Window]:
+    """Windows that cover a raster, of bounded bytes whatever its shape; of whole rows as far as they fit."""
+    most = max(1, min(_PIECE_PIXELS, _PIECE_BYTES // bytes_per_pixel))
+    for band in row_bands(size, most):
+        for col in range(0, size.width, most):
+            yield Window(band.row, col, band.height, min(most, size.width - col))
+
+
+def in_turn(size: Size) -> contextlib.AbstractContextManager[object]:
+    """Held while a raster is read: of very large ones there is one at a time."""
+    return _LARGE if size.pixels > _LARGE_PIXELS else contextlib.nullcontext()
+
+
+def digest_of(raster: Raster) -> tuple[bytes | None, bool]:
+    """Read all of a raster: a digest of the pixels that a model would see, and whether any of them has data.
+
+    Decoding takes longer by far: scenes that are equal are found without reading any file twice, also where
+    they are stored otherwise. None for a scene of one colour: empty tiles are equal and not the same.
+
+    Raises:
+        RasterError: naming file and window.
+    """
+    size, dtype = raster.info.size, np.dtype(raster.info.dtype)
+    digest = hashlib.blake2b(repr((size, dtype.name, len(raster.bands))).encode(), digest_size=16)
+    first: NDArray[Any] | None = None
+    varies = has_data = False
+    with in_turn(size):
+        for window in pieces(size, len(raster.bands) * dtype.itemsize):
+            image, valid = raster.read(window)
+            has_data = has_data or bool(valid.any())
+            first = image[:1, :1].copy() if first is None else first
+            varies = varies or not np.array_equal(image, np.broadcast_to(first, image.shape))
+            digest.update(np.ascontiguousarray(image).data.cast("B"))
+    return (digest.digest() if varies else None), has_data
+
+
+def coarse_mask(path: Path, bands: tuple[int, ...] | None) -> NDArray[np.bool_]:
+    """(h, w) where an image has data, on a grid of at most 512 on a side."""
+    with open_raster(path, bands) as raster:
+        size = raster.info.size
+        return raster.thinned(
+            Window.of(size), Size(min(size.height, _MASK_SIDE), min(size.width, _MASK_SIDE))
+        )[1]

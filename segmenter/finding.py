@@ -1,0 +1,58 @@
+"""Finding files: each real folder is visited once, whatever links lead round in circles."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+def walk_once(
+    root: str | Path, onerror: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Each folder under `root`, itself among them, with the names of its files; sorted, hidden ones left out.
+
+    Links to folders are followed, but no folder is visited twice: two links to the folder that they lie in
+    would otherwise give 2⁴⁰ paths.
+    """
+    seen: set[str] = set()
+    for folder, folders, names in os.walk(root, followlinks=True, onerror=onerror):
+        real = os.path.realpath(folder)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield folder, sorted(name for name in names if not name.startswith("."))
+
+
+def matches(pattern: str) -> list[str]:
+    """Paths that a glob pattern stands for, sorted; `**` is any folders, each visited once."""
+    return sorted(set(_matches(pattern)))
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    parts = pattern.split("/")
+    if "**" not in parts:
+        yield from glob.iglob(pattern)
+        return
+    first = parts.index("**")
+    while parts[first + 1 : first + 2] == ["**"]:  # two in a row mean one
+        del parts[first]
+    rest = "/".join(parts[first + 1 :])
+    for start in _folders("/".join(parts[:first]), from_root=pattern.startswith("/")):
+        for folder, names in walk_once(start or "."):
+            inside = folder if start else os.path.relpath(folder, ".")
+            base = "" if inside == "." and not start else os.path.join(inside, "")
+            if not rest:
+                names = [] if pattern.endswith("/") else names
+                yield from filter(None, (base, *(base + name for name in names)))
+            else:
+                yield from _matches(glob.escape(base) + rest)
+
+
+def _folders(pattern: str, *, from_root: bool) -> list[str]:
+    if not pattern:
+        return ["/"] if from_root else [""]
+    return sorted(glob.glob(pattern))

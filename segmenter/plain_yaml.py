@@ -1,0 +1,145 @@
+"""YAML reduced to plain data, read in bounded time and memory: a recipe may come from a stranger.
+
+What YAML can do beyond mappings, lists, texts, numbers, true/false and null is refused or plain text: no
+aliases (351 bytes of them expand to gigabytes), no tags, no merge keys, no dates.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from segmenter.errors import ConfigError, shortened
+
+MAX_BYTES = 1 << 20
+"""Of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""
+_MAX_DEPTH = 20
+_MAX_NODES = 100_000
+_MAX_DIGITS = 40
+"""Of a number: more than any float has, and far below what Python takes long to convert."""
+_PLAIN = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
+"""What an unquoted text may be beside text."""
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'')
+_BARE_COLOUR = re.compile(r"^[^#]*(?:[:-]\s+|[,\[{]\s*)#([0-9A-Fa-f]{6})(?![^\s,\]}])")
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Plain data; a key may occur once (PyYAML itself would drop all but the last in silence)."""
+
+    _depth = _nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """As `SafeLoader` does, without what grows when it is expanded."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise _wrong("expected a value, got an anchor or an alias", event.start_mark)
+        if getattr(event, "tag", None):
+            raise _wrong("expected a plain value, got a tag (!)", event.start_mark)
+        if self._depth >= _MAX_DEPTH:
+            raise _wrong(f"nested more than {_MAX_DEPTH} deep", event.start_mark)
+        self._nodes += 1
+        if self._nodes > _MAX_NODES:
+            raise _wrong(f"expected at most {_MAX_NODES:,} values", event.start_mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """As `SafeLoader` does, without merging, after a look for keys that occur twice."""
+        found: dict[Hashable, Any] = {}
+        for key_node, value in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _wrong("expected a text as key", key_node.start_mark)
+            key = self.construct_object(key_node, deep=True)
+            if key in found:
+                raise _wrong(f"key {shortened(str(key))} occurs twice", key_node.start_mark)
+            found[key] = self.construct_object(value, deep=deep)
+        return found
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        """As `SafeLoader` does, for numbers of a sensible length and for text that can be written."""
+        text = str(super().construct_scalar(node))
+        if node.tag in _PLAIN and len(text) > _MAX_DIGITS:
+            raise _wrong(f"expected a number of at most {_MAX_DIGITS} digits", node.start_mark)
+        if re.search("[\ud800-\udfff]", text):
+            raise _wrong("expected text, got half of a surrogate pair", node.start_mark)
+        return text
+
+
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _number(plain: Callable[..., int | float]) -> Callable[..., Any]:
+    """A constructor of numbers that leaves 2_10 a text: to YAML it is 210, here the name of a scene."""
+
+    def construct(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
+        text = loader.construct_scalar(node)
+        return text if "_" in text else plain(loader, node)
+
+    return construct
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _number(yaml.SafeLoader.construct_yaml_int))
+_PlainLoader.add_constructor("tag:yaml.org,2002:float", _number(yaml.SafeLoader.construct_yaml_float))
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file; a pipe or device is not waited for.
+
+    Raises:
+        ConfigError: it is no regular file, too large, not UTF-8 or cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise ConfigError(f"{path}: cannot read the recipe: expected a file")
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError(
+                f"{path}: cannot read the recipe: expected at most {MAX_BYTES >> 20} MiB, it is larger"
+            )
+        return content.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        where = shortened(str(path))
+        raise ConfigError(f"{where}: cannot read the recipe: {why}; see configs/ for recipes") from None
+
+
+def parse(text: str, where: str) -> Any:
+    """Plain data from YAML.
+
+    Raises:
+        ConfigError: naming `where`, line and column.
+    """
+    try:
+        _refuse_bare_colours(text)
+        return yaml.load(text, _PlainLoader)
+    except yaml.YAMLError as error:
+        said = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
+        hint = "; what begins with & or * needs quotes" if "an alias" in said or "an anchor" in said else ""
+        raise ConfigError(f"{where}: not valid YAML: {said}{hint}") from None
+
+
+def _refuse_bare_colours(text: str) -> None:
+    """A colour without quotes begins a comment: the setting would be empty, or the line not end."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if "#" in line and (match := _BARE_COLOUR.match(_QUOTED.sub("''", line))):
+            colour = match[1]
+            raise yaml.YAMLError(
+                f"#{colour} without quotes begins a comment; write '#{colour}' in line {number}"
+            )
+
+
+def _wrong(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

@@ -1,0 +1,58 @@
+"""Where rasters lie on the ground, in one coordinate reference system for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio.crs import CRS
+from rasterio.warp import transform as reproject
+
+from segmenter.raster.header import RasterInfo
+from segmenter.raster.write import FAULTS
+
+_HALF_WAY_ROUND = 17_000_000.0
+"""Metres: what is wider lies across the 180th meridian, where coordinates jump."""
+
+
+def outlines(infos: Sequence[RasterInfo]) -> list[NDArray[np.float64] | None]:
+    """(4, 2) corners of each raster: upper left, upper right, lower right, lower left.
+
+    In the rasters' own CRS where they have one in common, else in metres of an equal-area projection.
+    None for a raster that does not say where it lies. Where none has a CRS (a world file holds none), plain
+    coordinates count, unless they begin at 0, 0 as those of a raster that lies nowhere do.
+    """
+    known = [info.crs for info in infos if info.crs is not None and info.transform is not None]
+    common = None if all(crs == known[0] for crs in known) else CRS.from_epsg(6933)
+    return [_outline(info, common, plain=not known) for info in infos]
+
+
+def _outline(info: RasterInfo, common: CRS | None, *, plain: bool) -> NDArray[np.float64] | None:
+    if info.transform is None or (info.crs is None and not plain):
+        return None
+    if info.crs is None and (info.transform.c, info.transform.f) == (0, 0):
+        return None
+    height, width = info.size.height, info.size.width
+    corners = [info.transform @ corner for corner in ((0, 0), (width, 0), (width, height), (0, height))]
+    points = np.array(corners, np.float64)
+    if common is not None:
+        try:
+            points = np.stack(reproject(info.crs, common, points[:, 0], points[:, 1]), axis=1)
+        except FAULTS:
+            return None
+    spread = np.ptp(points, axis=0)
+    if not np.isfinite(points).all() or (common is not None and spread[0] > _HALF_WAY_ROUND):
+        return None
+    return points
+
+
+def extent_text(info: RasterInfo) -> str:
+    """Left, bottom, right and top in a raster's own CRS, as `--bbox` takes them; else empty."""
+    if info.transform is None:
+        return ""
+    size = info.size
+    corners = [info.transform @ (x, y) for x in (0, size.width) for y in (0, size.height)]
+    low, high = np.min(corners, axis=0), np.max(corners, axis=0)
+    numbers = " ".join(f"{value:.10g}" for value in (*low, *high))
+    return f"{numbers} ({info.crs.to_string() if info.crs is not None else 'no CRS'})"

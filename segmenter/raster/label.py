@@ -1,0 +1,106 @@
+"""Windows of a label raster: codes of one band or colours of three, as they are stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Size, Window
+from segmenter.raster.header import RasterInfo, read_header
+from segmenter.raster.opening import check_pixels, open_dataset
+from segmenter.raster.reading import check_size, check_types
+from segmenter.raster.write import gdal_window, naming
+
+
+class LabelRaster:
+    """An open label raster; a context manager, for one thread.
+
+    Opened once and read from top to bottom it is decoded once, however it is stored.
+
+    Attributes:
+        info: the header.
+    """
+
+    def __init__(self, path: Path, *, expand_palette: bool = False) -> None:
+        """Open it without reading pixels; `expand_palette`: see `read_label`.
+
+        Raises:
+            RasterError: it cannot be opened, declares more than its file can hold, has blocks too large to
+                be read piece by piece, or neither one band nor three.
+        """
+        self._dataset, remarks = open_dataset(path)
+        try:
+            with naming(path, "cannot read its header", "the file is damaged"):
+                self.info: RasterInfo = read_header(path, self._dataset, remarks)
+            check_types(self.info, self._dataset)
+            check_size(self.info, self._dataset)
+            check_pixels(path, self._dataset)
+            if self.info.count == 2:
+                raise RasterError(f"{path}: expected a label of one band, or of three for colours, got two")
+        except BaseException:
+            self._dataset.close()
+            raise
+        self._bands = (1, 2, 3) if self.info.count >= 3 else (1,)
+        self._expand = expand_palette and len(self._bands) == 1
+        self._palette = _palette(self._dataset) if self._expand else None
+
+    def __enter__(self) -> LabelRaster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._dataset.close()
+
+    def read(self, window: Window | None = None, *, shape: Size | None = None) -> NDArray[Any]:
+        """Raw values; see `read_label`."""
+        size, path = self.info.size, self.info.path
+        window = Window.of(size) if window is None else window
+        if not Window.of(size).contains(window):
+            raise RasterError(f"{path}: expected a label of at least {window}, got one of {size} pixels")
+        wanted = shape or window.size
+        with naming(path, f"cannot read {window}", "the file is damaged or incomplete"):
+            out = (len(self._bands), wanted.height, wanted.width)
+            data_CHW = self._dataset.read(self._bands, window=gdal_window(window), out_shape=out)
+        data = np.moveaxis(data_CHW, 0, 2)
+        if len(self._bands) == 3:
+            return np.ascontiguousarray(data)
+        if self._palette is not None:
+            return self._palette[data[..., 0]]
+        return np.repeat(data, 3, axis=2) if self._expand else np.ascontiguousarray(data[..., 0])
+
+
+def read_label(
+    path: Path, window: Window | None = None, *, expand_palette: bool = False, shape: Size | None = None
+) -> NDArray[Any]:
+    """Raw values of a label raster: (H, W) codes of one band, or (H, W, 3) colours of three or more.
+
+    Args:
+        window: must lie within the raster; None reads it whole.
+        expand_palette: give the colours of a palette image, (H, W, 3), instead of its indices (grey
+            images without a palette become three equal bands).
+        shape: read on a coarser grid, by nearest neighbour; for pictures.
+
+    Raises:
+        RasterError: naming file and window.
+    """
+    with LabelRaster(path, expand_palette=expand_palette) as label:
+        return label.read(window, shape=shape)
+
+
+def _palette(dataset: Any) -> NDArray[np.uint8] | None:
+    """(256, 3) colours, or None where the band has no palette."""
+    try:
+        entries = dataset.colormap(1)
+    except ValueError:
+        return None
+    table = np.zeros((256, 3), np.uint8)
+    for index, colour in entries.items():
+        if index < 256:
+            table[index] = colour[:3]
+    return table

@@ -1,0 +1,224 @@
+"""Scenes of two splits that show the same are found; those that adjoin, or are merely empty, are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from affine import Affine
+from rasterio.warp import transform
+
+from datasets.check import CheckReport, check_dataset
+from datasets.leaks import Seen, find_leaks
+from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.raster import raster_info
+from segmenter.scenes import Dataset, Scene, Split
+
+Make = Callable[..., Path]
+HEIGHT, WIDTH = 23, 31
+PIXEL = 0.5
+FOUR = (1, 2, 3, 4)
+EAST, NORTH = 368_000.0, 5_808_000.0
+
+
+def pixels(seed: int, bands: int = 3) -> Any:
+    return np.random.default_rng(seed).integers(1, 255, (HEIGHT, WIDTH, bands)).astype(np.uint8)
+
+
+def at(col: float, row: float, degrees: float = 0.0, pixel: float = PIXEL) -> Affine:
+    """A transform whose upper left corner lies so many pixels east and south of the first scene's."""
+    place = Affine.translation(EAST + col * PIXEL, NORTH - row * PIXEL)
+    return place @ Affine.rotation(degrees) @ Affine.scale(pixel, -pixel)
+
+
+Check = Callable[..., CheckReport]
+
+
+@pytest.fixture
+def check(tmp_path: Path, make_png: Make, make_classes: Callable[..., ClassMap]) -> Check:
+    """`check({"a.tif": "train", …})`: the report on these images, each with a label of its own."""
+
+    def run(images: dict[Path, Split], classes: ClassMap | None = None, **options: Any) -> CheckReport:
+        scenes = []
+        for i, (image, split) in enumerate(images.items()):
+            size = raster_info(image).size
+            label = np.arange(size.pixels).reshape(size.height, size.width) % 3
+            png = make_png(f"label_{i}.png", label.astype(np.uint8))
+            scenes.append(Scene(image.stem, image, png, image.stem, split))
+        dataset = Dataset("made", tmp_path, tuple(scenes), classes or make_classes(3), **options)
+        return check_dataset(dataset, progress=False)
+
+    return run
+
+
+def leaks(report: CheckReport) -> list[str]:
+    return [f.text for f in report.findings if f.kind == "leak"]
+
+
+def test_the_same_pixels_in_two_splits_are_a_leak_however_they_are_stored(
+    check: Check, make_geotiff: Make, make_png: Make
+) -> None:
+    one = make_geotiff("one.tif", pixels(1), crs=None)
+    copy = make_png("copy.png", pixels(1))
+    packed = make_geotiff("packed.tif", pixels(1), crs=None, compress="deflate")
+    other = make_geotiff("other.tif", pixels(2), crs=None)
+    report = check({one: "train", copy: "validation", packed: "train", other: "test"})
+    assert leaks(report) == [
+        f"{one} (train) and {copy} (validation) have the same pixels; "
+        "put them into one split, or leave one out"
+    ]
+    assert not report.clean
+    assert check({one: "train", packed: "train", other: "test"}).equal == (("one", "packed"),)
+    assert leaks(check({one: "train", packed: "train", other: "test"})) == []
+
+
+def test_one_other_pixel_is_another_scene(check: Check, make_geotiff: Make) -> None:
+    changed = pixels(1)
+    changed[-1, -1, -1] ^= 1
+    images = make_geotiff("a.tif", pixels(1), crs=None), make_geotiff("b.tif", changed, crs=None)
+    assert leaks(check(dict(zip(images, ("train", "test"), strict=True)))) == []
+
+
+def test_empty_tiles_are_no_leak(check: Check, make_geotiff: Make) -> None:
+    images = [make_geotiff(f"{i}.tif", np.full((HEIGHT, WIDTH, 3), 7, np.uint8), crs=None) for i in (0, 1)]
+    assert leaks(check(dict(zip(images, ("train", "test"), strict=True)))) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "overlaps"),
+    [
+        (at(0, 0), "100.0%"),
+        (at(10, 10), "38.3%"),
+        (at(WIDTH - 2, 0), "6.5%"),
+        (at(WIDTH, 0), None),  # adjoins
+        (at(WIDTH - 0.5, -HEIGHT + 0.5), None),  # by rounding, half a pixel too near
+        (at(0, HEIGHT - 0.4), None),
+        (at(WIDTH, HEIGHT), None),
+        (at(-500, 0), None),
+        (at(5, 5, 30), "62.7%"),
+        (at(WIDTH + 9, 15, -45), None),  # their bounding boxes overlap, they do not
+        (at(0, 0, pixel=0.25), "100.0%"),
+    ],
+)
+def test_the_same_ground_in_two_splits_is_a_leak(
+    place: Affine, overlaps: str | None, check: Check, make_geotiff: Make
+) -> None:
+    a = make_geotiff("a.tif", pixels(1), transform=at(0, 0))
+    b = make_geotiff("b.tif", pixels(2), transform=place)
+    for images in ({a: "train", b: "test"}, {b: "validation", a: "test"}):
+        found = leaks(check(images))
+        assert len(found) == (overlaps is not None)
+        if overlaps:
+            assert f"show the same ground ({overlaps} of the smaller)" in found[0]
+    assert leaks(check({a: "train", b: "train"})) == []
+
+
+def test_ground_is_compared_across_reference_systems(check: Check, make_geotiff: Make) -> None:
+    place = Affine(10, 0, 499_900, 0, -10, 5_000_000)
+    a = make_geotiff("a.tif", pixels(1), crs="EPSG:32633", transform=place)
+    # The same place on the neighbouring zone's grid, and one some kilometres beside it.
+    (x,), (y,) = transform("EPSG:32633", "EPSG:32632", [499_900], [5_000_000])
+    same = make_geotiff("same.tif", pixels(2), crs="EPSG:32632", transform=Affine(10, 0, x, 0, -10, y))
+    away = make_geotiff("away.tif", pixels(3), crs="EPSG:32632", transform=Affine(10, 0, x + 5000, 0, -10, y))
+    assert len(leaks(check({a: "train", same: "test"}))) == 1
+    assert leaks(check({a: "train", away: "test"})) == []
+
+
+def test_extents_overlap_where_data_do_not(check: Check, make_geotiff: Make) -> None:
+    left, right = pixels(1), pixels(2)
+    left[:, WIDTH // 2 :] = 0
+    right[:, : WIDTH // 2] = 0
+    a, b = (make_geotiff(f"{n}.tif", p, nodata=0) for n, p in (("a", left), ("b", right)))
+    whole = make_geotiff("whole.tif", pixels(3))
+    assert leaks(check({a: "train", b: "test"})) == []
+    assert "48.4% of the smaller" in leaks(check({a: "train", whole: "test"}))[0]
+
+
+def test_without_any_crs_plain_coordinates_count_unless_they_begin_at_0(check: Check, make_png: Make) -> None:
+    a, b = make_png("a.png", pixels(1)), make_png("b.png", pixels(2))
+    for origin, number in (("4 6", 1), ("0 0", 0)):
+        east, north = map(float, origin.split())
+        for path in (a, b):  # a world file gives the middle of the first pixel
+            text = f"0.5\n0\n0\n-0.5\n{east + 0.25}\n{north - 0.25}\n"
+            path.with_suffix(".pgw").write_text(text)
+        assert len(leaks(check({a: "train", b: "test"}))) == number
+
+
+def test_many_scenes_are_compared_in_little_work(make_geotiff: Make) -> None:
+    """A grid of 2,500 adjoining scenes, every other one a test: no leak, and then one between them."""
+    info = raster_info(make_geotiff("a.tif", pixels(1)))
+
+    def seen(i: int, col: float, row: float) -> Seen:
+        scene = Scene(str(i), Path(f"{i}.tif"), None, str(i), "train" if i % 2 else "test")
+        return Seen(scene, None, replace(info, transform=at(col * WIDTH, row * HEIGHT)))
+
+    grid = [seen(i, i % 50, i // 50) for i in range(2500)]
+    assert find_leaks(grid) == []
+    found = find_leaks([*grid, seen(2501, 10.5, 10)])
+    assert 1 <= len(found) <= 2
+    assert "2501.tif" in found[0].text()
+
+
+# ------------------------------------------------------------------------- what else the report says
+
+
+def test_the_report_says_what_the_images_are(check: Check, make_geotiff: Make) -> None:
+    images = {make_geotiff(f"{i}.tif", pixels(i, 4), transform=at(40 * i, 0)): "train" for i in range(3)}
+    assert (
+        "images: 3 of 4 bands, uint8, 0.5 m a pixel, EPSG:25833, 31×23 pixels"
+        in check(images, bands=FOUR).text()
+    )
+    assert "images: 3 of bands 3, 1 of 4, uint8, 0.5 m" in check(images, bands=(3, 1)).text()
+    plain = make_geotiff("plain.tif", pixels(9, 4)[:, :9], crs=None)
+    report = check({**images, plain: "train"}, bands=FOUR)
+    assert "images: 1 of 4 bands, uint8, no georeference, 9×23 pixels" in report.text()
+    texts = [f.text for f in report.findings]
+    assert texts == [f"{plain}: has no CRS, 3 other images have one (EPSG:25833)"]
+    assert report.findings[0].kind == "georeferencing"
+    assert check({plain: "train"}, bands=FOUR).clean
+
+
+def test_the_report_names_what_is_held_out_and_shares_of_each_split(
+    tmp_path: Path, make_geotiff: Make, make_png: Make, make_classes: Callable[..., ClassMap]
+) -> None:
+    scenes = []
+    for i, split in enumerate(("train", "train", "validation", "test")):
+        image = make_geotiff(f"s{i}.tif", pixels(i), transform=at(40 * i, 0))
+        label = np.zeros((HEIGHT, WIDTH), np.uint8)
+        label[: (1, 1, 10, 1)[i]] = 1
+        scenes.append(Scene(f"s{i}", image, make_png(f"l{i}.png", label), f"s{i}", split))  # type: ignore[arg-type]
+    dataset = Dataset("made", tmp_path, tuple(scenes), make_classes(2))
+    report = check_dataset(dataset, progress=False)
+    lines = report.text().splitlines()
+    assert "validation: s2" in lines
+    assert "test: s3" in lines
+    header, row = next((lines[i], lines[i + 2]) for i, line in enumerate(lines) if line.startswith("class"))
+    assert header.split() == ["class", "pixels", "share", "scenes", "train", "validation", "test"]
+    assert row.split() == ["b", "403", "14.1304%", "4", "4.35%", "43.48%", "4.35%"]
+    assert "uneven: b has 4.35% of test, 43.48% of validation" in lines
+    assert report.clean
+
+
+def test_classes_of_one_colour_are_a_finding(check: Check, make_geotiff: Make) -> None:
+    names = ("wood", "road", "path\u200b")
+    colours = ((1, 2, 3), (31, 119, 180), (31, 119, 180))
+    classes = ClassMap(tuple(map(LandCoverClass, names, colours, range(3))))
+    report = check({make_geotiff("a.tif", pixels(1)): "train"}, classes=classes)
+    shown = "path\\u200b"
+    assert f"road, {shown}: have one colour, #1f77b4; give each its own" in report.text()
+    assert not report.clean
+    assert all(line.isprintable() for line in report.text().split("\n"))
+
+
+def test_equal_findings_are_one_line(check: Check, make_geotiff: Make) -> None:
+    images = {make_geotiff(f"{i:02}.tif", pixels(i), transform=at(40 * i, 0)): "train" for i in range(9)}
+    report = check(images, bands=(1, 2, 5))
+    first = min(images)
+    assert report.text().count("expected band 5") == 1
+    assert "unreadable: 9" in report.text()
+    assert f"  {first} and 8 more: expected band 5 (of 1, 2, 5), the raster has 3" in report.text()
+    assert report.text(everything=True).count("expected band 5") == 9
