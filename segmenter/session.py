@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from segmenter.array_file import Arrays
 from segmenter.batches import BatchLoader
-from segmenter.checkpoint import BEST, Run, learned_weights, load_run, transfer_weights
+from segmenter.checkpoint import BEST, Run, load_run, transfer_weights
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.files import alone_in, remove_leftovers
+from segmenter.fine_tuning import Source, describe_kept
 from segmenter.model import build_model, network_geometry
 from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
@@ -20,6 +20,7 @@ from segmenter.schedules import describe_schedule
 from segmenter.schema import Recipe
 from segmenter.strategy import Devices
 from segmenter.trainer import StoppedError, Trainer
+from segmenter.weight_shapes import weight_shapes
 
 
 def start_training(
@@ -30,14 +31,14 @@ def start_training(
     path: Path,
     *,
     checkpoint: Checkpoint | None = None,
-    init_from: Path | None = None,
+    source: Source | None = None,
     profile: bool = False,
 ) -> int:
     """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it.
 
     Args:
         checkpoint: of this run, to go on from.
-        init_from: another run, whose weights to start from.
+        source: another run, whose weights to start from.
     """
     # Everything that can be refused is, before anything is written.
     _check_devices(recipe, devices)
@@ -47,8 +48,6 @@ def start_training(
         _check_same_plan(run, tiles, planned_for, checkpoint)
     else:
         run = replace(_new_run(recipe, dataset, tiles, path), planned_replicas=planned_for)
-    source = load_run(init_from) if init_from is not None else None
-    learned = source.weights() if source is not None else {}
     weights = class_weights(recipe, tiles.index)
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
     with alone_in(path):
@@ -61,7 +60,7 @@ def start_training(
         if checkpoint is not None:
             _resume(trainer, checkpoint)
         elif source is not None:
-            _fine_tune(trainer, source, learned)
+            _fine_tune(trainer, source)
         return _train(trainer)
 
 
@@ -77,14 +76,15 @@ def _describe(trainer: Trainer, planned_for: int) -> None:
         print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
 
 
-def _fine_tune(trainer: Trainer, source: Run, learned: Arrays) -> None:
+def _fine_tune(trainer: Trainer, source: Source) -> None:
     """Start from another run's weights, as far as they fit."""
-    same = source.classes.names == trainer.run.classes.names
-    kept, fresh = transfer_weights(trainer.model, learned_weights(learned), same_classes=same)
+    run, model = trainer.run, trainer.run.recipe.model
+    same = source.run.classes.names == run.classes.names
+    kept, _ = transfer_weights(trainer.model, source.weights, same_classes=same)
     if trainer.averaged is not None:
         trainer.averaged.follow()
-    layers = ", ".join(dict.fromkeys(name.split("/")[0] for name in kept))
-    print(f"from {source.path}: kept {layers or 'nothing'}; anew: {', '.join(fresh) or 'none'}")
+    shapes = weight_shapes(model, run.band_count, len(run.classes))
+    print(f"from {source.run.path}: {describe_kept(shapes, kept, model.depth)}")
 
 
 def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
