@@ -47,8 +47,8 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
     assert output.count("throughput: ") == 3
     assert "profile of 7 steps" in output  # from the third call, 4 steps, to the epoch's end, 3 more
     assert list((tmp_path / "run" / "tensorboard").rglob("*.xplane.pb"))
-    assert "anew: down0_conv0/kernel\n" in output
-    assert "kept down0_norm0, down0_conv1, " in output
+
+    assert "kept: bottleneck, decoder stage 1, head; kept in part: encoder stage 1\n" in output
     data = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (data["dtype"], data["band_count"]) == (dtype, bands)
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["miou"] > 0.5
