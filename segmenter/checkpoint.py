@@ -5,7 +5,7 @@
     checkpoints/step-N.npz  weights, optimiser and position after N steps
     best.npz                the checkpoint with the best mIoU on the validation scenes
     log.jsonl, tensorboard/ what happened
-    scores.json, *.png      the last validation, and the learning curves
+    scores.json, *.png      the best validation (last_*: the last), and the learning curves
 
 Arrays are kept as .npz with a SHA-256 (`array_file`): a damaged file is told from a whole one.
 """

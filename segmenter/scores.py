@@ -338,9 +338,9 @@ class Scores:
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
         return cls(Protocol.from_dict(data["protocol"]), matrix, missed)
 
-    def write(self, path: Path) -> None:
-        """Write `to_dict` as JSON, whole or not at all."""
-        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+    def write(self, path: Path, facts: Mapping[str, Any] | None = None) -> None:
+        """Write `facts`, if there are any, and `to_dict` as JSON, whole or not at all."""
+        text = json.dumps({**(facts or {}), **self.to_dict()}, indent=2, ensure_ascii=False, allow_nan=False)
         write_whole(path, (text + "\n").encode())
 
     def table(self) -> str:

@@ -15,6 +15,7 @@ from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
 from segmenter.preparation import Tiles, class_weights, describe_plan, epoch_plan
 from segmenter.resume import Checkpoint, check_as_seen, set_aside_after
+from segmenter.run_scores import describe_scores
 from segmenter.scenes import Dataset
 from segmenter.schedules import describe_schedule
 from segmenter.schema import Recipe
@@ -135,6 +136,8 @@ def _train(trainer: Trainer) -> int:
             f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
             f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
         )
+    for line in describe_scores(path):
+        print(line)
     print(f"done: {path} holds the run; map rasters with: python predict.py {path} INPUT --output DIR")
     return 0
 

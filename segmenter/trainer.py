@@ -29,6 +29,7 @@ from segmenter.pipeline import epoch_dataset
 from segmenter.preparation import epoch_plan
 from segmenter.profiling import Profiler
 from segmenter.resume import Checkpoint
+from segmenter.run_scores import keep_as_best
 from segmenter.sampler import Plan
 from segmenter.scenes import Dataset
 from segmenter.schedules import schedule_of
@@ -292,8 +293,8 @@ class Trainer:
         # The best is saved with the record it sets, so that resuming from it knows it.
         if scores.miou > self.position.best_miou:
             self.position.best_miou = scores.miou
-            scores.write(self.run.path / "best_scores.json")
             save_arrays(self.run.path / checkpoint.BEST, self._arrays())
+            keep_as_best(self.run.path)
 
 
 def keras_seed(seed: int) -> None:
