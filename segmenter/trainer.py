@@ -253,6 +253,7 @@ class Trainer:
             rate_at=self._rate_at,
             drawn=lambda: self.loader.drawn,
             compiled=self._called,
+            scaled=recipe.training.precision != "float32",
         )
 
     def _rate_at(self, step: int) -> float:
