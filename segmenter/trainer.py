@@ -111,7 +111,7 @@ class Trainer:
         )
         self._predict = predict_function(averaged or self.model, self.run.normalisation)
         self._rate = schedule_of(recipe.training, self.steps)
-        self._log = TrainLog(self.run.path)
+        self._log = TrainLog(self.run.path, self.run.classes)
         self._called = False
         self._profiler = Profiler(self.run.path / "tensorboard" if self.profile else None)
 

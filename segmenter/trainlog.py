@@ -13,6 +13,7 @@ import tensorflow as tf
 from segmenter.errors import OutputError
 from segmenter.figures import learning_curves
 from segmenter.files import write_whole
+from segmenter.labels import ClassMap
 from segmenter.run_scores import write_last
 from segmenter.scores import ConfusionMatrix, Scores
 
@@ -20,8 +21,9 @@ from segmenter.scores import ConfusionMatrix, Scores
 class TrainLog:
     """The logs of a run directory."""
 
-    def __init__(self, run: Path) -> None:
-        self._run, self._file = run, run / "log.jsonl"
+    def __init__(self, run: Path, classes: ClassMap | None = None) -> None:
+        """`classes` gives the learning curves their colours."""
+        self._run, self._file, self._classes = run, run / "log.jsonl", classes
         self._board = tf.summary.create_file_writer(str(run / "tensorboard"))
 
     def records(self) -> list[dict[str, Any]]:
@@ -62,7 +64,8 @@ class TrainLog:
 
     def curves(self) -> None:
         """Draw learning_curves.png from the whole log."""
-        learning_curves(self.records(), self._run / "learning_curves.png", self._run.name)
+        path = self._run / "learning_curves.png"
+        learning_curves(self.records(), path, self._run.name, classes=self._classes)
 
     def _append(self, record: dict[str, Any]) -> None:
         try:
