@@ -52,10 +52,10 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
 def _check_fit(source: Source, recipe: Recipe, dataset: Dataset) -> None:
     shapes = weight_shapes(recipe.model, _bands(recipe, dataset), len(dataset.classes))
     kept = fitting(source, shapes, dataset.classes.names)
-    share = _parameters(shapes, kept) / _parameters(shapes, shapes)
-    if share >= LEAST_KEPT:
+    count, total = _parameters(shapes, kept), _parameters(shapes, shapes)
+    if count >= LEAST_KEPT * total:
         return
-    found = f"{share:.1%} of its parameters" if kept else "none"
+    found = f"{count:,} of its {total:,} parameters" if kept else "none"
     raise CheckpointError(
         f"--init-from {source.run.path}: expected weights for at least half of the model, got {found} "
         f"({_difference(source.run, recipe)}); take that run's model section, or say --init-from-partial "

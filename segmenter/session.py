@@ -13,9 +13,10 @@ from segmenter.fine_tuning import Source, describe_kept
 from segmenter.model import build_model, network_geometry
 from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
-from segmenter.preparation import Tiles, class_weights, describe_plan, epoch_plan
+from segmenter.preparation import Tiles, changed_data, class_weights, describe_plan, epoch_plan
 from segmenter.resume import Checkpoint, check_as_seen, set_aside_after
 from segmenter.run_scores import describe_scores
+from segmenter.scene_files import save_digests
 from segmenter.scenes import Dataset
 from segmenter.schedules import describe_schedule
 from segmenter.schema import Recipe
@@ -56,6 +57,7 @@ def start_training(
         if checkpoint is None:
             _clear(path)
         run.save()
+        save_digests(path, tiles.digests)
         trainer = Trainer(run, tiles.index, loader, devices, dataset, weights, profile=profile)
         _describe(trainer, planned_for)
         if checkpoint is not None:
@@ -197,16 +199,16 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
         metres_per_pixel=tiles.metres_per_pixel,
         labels=dataset.labels,
         network=network,
-        tiles=tiles.index.fingerprint(),
+        tiles=tiles.fingerprint(),
     )
 
 
 def _check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
-    """Refuse to go on where the rest of an epoch would not be the rest of the plan that was begun."""
-    if run.tiles and run.tiles != tiles.index.fingerprint():
+    """Refuse to go on with other data, or with another plan than that of which the rest is to be done."""
+    if changed := changed_data(run, tiles):
         raise CheckpointError(
-            f"{run.path}: the training tiles have changed since this run was started; use --init-from to "
-            "start a new run from it"
+            f"{run.path}: {changed} since this run was started: what follows would be another training; put "
+            "back what was there, or use --init-from to start a new run from it"
         )
     if run.planned_replicas != planned_for:
         raise CheckpointError(

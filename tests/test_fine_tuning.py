@@ -84,10 +84,10 @@ def test_the_shapes_told_are_those_of_the_model_that_is_built(
 @pytest.mark.parametrize(
     ("settings", "got"),
     [
-        (["model.width=5"], "got 0.2% of its parameters (model.width: 5 there, 4 here)"),
+        (["model.width=5"], "got 3 of its 1,835 parameters (model.width: 5 there, 4 here)"),
         (
             ["model.width=3", "model.normalisation=none"],
-            "got 0.2% of its parameters (model.width: 3 there, 4 here, model.normalisation: none there, "
+            "got 3 of its 1,835 parameters (model.width: 3 there, 4 here, model.normalisation: none there, "
             "batch here)",
         ),
     ],
