@@ -321,6 +321,7 @@ def _map(
 ) -> Outcome:
     from tqdm import tqdm
 
+    from segmenter.hardware import overlooked_gpus
     from segmenter.maps.scoring import Outcome
     from segmenter.maps.writing import Progress, write_maps
     from segmenter.raster import quiet_libtiff, remove_leftovers
@@ -329,6 +330,8 @@ def _map(
     if not waiting:
         return Outcome(ConfusionMatrix(run.classes), kept=kept)
     predict = run.predictor(style.wanted, symmetries=args.symmetries)
+    if line := overlooked_gpus():
+        print(f"warning: {line}", file=sys.stderr)
     quiet_libtiff()
     remove_leftovers(args.output)
     there, start = sum(job.part.size.pixels for job in kept), time.perf_counter()

@@ -24,6 +24,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     start.add_argument("--init-from", type=Path, metavar="RUN", help="start from another run's weights")
     parser.add_argument(
+        "--init-from-partial",
+        action="store_true",
+        help="with --init-from: also where less than half of the model's weights fit",
+    )
+    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="as in training.global_batch=32"
     )
     parser.add_argument("--print-config", action="store_true", help="show the resolved recipe and end")
@@ -37,7 +42,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.init_from_partial and arguments.init_from is None:
+        parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
+    return arguments
 
 
 def main() -> int:
@@ -54,7 +62,7 @@ def main() -> int:
 
     # -------------------------------------------------------------------- dataset, index, run
     from datasets import load_dataset
-    from segmenter import preparation
+    from segmenter import fine_tuning, preparation
 
     run_path = arguments.run or Path("runs") / recipe.name
     resume = arguments.resume or arguments.resume_from is not None
@@ -62,6 +70,10 @@ def main() -> int:
         run_path, recipe, resume=resume, resume_from=arguments.resume_from
     )
     dataset = load_dataset(recipe)
+    source = None
+    if arguments.init_from is not None:
+        partial = arguments.init_from_partial
+        source = fine_tuning.find_source(arguments.init_from, recipe, dataset, partial=partial)
     tiles = preparation.prepare_tiles(recipe, dataset)
 
     # --------------------------------------------------------------------------------- devices
@@ -81,7 +93,7 @@ def main() -> int:
         devices,
         run_path,
         checkpoint=checkpoint,
-        init_from=arguments.init_from,
+        source=source,
         profile=arguments.profile,
     )
 

@@ -115,7 +115,7 @@ def _medians(steps: dict[str, Any], content: Any, repeats: int) -> dict[str, flo
     for _ in range(repeats + 3):
         for name, step in steps.items():
             started = time.perf_counter()
-            loss, _ = step(content)
+            loss = step(content).loss
             float(loss)
             seconds[name].append(time.perf_counter() - started)
     return {name: statistics.median(times[3:]) for name, times in seconds.items()}

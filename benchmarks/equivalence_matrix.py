@@ -223,7 +223,7 @@ class _Trainer:
             variable.assign(value)
         parts = self._dealt(batch(row))
         before = self._trainable()
-        loss, held = (np.asarray(part) for part in self._step(parts))
+        loss, held = (np.asarray(part) for part in self._step(parts)[:2])
         gradients = [a - b for a, b in zip(before, self._trainable(), strict=True)]
         for _ in range(STEPS - 1):
             self._step(parts)

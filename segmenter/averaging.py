@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 class AveragedWeights:
-    """Follows a model's weights: a ← d·a + (1 − d)·w after each step.
+    """Follows a model's weights: a ← d·a + (1 − d)·w after each step that was applied.
 
     After n updates, d is the smaller of `decay` and (1 + n) / (10 + n): an average over all steps at first,
     which forgets the random start, and over the last 1 / (1 − decay) later. (As
@@ -36,8 +36,19 @@ class AveragedWeights:
             average.assign(weight.value)
         self._updates.assign(0)
 
-    def update(self) -> None:
-        """Take in the model's weights; to be called outside the replicas, in a compiled step."""
+    def update(self, applied: Any = None) -> None:
+        """Take in the model's weights; to be called outside the replicas, in a compiled step.
+
+        Args:
+            applied: a boolean scalar; after a step that was skipped there is nothing to take in. None: it
+                was applied, whatever happened.
+        """
+        if applied is None:
+            self._take_in()
+        else:
+            tf.cond(applied, self._take_in, lambda: None)
+
+    def _take_in(self) -> None:
         extended = self._strategy.extended
         extended.update(self._updates, lambda n: n.assign_add(1))
         for average, weight in self._pairs:

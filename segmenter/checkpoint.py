@@ -2,10 +2,11 @@
 
     recipe.yaml             the resolved recipe: a record of the training, not to be edited
     run.json                what the model's input and output mean: bands, normalisation, classes
+    scenes.json             digests of the files it is trained on
     checkpoints/step-N.npz  weights, optimiser and position after N steps
     best.npz                the checkpoint with the best mIoU on the validation scenes
     log.jsonl, tensorboard/ what happened
-    scores.json, *.png      the last validation, and the learning curves
+    scores.json, *.png      the best validation (last_*: the last), and the learning curves
 
 Arrays are kept as .npz with a SHA-256 (`array_file`), run.json with a checksum of itself and of recipe.yaml
 (`run_file`): a damaged file is told from a whole one. Each checkpoint holds a copy of both texts.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _DPI = 100
 _MARGIN, _CAPTION, _TITLE, _LEGEND_ROW = 16, 26, 34, 24  # pixels
 _HATCH = ((0xD0, 0xD0, 0xD0), (0x98, 0x98, 0x98))
+_PALE = 0.7
+"""Brightness (Rec. 709, of 1) above which a line on white needs an outline, as yellow, cyan and green do."""
 _NO_CLASS = "ignored or no data"
 _SMALLEST_PANEL, _NARROWEST_SLOT, _NARROWEST_PICTURE = 320, 100, 520  # pixels, for captions and legend
 
@@ -126,19 +128,24 @@ def confusion_figure(confusion: ConfusionMatrix | Scores, path: Path, title: str
     _save(_heat_map(percent, rows, columns, title), path)
 
 
-def learning_curves(records: Iterable[Mapping[str, Any]], path: Path, title: str = "") -> None:
+def learning_curves(
+    records: Iterable[Mapping[str, Any]], path: Path, title: str = "", *, classes: ClassMap | None = None
+) -> None:
     """Loss, scores and learning rate over the steps, as a PNG.
+
+    A class is drawn in its colour of the class map, a pale one with a dark outline.
 
     Args:
         records: of a training log, in any order; each may have `step` and any of `loss`, `learning_rate`,
             `miou` and `iou` (by class name). What is missing, null or not finite leaves a gap.
         path: of the PNG; it appears whole or not at all.
+        classes: whose colours are taken; a name that is not among them gets one of matplotlib's.
     """
     ordered = sorted((r for r in records if "step" in r), key=lambda r: int(r["step"]))
     figure = _figure(1000, 1020)
     loss, scores, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 4, 2))
     _draw_loss(loss, ordered)
-    _draw_scores(scores, ordered)
+    _draw_scores(scores, ordered, {c.name: _hex(c.colour) for c in classes.classes} if classes else {})
     steps, rates = _series(ordered, "learning_rate")
     if steps.size:
         rate.plot(steps, rates, color="tab:blue", linewidth=1.4, marker=_marker(steps))
@@ -304,24 +311,38 @@ def _draw_loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
         axes.legend(frameon=False, fontsize=9)
 
 
-def _draw_scores(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
-    """mIoU in bold black, each class a thin line; the legend stands outside, best class first."""
+def _draw_scores(axes: Axes, records: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
+    """mIoU in bold black and dashed, each class a thin line; the legend stands outside, best class first."""
     names = list(dict.fromkeys(name for r in records for name in (r.get("iou") or {})))
     curves = {name: _series([{**r, **(r.get("iou") or {})} for r in records], name) for name in names}
     final = {name: values[np.isfinite(values)][-1:].sum() for name, (_, values) in curves.items()}
     names.sort(key=lambda name: -final[name])
     if not any("miou" in r or r.get("iou") for r in records):
         return
-    lines = [axes.plot(*_series(records, "miou"), color="black", linewidth=2.2, marker=".")[0]]
+    lines = axes.plot(
+        *_series(records, "miou"), color="black", linestyle="--", linewidth=2.2, marker=".", zorder=3
+    )
     for i, name in enumerate(names):
-        style = ("-", "--", ":")[i // 10 % 3]
-        lines += axes.plot(*curves[name], color=f"C{i % 10}", linestyle=style, linewidth=1.2, marker=".")
+        colour = colours.get(name, f"C{i % 10}")
+        lines += axes.plot(
+            *curves[name], color=colour, linewidth=1.6, marker=".", path_effects=_outline(colour)
+        )
     axes.set_ylim(0, 1)
     legend = axes.legend(
         lines, [""] * len(lines), loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=9
     )
     scored = {name for name, (_, values) in curves.items() if np.isfinite(values).any()}
     _name_legend(legend, ["mIoU", *(name if name in scored else f"{name} (no score)" for name in names)])
+
+
+def _outline(colour: str) -> list[Any]:
+    """What makes a pale line seen on white paper: a darker one around it; nothing for other colours."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.patheffects import withStroke
+
+    red, green, blue = to_rgb(colour)
+    pale = 0.2126 * red + 0.7152 * green + 0.0722 * blue > _PALE
+    return [withStroke(linewidth=3.2, foreground="0.35")] if pale else []
 
 
 def _marker(steps: NDArray[Any]) -> str:

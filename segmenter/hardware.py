@@ -32,6 +32,10 @@ _NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
 """How CUDA and cuDNN say it, in errors that are not TensorFlow's own ResourceExhaustedError."""
 
 
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+_DEVICE_FILES = Path("/dev")
+
+
 # ------------------------------------------------------------------------------- before the import
 
 
@@ -242,8 +246,38 @@ def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device
 
 
 def cards_listed() -> int:
-    """How many GPUs the driver's own tool lists; 0 where it is not there."""
-    return len(_ask_driver())
+    """How many NVIDIA GPUs the machine has: by the driver's own tool, by the driver, or by their files."""
+    by_driver = len(list(_DRIVER.glob("*"))) if _DRIVER.is_dir() else 0
+    return len(_ask_driver()) or by_driver or len(list(_DEVICE_FILES.glob("nvidia[0-9]*")))
+
+
+def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
+    """A warning where the machine has GPUs that TensorFlow cannot use; empty where all is as it should be.
+
+    Nothing where CUDA_VISIBLE_DEVICES hides them all, or names those that TensorFlow finds. TensorFlow is
+    imported only where the machine has GPUs.
+
+    Args:
+        cpu_chosen: the CPU was asked for in another way.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = named is not None and named.strip().split(",")[0] in ("", "-1")
+    there = 0 if cpu_chosen or hidden else cards_listed()
+    if not there:
+        return ""
+    import tensorflow as tf
+
+    known = len(tf.config.list_physical_devices("GPU"))
+    if known >= there or (known and named is not None):
+        return ""
+    machine = f"this machine has {there} GPU{'s' * (there > 1)}"
+    if known:
+        return f"{machine}, TensorFlow finds {known} of them; nvidia-smi shows their state"
+    if tf.test.is_built_with_cuda():
+        why = "TensorFlow finds none of them: its CUDA libraries, or the driver, do not work"
+    else:
+        why = "the TensorFlow that is installed computes on the CPU only"
+    return f"{machine}, {why}; install the one for GPUs: make setup GPU=1"
 
 
 def smallest_card() -> int | None:

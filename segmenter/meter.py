@@ -20,6 +20,10 @@ LOG_EVERY = 20
 """Steps between two lines of the log: often enough for a curve, rare enough to cost nothing."""
 TOLERATED_OVERFLOWS = 20
 """Steps in a row without a finite loss, in mixed precision, until the loss scale has to have settled."""
+SMALLEST_SCALE = 2.0**-10
+"""A skipped step that leaves a smaller loss scale than this ends the run. Each halves it, from 2¹⁵ at the
+start, and 2000 steps without one double it: so far down are 26 in a row, or one in a hundred for long. Told
+by the scale, which checkpoints keep, and not by a count: a resumed run ends at the same step."""
 DIVERGED = (
     "step {step}: {what}; the checkpoints before it are whole. Lower training.learning_rate, set "
     "training.clip_norm, or look for odd pixels with datasets check"
@@ -37,6 +41,7 @@ class Meter:
         replicas: devices that compute together.
         strict: a step that falls short of its promise is an error.
         overflows: steps in a row whose loss may be not finite.
+        scaled: steps have a dynamic loss scale, and those that it skips are counted.
         bar: tqdm's.
         log: takes (step, values) for a line of the log.
         rate_at: the learning rate of a step, from 1.
@@ -55,13 +60,17 @@ class Meter:
     rate_at: Callable[[int], float]
     drawn: Callable[[], DrawCounts]
     compiled: bool = False
+    scaled: bool = False
     short_steps: int = 0
+    skipped_steps: int = 0
     _pending: tuple[int, Any, float] | None = None
     _last: int = 0
     _losses: list[float] = field(default_factory=list)
     _held: list[NDArray[Any]] = field(default_factory=list)
     _not_finite: int = 0
     _short_before: int = 0
+    _skipped_before: int = 0
+    _scale: float = 1.0
     _calls: int = 0
     _timed: int = 0
     _started: float = math.nan
@@ -76,7 +85,7 @@ class Meter:
     # -------------------------------------------------------------------------------- what comes in
 
     def push(self, first: int, results: Any, waited: float) -> None:
-        """Take the results of a call, (losses (n,), held (n, 2, K)), and read those of the call before.
+        """Take the results of a call, a `StepResult` of n steps, and read those of the call before.
 
         The host thus looks only at what is done when the next call is under way.
 
@@ -93,14 +102,16 @@ class Meter:
         """Read the call that is still pending."""
         if self._pending is None:
             return
-        first, (losses, held), waited = self._pending
+        first, results, waited = self._pending
         self._pending = None
-        losses, held = np.asarray(losses), np.asarray(held)
+        losses, held, applied, scales = map(np.asarray, results)
         self._timed += len(losses) if self._calls or self.compiled else 0
         self._calls += 1
         self._waited = waited - self._waited_before
-        for step, (loss, held_2K) in enumerate(zip(losses, held, strict=True), first):
-            self._take(step, float(loss), held_2K)
+        steps = zip(losses.tolist(), held, applied.tolist(), scales.tolist(), strict=True)
+        for step, (loss, held_2K, done, scale) in enumerate(steps, first):
+            self._take_scale(step, done, scale)
+            self._take(step, loss, held_2K)
         self._show(losses, held)
 
     def close(self) -> None:
@@ -119,6 +130,17 @@ class Meter:
         self._last = step
         if step % LOG_EVERY == 0:
             self._write()
+
+    def _take_scale(self, step: int, applied: bool, scale: float) -> None:
+        self._scale = scale
+        self.skipped_steps += not applied
+        if not applied and scale < SMALLEST_SCALE:
+            what = (
+                f"gradients are not finite, though the loss scale is down to {scale:.2g} "
+                f"(skipped in this epoch: {self.skipped_steps})"
+            )
+            line = DIVERGED.format(step=step, what=what)
+            raise TrainingError(f"{line}, or set training.precision: float32")
 
     def _check_finite(self, step: int, loss: float) -> None:
         self._not_finite = 0 if math.isfinite(loss) else self._not_finite + 1
@@ -139,6 +161,8 @@ class Meter:
         shown = {"loss": f"{losses[-1]:.3f}", "images/s": f"{self._rate():.0f}", "classes": classes}
         if self.short_steps:
             shown["short"] = str(self.short_steps)
+        if self.skipped_steps:
+            shown |= {"skipped": str(self.skipped_steps), "scale": f"{self._scale:g}"}
         self.bar.set_description(f"epoch {self.epoch}", refresh=False)
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update(len(losses))
@@ -151,11 +175,15 @@ class Meter:
         return self.plan.rows_SB.shape[1] * self._timed / self._seconds() if self._timed else 0.0
 
     def throughput(self) -> str:
-        """A line on the epoch so far: tiles a second, and how much of the time was waiting for data."""
-        if not self._timed:
-            return ""
-        share = self._waited / self._seconds()
-        return f"throughput: {self._rate():.1f} images/s, waiting for data {share:.1%} of the time"
+        """A line on the epoch so far: tiles a second, the share of the time spent waiting for data, skips."""
+        said = []
+        if self._timed:
+            share = self._waited / self._seconds()
+            said.append(f"throughput: {self._rate():.1f} images/s, waiting for data {share:.1%} of the time")
+        if self.skipped_steps:
+            steps = f"{self.skipped_steps} step{'s' * (self.skipped_steps > 1)}"
+            said.append(f"{steps} skipped for a gradient that is not finite, loss scale {self._scale:g}")
+        return "; ".join(said)
 
     def _write(self) -> None:
         """A line of the log over the steps since the last one."""
@@ -167,10 +195,18 @@ class Meter:
             "learning_rate": self.rate_at(self._last),
             "images_per_second": self._rate(),
             "waiting_for_data": self._waited / self._seconds(),
+            **self._skips(),
             **self._coverage(),
         }
         self.log(self._last, values)
-        self._losses, self._held, self._short_before = [], [], self.short_steps
+        self._losses, self._held = [], []
+        self._short_before, self._skipped_before = self.short_steps, self.skipped_steps
+
+    def _skips(self) -> dict[str, Any]:
+        """What the loss scale, where there is one, did since the last line."""
+        if not self.scaled:
+            return {}
+        return {"skipped_steps": self.skipped_steps - self._skipped_before, "loss_scale": self._scale}
 
     def _coverage(self) -> dict[str, Any]:
         """What the steps since the last line held, beside what was promised; read by the diagnosis."""

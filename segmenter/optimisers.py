@@ -64,6 +64,11 @@ def sum_over_replicas(gradients: list[Any]) -> list[Any]:
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, gradients))
 
 
+def loss_scale(optimiser: keras.optimizers.Optimizer) -> Any:
+    """The variable of the dynamic loss scale; None for an optimiser without one, which skips no step."""
+    return getattr(optimiser, "dynamic_scale", None)
+
+
 def build_optimiser(
     config: TrainingConfig, model: keras.Model, steps: int, *, for_fit: bool = False
 ) -> keras.optimizers.Optimizer:

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.checkpoint import BEST, has_checkpoint, load_run
+from segmenter.checkpoint import BEST, Run, has_checkpoint, load_run
 from segmenter.config import recipe_from
 from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
 from segmenter.index import TileIndex, build_index
 from segmenter.index_cache import cache_folder
+from segmenter.normalisation import Normalisation
 from segmenter.raster import raster_info
 from segmenter.resume import Checkpoint, checkpoint_to_resume
 from segmenter.sampler import Plan, plan
+from segmenter.scene_files import Digests, changed_file, joint_digest, scene_digests
 from segmenter.scenes import Dataset
 from segmenter.schema import Recipe
 from segmenter.statistics import BandStatistics, band_statistics, check_band_counts
@@ -31,15 +33,27 @@ _FREE_TO_CHANGE = (
 )
 """Settings that may differ between a run and its resumption: they do not change what is computed."""
 
+_SAME = 1e-6
+"""Of a band's deviation: statistics taken on another processor differ in their last bits."""
+
 
 @dataclass(frozen=True)
 class Tiles:
-    """The training tiles and how their pixels are distributed."""
+    """The training tiles and how their pixels are distributed.
+
+    Attributes:
+        digests: of the files of all scenes that are trained and validated on.
+    """
 
     index: TileIndex
     statistics: BandStatistics
     store: SceneStore
     metres_per_pixel: float | None
+    digests: Digests
+
+    def fingerprint(self) -> str:
+        """What a resumed run must find again, in short: places and counts of the tiles, the scenes' files."""
+        return joint_digest({"": (self.index.fingerprint(), ""), **self.digests})
 
 
 def check_run_directory(
@@ -122,11 +136,25 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
         print("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset, "train")
     check_band_counts(dataset, len(statistics.mean_C))
+    digests = scene_digests([*scenes, *dataset.of("validation")])
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
     print(_summary(recipe, dataset, index))
     sizes = [info.metres_per_pixel for info in map(raster_info, (s.image for s in scenes[:100]))]
     known = [size for size in sizes if size]
-    return Tiles(index, statistics, store, float(np.median(known)) if known else None)
+    metres = float(np.median(known)) if known else None
+    return Tiles(index, statistics, store, metres, digests)
+
+
+def changed_data(run: Run, tiles: Tiles) -> str:
+    """What of the data is not as it was when a run was started, in a few words; empty where all is."""
+    if run.tiles != tiles.fingerprint():
+        return changed_file(run.path, tiles.digests) or "the training tiles have changed"
+    there, here = run.normalisation, Normalisation.of(tiles.statistics.mean_C, tiles.statistics.std_C)
+    for band, (mean, std) in enumerate(zip(here.mean, here.std, strict=True)):
+        before = there.mean[band], there.std[band]
+        if max(abs(mean - before[0]), abs(std - before[1])) > _SAME * std:
+            return f"band {band + 1} of the training images has changed (mean {before[0]:.6g} → {mean:.6g})"
+    return ""
 
 
 def class_weights(recipe: Recipe, index: TileIndex) -> tuple[float, ...] | None:

@@ -23,6 +23,7 @@ from segmenter.array_file import META, Arrays, load_arrays
 from segmenter.checkpoint import BEST, checkpoints, newest_checkpoint, newest_whole
 from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import make_folder, write_whole
+from segmenter.run_scores import BEST_FILES, later_scores
 from segmenter.sampler import Plan
 from segmenter.schema import Recipe
 
@@ -298,13 +299,15 @@ def _is_whole(path: Path) -> bool:
 def set_aside_after(run: Path, step: int) -> list[Path]:
     """Move what is from after a step out of the way, and keep a copy of the log; gives where it is.
 
-    That is checkpoints and the best with its scores. What was done after the step is done again, to the same
-    result, and would meet them; but nothing is deleted that the user may have meant to keep: neither by
-    the training, to whom a best from after the step would be none, nor by the next who goes back.
+    That is checkpoints, the best with its scores, and the last validation's scores. What was done after the
+    step is done again, to the same result, and would meet them; but nothing is deleted that the user may
+    have meant to keep: neither by the training, to whom a best from after the step would be none, nor by
+    the next who goes back.
     """
     later = [path for number, path in checkpoints(run).items() if number > step]
     if _step_of(run / BEST) > step:
-        later += [path for path in (run / "best_scores.json", run / BEST) if path.is_file()]
+        later += [path for name in (*BEST_FILES, BEST) if (path := run / name).is_file()]
+    later += later_scores(run, step)
     if not later:
         return []
     log = run / "log.jsonl"

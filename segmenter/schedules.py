@@ -39,9 +39,8 @@ class Shape:
         """Share of the peak in the optimiser's step number `step`, from 0; float32, exact to 2^24."""
         now = tf.cast(step, tf.float32)
         rising = (now + 1) / max(self.warmup, 1)
-        return tf.where(
-            now < self.warmup, rising, SHAPES[self.kind](self)(tf.maximum(now - self.warmup, 0.0))
-        )
+        since = tf.maximum(now - self.warmup, 0.0)
+        return tf.where(now < self.warmup, rising, SHAPES[self.kind](self)(since))
 
     @property
     def decay(self) -> int:

@@ -339,9 +339,12 @@ class Scores:
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
         return cls(Protocol.from_dict(data["protocol"]), matrix, missed)
 
-    def write(self, path: Path, more: Mapping[str, Any] | None = None) -> None:
-        """Write `to_dict`, and `more` keys, as JSON, whole or not at all."""
-        text = json.dumps({**self.to_dict(), **(more or {})}, indent=2, ensure_ascii=False, allow_nan=False)
+    def write(
+        self, path: Path, more: Mapping[str, Any] | None = None, *, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write `facts`, `to_dict` and `more` keys, in this order, as JSON, whole or not at all."""
+        data = {**(facts or {}), **self.to_dict(), **(more or {})}
+        text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
         write_whole(path, (text + "\n").encode())
 
     def table(self) -> str:

@@ -6,21 +6,24 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from segmenter.array_file import Arrays
 from segmenter.batches import BatchLoader
-from segmenter.checkpoint import BEST, Run, learned_weights, load_run, transfer_weights
+from segmenter.checkpoint import BEST, Run, load_run, transfer_weights
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.files import alone_in, remove_leftovers
+from segmenter.fine_tuning import Source, describe_kept
 from segmenter.model import build_model, network_geometry
 from segmenter.network import training_bytes_per_image
 from segmenter.normalisation import Normalisation
-from segmenter.preparation import Tiles, class_weights, describe_plan, epoch_plan
+from segmenter.preparation import Tiles, changed_data, class_weights, describe_plan, epoch_plan
 from segmenter.resume import Checkpoint, check_as_seen, set_aside_after
+from segmenter.run_scores import describe_scores
+from segmenter.scene_files import save_digests
 from segmenter.scenes import Dataset
 from segmenter.schedules import describe_schedule
 from segmenter.schema import Recipe
 from segmenter.strategy import Devices
 from segmenter.trainer import StoppedError, Trainer
+from segmenter.weight_shapes import weight_shapes
 
 
 def start_training(
@@ -31,14 +34,14 @@ def start_training(
     path: Path,
     *,
     checkpoint: Checkpoint | None = None,
-    init_from: Path | None = None,
+    source: Source | None = None,
     profile: bool = False,
 ) -> int:
     """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it.
 
     Args:
         checkpoint: of this run, to go on from.
-        init_from: another run, whose weights to start from.
+        source: another run, whose weights to start from.
     """
     # Everything that can be refused is, before anything is written.
     _check_devices(recipe, devices)
@@ -48,8 +51,6 @@ def start_training(
         _check_same_plan(run, tiles, planned_for, checkpoint)
     else:
         run = replace(_new_run(recipe, dataset, tiles, path), planned_replicas=planned_for)
-    source = load_run(init_from) if init_from is not None else None
-    learned = source.weights() if source is not None else {}
     weights = class_weights(recipe, tiles.index)
     loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
     with alone_in(path) as unlocked:
@@ -59,12 +60,13 @@ def start_training(
         if checkpoint is None:
             _clear(path)
         run.save()
+        save_digests(path, tiles.digests)
         trainer = Trainer(run, tiles.index, loader, devices, dataset, weights, profile=profile)
         _describe(trainer, planned_for)
         if checkpoint is not None:
             _resume(trainer, checkpoint)
         elif source is not None:
-            _fine_tune(trainer, source, learned)
+            _fine_tune(trainer, source)
         return _train(trainer)
 
 
@@ -80,14 +82,15 @@ def _describe(trainer: Trainer, planned_for: int) -> None:
         print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
 
 
-def _fine_tune(trainer: Trainer, source: Run, learned: Arrays) -> None:
+def _fine_tune(trainer: Trainer, source: Source) -> None:
     """Start from another run's weights, as far as they fit."""
-    same = source.classes.names == trainer.run.classes.names
-    kept, fresh = transfer_weights(trainer.model, learned_weights(learned), same_classes=same)
+    run, model = trainer.run, trainer.run.recipe.model
+    same = source.run.classes.names == run.classes.names
+    kept, _ = transfer_weights(trainer.model, source.weights, same_classes=same)
     if trainer.averaged is not None:
         trainer.averaged.follow()
-    layers = ", ".join(dict.fromkeys(name.split("/")[0] for name in kept))
-    print(f"from {source.path}: kept {layers or 'nothing'}; anew: {', '.join(fresh) or 'none'}")
+    shapes = weight_shapes(model, run.band_count, len(run.classes))
+    print(f"from {source.run.path}: {describe_kept(shapes, kept, model.depth)}")
 
 
 def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -138,6 +141,8 @@ def _train(trainer: Trainer) -> int:
             f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
             f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
         )
+    for line in describe_scores(path):
+        print(line)
     print(f"done: {path} holds the run; map rasters with: python predict.py {path} INPUT --output DIR")
     return 0
 
@@ -197,16 +202,16 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
         metres_per_pixel=tiles.metres_per_pixel,
         labels=dataset.labels,
         network=network,
-        tiles=tiles.index.fingerprint(),
+        tiles=tiles.fingerprint(),
     )
 
 
 def _check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
-    """Refuse to go on where the rest of an epoch would not be the rest of the plan that was begun."""
-    if run.tiles and run.tiles != tiles.index.fingerprint():
+    """Refuse to go on with other data, or with another plan than that of which the rest is to be done."""
+    if changed := changed_data(run, tiles):
         raise CheckpointError(
-            f"{run.path}: the training tiles have changed since this run was started; use --init-from to "
-            "start a new run from it"
+            f"{run.path}: {changed} since this run was started: what follows would be another training; put "
+            "back what was there, or use --init-from to start a new run from it"
         )
     if run.planned_replicas != planned_for:
         raise CheckpointError(

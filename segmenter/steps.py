@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from segmenter.averaging import AveragedWeights
 from segmenter.normalisation import Normalisation
-from segmenter.optimisers import sum_over_replicas
+from segmenter.optimisers import loss_scale, sum_over_replicas
 
 _SUM = tf.distribute.ReduceOp.SUM
 
@@ -39,11 +39,26 @@ class StepParts:
     xla: bool = False
 
 
-def make_step(parts: StepParts) -> Any:
-    """A compiled function of a distributed batch (image, valid, label) → (global loss, held).
+class StepResult(NamedTuple):
+    """Of one step, scalars and `held` (2, K); of several, each with an axis of steps in front.
 
-    `held` is (2, K) int32, counted on the label tensors that go into the step: how many tiles of the global
-    batch hold each class, and how many replicas have such a tile.
+    Attributes:
+        loss: of the global batch.
+        held: int32, counted on the label tensors that go into the step: how many tiles of the global batch
+            hold each class, and how many replicas have such a tile.
+        applied: false where the loss scale skipped the step, as a gradient was not finite: no weight has
+            changed.
+        scale: float32, the loss scale after the step; 1 without one.
+    """
+
+    loss: Any
+    held: Any
+    applied: Any
+    scale: Any
+
+
+def make_step(parts: StepParts) -> Any:
+    """A compiled function of a distributed batch (image, valid, label) → `StepResult`.
 
     Law 2, *equivalence*: the sum of the replicas' shares is the loss of the global batch, and the summed
     gradients are its gradients, whatever the number of replicas and of micro-batches.
@@ -58,7 +73,7 @@ def make_step(parts: StepParts) -> Any:
 
 
 def make_steps(parts: StepParts) -> Any:
-    """A compiled function of (stack, count) → (losses (count,) float32, held (count, 2, K) int32).
+    """A compiled function of (stack, count) → `StepResult` of `count` steps, losses in float32.
 
     `stack` is a distributed batch whose parts have a further axis in front: the batches of several steps, of
     which the first `count` are done, one after the other, without coming back to the host. The steps are
@@ -68,14 +83,19 @@ def make_steps(parts: StepParts) -> Any:
 
     @tf.function(reduce_retracing=True)
     def steps(stack: Any, count: Any) -> Any:
+        held_shape = (2, parts.model.outputs[0].shape[-1])
         losses = tf.TensorArray(tf.float32, count, element_shape=())
-        held = tf.TensorArray(tf.int32, count, element_shape=(2, parts.model.outputs[0].shape[-1]))
+        held = tf.TensorArray(tf.int32, count, element_shape=held_shape)
+        applied = tf.TensorArray(tf.bool, count, element_shape=())
+        scales = tf.TensorArray(tf.float32, count, element_shape=())
         for i in tf.range(count):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            loss, held_2K = one(strategy.run(_nth, args=(stack, i)))
-            losses = losses.write(i, tf.cast(loss, tf.float32))
-            held = held.write(i, held_2K)
-        return losses.stack(), held.stack()
+            done = one(strategy.run(_nth, args=(stack, i)))
+            losses = losses.write(i, tf.cast(done.loss, tf.float32))
+            held = held.write(i, done.held)
+            applied = applied.write(i, done.applied)
+            scales = scales.write(i, done.scale)
+        return StepResult(losses.stack(), held.stack(), applied.stack(), scales.stack())
 
     return steps
 
@@ -84,18 +104,30 @@ def _nth(stack: Any, i: Any) -> Any:
     return tuple(part[i] for part in stack)
 
 
-def _one_step(parts: StepParts) -> Callable[[Any], Any]:
+def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
     """A step as a function for the cross-replica context, to be traced."""
-    strategy = parts.strategy
+    strategy, scale = parts.strategy, loss_scale(parts.optimiser)
     update = _accumulated(parts) if parts.accumulate > 1 else _at_once(parts)
 
-    def one(batch: Any) -> Any:
+    def one(batch: Any) -> StepResult:
+        before = None if scale is None else _updates(parts)
         loss, held = update(batch)
+        applied = None if scale is None else _updates(parts) > before
         if parts.averaged is not None:
-            parts.averaged.update()
-        return strategy.reduce(_SUM, loss, axis=None), strategy.reduce(_SUM, held, axis=None)
+            parts.averaged.update(applied)
+        return StepResult(
+            strategy.reduce(_SUM, loss, axis=None),
+            strategy.reduce(_SUM, held, axis=None),
+            tf.constant(True) if applied is None else applied,
+            tf.ones(()) if scale is None else tf.identity(scale.value),
+        )
 
     return one
+
+
+def _updates(parts: StepParts) -> Any:
+    """The optimiser's own count of updates, the same on all replicas; skipped steps are not in it."""
+    return tf.identity(parts.optimiser.iterations.value)
 
 
 def _at_once(parts: StepParts) -> Callable[[Any], Any]:

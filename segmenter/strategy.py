@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 from segmenter.errors import ConfigError, DeviceError
-from segmenter.hardware import Device, cards_listed, computed_on, set_up_devices
+from segmenter.hardware import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.hardware import load_tensorflow as load_tensorflow
 from segmenter.schema_devices import DistributionConfig
 
@@ -20,11 +19,13 @@ class Devices:
         strategy: the `tf.distribute.Strategy`.
         used: one device per replica.
         idle: names of the GPUs that are visible and not used.
+        cpu_chosen: the CPU was asked for, whatever GPUs there are.
     """
 
     strategy: Any
     used: tuple[Device, ...]
     idle: tuple[str, ...] = ()
+    cpu_chosen: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,7 +107,8 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
     cards = {device.card for device in used}
     visible = [gpu.name.removeprefix("/physical_device:") for gpu in tf.config.get_visible_devices("GPU")]
     idle = tuple(card for card in visible if card not in cards)
-    return Devices(_strategy(config, [device.name for device in used]), tuple(used), idle)
+    cpu_chosen = logical_devices is not None or config.visible_devices == ()
+    return Devices(_strategy(config, [device.name for device in used]), tuple(used), idle, cpu_chosen)
 
 
 def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
@@ -173,17 +175,11 @@ def describe(devices: Devices, global_batch: int, precision: str) -> str:
 
 
 def _warnings(devices: Devices) -> list[str]:
-    """The trap of one busy GPU beside idle ones, in both its forms."""
-    import tensorflow as tf
-
+    """The traps of one busy GPU, or the CPU, beside idle ones."""
     found = []
-    if devices.idle:
+    if devices.idle and not devices.cpu_chosen:
         number = f"{len(devices.idle)} visible GPU" + "s" * (len(devices.idle) > 1)
         found.append(f"warning: {number} stay unused: {', '.join(devices.idle)}")
-    known, listed = len(tf.config.list_physical_devices("GPU")), cards_listed()
-    if listed > known and "CUDA_VISIBLE_DEVICES" not in os.environ:
-        found.append(
-            f"warning: this machine has {listed} GPUs, TensorFlow finds {known} of them; was this set up "
-            "with make setup GPU=1?"
-        )
+    if line := overlooked_gpus(cpu_chosen=devices.cpu_chosen):
+        found.append(f"warning: {line}")
     return found

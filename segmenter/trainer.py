@@ -28,6 +28,7 @@ from segmenter.pipeline import epoch_dataset
 from segmenter.preparation import epoch_plan
 from segmenter.profiling import Profiler
 from segmenter.resume import Checkpoint
+from segmenter.run_scores import keep_as_best
 from segmenter.sampler import Plan
 from segmenter.scenes import Dataset
 from segmenter.schedules import schedule_of
@@ -115,7 +116,7 @@ class Trainer:
         )
         self._predict = predict_function(averaged or self.model, self.run.normalisation)
         self._rate = schedule_of(recipe.training, self.steps)
-        self._log = TrainLog(self.run.path)
+        self._log = TrainLog(self.run.path, self.run.classes)
         self._called = False
         self._profiler = Profiler(self.run.path / "tensorboard" if self.profile else None)
 
@@ -258,6 +259,7 @@ class Trainer:
             rate_at=self._rate_at,
             drawn=lambda: self.loader.drawn,
             compiled=self._called,
+            scaled=recipe.training.precision != "float32",
         )
 
     def _rate_at(self, step: int) -> float:
@@ -298,8 +300,8 @@ class Trainer:
         # The best is saved with the record it sets, so that resuming from it knows it.
         if scores.miou > self.position.best_miou:
             self.position.best_miou = scores.miou
-            scores.write(self.run.path / "best_scores.json")
             save_arrays(self.run.path / checkpoint.BEST, self._arrays())
+            keep_as_best(self.run.path)
 
 
 def keras_seed(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""What a training says of itself: a JSONL log, TensorBoard scalars, learning curves, the last scores."""
+"""What a training says of itself: a JSONL log, TensorBoard scalars, learning curves, scores."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from typing import Any
 import tensorflow as tf
 
 from segmenter.errors import OutputError
-from segmenter.figures import confusion_figure, learning_curves
+from segmenter.figures import learning_curves
 from segmenter.files import write_whole
+from segmenter.labels import ClassMap
 from segmenter.loglines import log_line, log_records
+from segmenter.run_scores import write_last
 from segmenter.scores import ConfusionMatrix, Scores
 
 
 class TrainLog:
     """The logs of a run directory."""
 
-    def __init__(self, run: Path) -> None:
-        self._run, self._file = run, run / "log.jsonl"
+    def __init__(self, run: Path, classes: ClassMap | None = None) -> None:
+        """`classes` gives the learning curves their colours."""
+        self._run, self._file, self._classes = run, run / "log.jsonl", classes
         self._board = tf.summary.create_file_writer(str(run / "tensorboard"))
 
     def records(self) -> list[dict[str, Any]]:
@@ -47,13 +50,12 @@ class TrainLog:
                     tf.summary.scalar(f"training/{name}", value)
 
     def validated(self, step: int, epoch: int, scores: Scores, confusion: ConfusionMatrix) -> None:
-        """The scores of a validation: a line of the log, scores.json, the confusion matrix as a picture."""
+        """The scores of a validation: a line of the log, and the files of the last validation."""
         data = scores.to_dict()
         iou = data["iou"]
         protocol = str(scores.protocol)
         self._append({"step": step, "epoch": epoch, "miou": data["miou"], "iou": iou, "protocol": protocol})
-        scores.write(self._run / "scores.json")
-        confusion_figure(confusion, self._run / "confusion.png", f"validation after step {step}")
+        write_last(self._run, step, epoch, scores, confusion)
         with self._shown(step):
             for key in ("miou", "mf1", "oa"):
                 tf.summary.scalar(f"validation/{key}", data[key] or 0.0)
@@ -62,7 +64,8 @@ class TrainLog:
 
     def curves(self) -> None:
         """Draw learning_curves.png from the whole log."""
-        learning_curves(self.records(), self._run / "learning_curves.png", self._run.name)
+        path = self._run / "learning_curves.png"
+        learning_curves(self.records(), path, self._run.name, classes=self._classes)
 
     def _append(self, record: dict[str, Any]) -> None:
         try:

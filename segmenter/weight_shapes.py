@@ -1,11 +1,13 @@
-"""Names and shapes of a model's weights, without building it: what a checkpoint of that model must hold.
+"""Names and shapes of a model's weights, and the stages they belong to, told without building it.
 
-A recipe from elsewhere may ask for a model of any width. Held against the arrays that are there, it is
-refused before memory is taken for it. `test_weight_shapes.py` holds these shapes against the built models'.
+What does not fit is then refused before TensorFlow is imported, and before memory is taken for it. The law
+of this module: the names and shapes are those of the model that `model.build_model` makes, without those
+that hold dropout's random state.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,28 @@ from segmenter.errors import CheckpointError
 from segmenter.schema import ModelConfig
 
 Shape = tuple[int, ...]
+_LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")
+
+
+def weight_shapes(config: ModelConfig, bands: int, classes: int) -> dict[str, Shape]:
+    """Path of each weight → its shape, in the order of the data's way through the model."""
+    return dict(_SHAPES[config.kind](config, bands, classes))
+
+
+def stage_of(path: str, depth: int) -> str:
+    """The stage of a network of that depth that a weight belongs to, as people name it.
+
+    Encoder and decoder stages are counted in the direction in which data flows, from 1.
+    """
+    found = _LAYER.match(path)
+    if found is None:
+        return path.split("/")[0]
+    kind, level = found[1], int(found[2] or 0)
+    return {
+        "down": f"encoder stage {level + 1}",
+        "bottom": "bottleneck",
+        "logits": "head",
+    }.get(kind, f"decoder stage {depth - level}")
 
 
 def check_learned(
@@ -27,7 +51,7 @@ def check_learned(
     Raises:
         CheckpointError: naming the first weight that is missing, of another shape, or not finite.
     """
-    for name, shape in weight_shapes(config, bands, classes):
+    for name, shape in weight_shapes(config, bands, classes).items():
         value = arrays.get(f"model/{name}")
         if value is None or value.shape != shape or value.dtype.kind != "f":
             got = "none" if value is None else f"{value.shape} of {value.dtype}"
@@ -41,16 +65,11 @@ def check_learned(
             )
 
 
-def weight_shapes(config: ModelConfig, bands: int, classes: int) -> Iterator[tuple[str, Shape]]:
-    """(path, shape) of each variable of a model that `model.build_model` builds, but for dropout's state."""
-    yield from SHAPES[config.kind](config, bands, classes)
-
-
 def _unet(config: ModelConfig, bands: int, classes: int) -> Iterator[tuple[str, Shape]]:
     widths = [min(config.width * 2**level, config.max_width) for level in range(config.depth + 1)]
     channels = bands
     for level, width in enumerate(widths):
-        name = "bottom" if level == config.depth else f"down{level}"
+        name = f"down{level}" if level < config.depth else "bottom"
         yield from _block(config, name, channels, width)
         channels = width
     for level in reversed(range(config.depth)):
@@ -66,13 +85,15 @@ def _unet(config: ModelConfig, bands: int, classes: int) -> Iterator[tuple[str, 
 
 
 def _block(config: ModelConfig, name: str, channels: int, width: int) -> Iterator[tuple[str, Shape]]:
-    for i in range(2):
-        yield f"{name}_conv{i}/kernel", (3, 3, channels if i == 0 else width, width)
-        if config.normalisation != "batch":
+    """Two 3×3 convolutions, each with its BatchNorm, or with a bias."""
+    for i, before in enumerate((channels, width)):
+        yield f"{name}_conv{i}/kernel", (3, 3, before, width)
+        if config.normalisation == "batch":
+            for part in ("gamma", "beta", "moving_mean", "moving_variance"):
+                yield f"{name}_norm{i}/{part}", (width,)
+        else:
             yield f"{name}_conv{i}/bias", (width,)
-            continue
-        for part in ("gamma", "beta", "moving_mean", "moving_variance"):
-            yield f"{name}_norm{i}/{part}", (width,)
 
 
-SHAPES: dict[str, Callable[[ModelConfig, int, int], Iterator[tuple[str, Shape]]]] = {"unet": _unet}
+_SHAPES: dict[str, Callable[[ModelConfig, int, int], Iterator[tuple[str, Shape]]]] = {"unet": _unet}
+"""One entry for each of `model.BUILDERS`; a test holds the two together."""

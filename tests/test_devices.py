@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from segmenter import hardware, strategy
+from segmenter import hardware
 from segmenter.config import recipe_from
 from segmenter.errors import ConfigError, DeviceError
 from segmenter.hardware import Device
@@ -298,9 +298,12 @@ def test_gpus_that_stay_unused_are_warned_of(machine: Any, monkeypatch: pytest.M
     assert text.endswith("warning: 3 visible GPUs stay unused: GPU:1, GPU:2, GPU:3")
     machine(0, listed=4)  # as with TensorFlow's CPU wheel on a server with GPUs
     text = describe(devices(), 64, "float32")
-    assert "this machine has 4 GPUs, TensorFlow finds 0 of them" in text
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # then it was meant
-    assert "warning" not in describe(devices(), 64, "float32")
+    assert "warning: this machine has 4 GPUs, " in text
+    assert text.endswith("; install the one for GPUs: make setup GPU=1")
+    machine(0, listed=4)
+    assert "warning" not in describe(devices(visible_devices=[]), 64, "float32")  # then it was meant
+    machine(4)
+    assert "warning" not in describe(devices(logical=1), 64, "float32")
 
 
 def test_memory_that_cannot_be_found_out_is_said_to_be_unknown(
@@ -308,7 +311,7 @@ def test_memory_that_cannot_be_found_out_is_said_to_be_unknown(
 ) -> None:
     machine(1)
     monkeypatch.setattr(hardware, "_ask_driver", lambda: [(MODEL, BYTES), (MODEL, 2 * BYTES)])
-    monkeypatch.setattr(strategy, "cards_listed", lambda: 1)
+    monkeypatch.setattr(hardware, "cards_listed", lambda: 1)
     assert f"{MODEL}  unknown" in describe(devices(), 16, "float32")
 
 

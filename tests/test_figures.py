@@ -162,6 +162,20 @@ def test_an_empty_confusion_matrix_is_drawn(make_classes: Callable[..., ClassMap
     assert (tmp_path / "p.png").stat().st_size > 1000
 
 
+def test_learning_curves_have_the_colours_of_the_map(tmp_path: Path) -> None:
+    colours = {"snow": (255, 255, 255), "sand": (250, 240, 200), "sea": (0, 0, 160), "wood": (10, 90, 30)}
+    classes = ClassMap(tuple(LandCoverClass(n, c, i) for i, (n, c) in enumerate(colours.items())))
+    for name, colour in colours.items():
+        log = [{"step": s, "miou": 0.9, "iou": {name: 0.1 + s / 100}} for s in (10, 20, 30)]
+        learning_curves(log, tmp_path / "c.png", classes=classes)
+        panel = _picture(tmp_path / "c.png")[380:740, 95:760]  # the scores', without its legend
+        pale = name in ("snow", "sand")
+        assert _pixels_of(panel, colour) > 300
+        assert (_pixels_of(panel, (89, 89, 89)) > 60) == pale  # the outline, without which white is not seen
+        others = [c for c in colours.values() if c not in (colour, (255, 255, 255))]
+        assert sum(_pixels_of(panel, c) for c in (*others, (31, 119, 180))) == 0  # the last is matplotlib's
+
+
 def test_learning_curves_take_any_log(tmp_path: Path) -> None:
     records: list[dict[str, Any]] = [
         {"step": step, "epoch": step // 10, "loss": 1 / (1 + step), "learning_rate": 1e-3}

@@ -23,6 +23,7 @@ from made_training import ROOT, made, records, train, weights
 
 from segmenter.array_file import load_arrays
 from segmenter.checkpoint import checkpoints
+from segmenter.run_scores import BEST_FILES, LAST_FILES
 
 LIMIT = 900
 """Seconds, of a process on a machine that does other things, too; a hang ends there."""
@@ -135,7 +136,8 @@ def check_same(run: Path, whole: Path) -> None:
     for name, array in expected.items():
         np.testing.assert_array_equal(got[name], array, err_msg=name)
     assert any(name.startswith("ema/") for name in got)
-    for name in ("best.npz", f"checkpoints/{max(checkpoints(whole).items())[1].name}"):
+    last = f"checkpoints/{max(checkpoints(whole).items())[1].name}"
+    for name in ("best.npz", last, *BEST_FILES, *LAST_FILES):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
     assert validations(run) == validations(whole)
     # A stop in the middle of an epoch ends a line of the log: compared are lines of the same steps, which

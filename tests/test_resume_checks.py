@@ -27,6 +27,7 @@ from segmenter.resume import (
     fingerprint,
     set_aside_after,
 )
+from segmenter.run_scores import BEST_FILES, LAST_FILES
 from segmenter.sampler import Plan
 
 RECIPE = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
@@ -249,14 +250,14 @@ def test_later_checkpoints_are_set_aside(tmp_path: Path) -> None:
 def test_a_best_from_after_the_step_is_set_aside_with_its_scores(tmp_path: Path) -> None:
     """With the record of the step before, the next validation above that would go over it."""
     save(tmp_path, 8).replace(tmp_path / BEST)
-    (tmp_path / "best_scores.json").write_text("{}")
+    for name in (*BEST_FILES, *LAST_FILES):
+        (tmp_path / name).write_text('{"epoch": 2, "step": 8, "miou": 0.5}')
     save(tmp_path, 4)
     assert set_aside_after(tmp_path, 8) == []
     assert (tmp_path / BEST).is_file()
     aside = tmp_path / "checkpoints" / "aside" / "1"
-    assert set_aside_after(tmp_path, 4) == [aside / "best_scores.json", aside / BEST]
-    assert not (tmp_path / BEST).exists()
-    assert not (tmp_path / "best_scores.json").exists()
+    assert set_aside_after(tmp_path, 4) == [aside / name for name in (*BEST_FILES, BEST, *LAST_FILES)]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
     (tmp_path / BEST).write_bytes(b"PK")  # damaged: predict.py names it
     assert set_aside_after(tmp_path, 4) == []
 

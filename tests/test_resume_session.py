@@ -117,7 +117,7 @@ def start(run: Run, monkeypatch: pytest.MonkeyPatch, checkpoint: Any, meanwhile:
     for name in ("_new_run", "load_run"):
         monkeypatch.setattr(session, name, prepared)
     monkeypatch.setattr(session, "Trainer", trainer)
-    tiles, devices = SimpleNamespace(index=None, store=None), SimpleNamespace(replicas=1)
+    tiles, devices = SimpleNamespace(index=None, store=None, digests={}), SimpleNamespace(replicas=1)
     session.start_training(RECIPE, None, tiles, devices, run.path, checkpoint=checkpoint)  # type: ignore[arg-type]
 
 

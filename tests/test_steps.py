@@ -163,9 +163,10 @@ def test_steps_of_one_call_are_the_steps_one_by_one(tensorflow: ModuleType, repl
     expected = one.each(stack)
     blank = tuple(np.zeros_like(part[:1]) for part in stack)
     filled = tuple(np.concatenate(pair) for pair in zip(stack, blank, strict=True))
-    first, _ = many.at_once(tuple(part[:2] for part in filled), 2)
-    rest, held = many.at_once(tuple(part[2:] for part in filled), 1)
-    assert [*first.numpy(), *rest.numpy()] == [np.float32(loss) for loss in expected]
+    first = many.at_once(tuple(part[:2] for part in filled), 2)
+    rest, held, applied, scales = many.at_once(tuple(part[2:] for part in filled), 1)
+    assert [*first.loss.numpy(), *rest.numpy()] == [np.float32(loss) for loss in expected]
+    assert (applied.numpy().tolist(), scales.numpy().tolist()) == ([True], [1.0])  # no loss scale in float32
     for a, b in zip(many.weights(), one.weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(many.weights(averaged=True), one.weights(averaged=True), strict=True):

@@ -93,7 +93,7 @@ def test_a_resumption_on_other_tiles_is_refused(finished: tuple[Path, Path, str]
     finally:
         label.write_bytes(before)
     assert again.returncode == 2
-    assert "the training tiles have changed since this run was started" in again.stderr
+    assert "the label of scene s0 has changed since this run was started" in again.stderr
     assert "Traceback" not in again.stderr
 
 

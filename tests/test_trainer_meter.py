@@ -43,11 +43,17 @@ def meter_of(coverage: str, rows: Plan) -> tuple[Any, list[dict[str, Any]], dict
     return meter, lines, shown
 
 
+def results(losses: Any, held: Any, scales: Any = None) -> tuple[Any, ...]:
+    """As a `StepResult`; a step after which the scale is smaller than before was skipped."""
+    scales = np.ones(len(losses)) if scales is None else np.array(scales)
+    return np.array(losses), np.array(held), np.diff(scales, prepend=scales[0]) >= 0, scales
+
+
 def take(meter: Meter, *steps: list[list[int]], calls: int = 2) -> None:
     """Results of steps, (tiles, replicas) that hold each class, so many steps a call."""
     for first in range(0, len(steps), calls):
         held = np.array(steps[first : first + calls])
-        meter.push(first + 1, (np.full(len(held), 0.5), held), 0.0)
+        meter.push(first + 1, results(np.full(len(held), 0.5), held), 0.0)
     meter.close()
 
 
@@ -81,7 +87,7 @@ def test_where_each_replica_was_planned_for_each_has_to_hold_the_class() -> None
 
 def test_a_loss_that_is_not_finite_is_named_with_its_step_within_the_call() -> None:
     meter, _, _ = meter_of("relaxed", plan_of())
-    meter.push(1, (np.array([0.5, np.nan, 0.5]), np.array([WHOLE] * 3)), 0.0)
+    meter.push(1, results([0.5, np.nan, 0.5], [WHOLE] * 3), 0.0)
     with pytest.raises(TrainingError, match="step 2: the loss is nan"):
         meter.drain()
 
@@ -89,10 +95,45 @@ def test_a_loss_that_is_not_finite_is_named_with_its_step_within_the_call() -> N
 def test_in_mixed_precision_the_loss_scale_may_settle_first() -> None:
     meter, _, _ = meter_of("relaxed", plan_of())
     meter.overflows = 2
-    meter.push(1, (np.array([np.inf, np.inf, 0.5, np.nan, np.nan]), np.array([WHOLE] * 5)), 0.0)
-    meter.push(6, (np.array([np.nan]), np.array([WHOLE])), 0.0)
+    meter.push(1, results([np.inf, np.inf, 0.5, np.nan, np.nan], [WHOLE] * 5), 0.0)
+    meter.push(6, results([np.nan], [WHOLE]), 0.0)
     with pytest.raises(TrainingError, match="step 6: the loss is nan"):
         meter.drain()
+
+
+def test_skipped_steps_are_counted_shown_and_logged_with_the_scale() -> None:
+    """With a finite loss nothing else tells of them."""
+    meter, lines, shown = meter_of("relaxed", plan_of())
+    meter.scaled = True
+    meter.push(1, results([0.5] * 4, [WHOLE] * 4, [64.0, 32.0, 16.0, 16.0]), 0.0)
+    meter.close()
+    assert (shown["skipped"], shown["scale"]) == ("2", "16")
+    said = "2 steps skipped for a gradient that is not finite, loss scale 16"
+    assert meter.throughput() == said
+    meter.push(5, results([0.5] * 2, [WHOLE] * 2, [16.0, 32.0]), 0.0)
+    meter.close()
+    assert [(line["skipped_steps"], line["loss_scale"]) for line in lines] == [(2, 16.0), (0, 32.0)]
+    assert meter.throughput().endswith(f"of the time; {said.replace('scale 16', 'scale 32')}")
+    meter, lines, shown = meter_of("relaxed", plan_of())  # in float32, which has no loss scale
+    take(meter, WHOLE, WHOLE)
+    assert "skipped_steps" not in lines[0]
+    assert "scale" not in shown
+
+
+def test_a_run_that_only_skips_ends_by_its_scale_whatever_the_stops_and_epochs_in_between() -> None:
+    scales = [2.0 ** (15 - done) for done in range(30)]
+    meter, _, _ = meter_of("relaxed", plan_of())
+    meter.push(1, results([0.5] * 26, [WHOLE] * 26, scales[:26]), 0.0)
+    meter.drain()  # down to 2⁻¹⁰: as far as it may fall
+    again, _, _ = meter_of("relaxed", plan_of())  # the next epoch, or a resumed run
+    again.push(27, results([0.5] * 2, [WHOLE] * 2, scales[25:27]), 0.0)
+    with pytest.raises(TrainingError) as caught:
+        again.drain()
+    assert str(caught.value) == (
+        "step 28: gradients are not finite, though the loss scale is down to 0.00049 (skipped in this "
+        "epoch: 1); the checkpoints before it are whole. Lower training.learning_rate, set "
+        "training.clip_norm, or look for odd pixels with datasets check, or set training.precision: float32"
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,6 +154,6 @@ def test_the_rate_is_of_all_calls_but_the_one_that_is_compiled(
     meter.__post_init__()
     for moment, waited in ((10.0, 2.0), (14.0, 3.0)):
         now[0] = moment
-        meter.push(1, (np.full(2, 0.5), np.array([WHOLE] * 2)), waited)
+        meter.push(1, results([0.5, 0.5], [WHOLE] * 2), waited)
     meter.close()
     assert meter.throughput() == said

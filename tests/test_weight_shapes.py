@@ -36,7 +36,9 @@ def test_the_shapes_are_those_of_the_built_model(
 
 
 def arrays(config: ModelConfig) -> dict[str, Any]:
-    return {f"model/{name}": np.ones(shape, np.float32) for name, shape in weight_shapes(config, 3, 4)}
+    return {
+        f"model/{name}": np.ones(shape, np.float32) for name, shape in weight_shapes(config, 3, 4).items()
+    }
 
 
 def test_weights_that_do_not_fit_are_refused_without_a_model() -> None:

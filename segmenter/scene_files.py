@@ -1,0 +1,100 @@
+"""Which files a run is trained on: a digest of each scene's image and label, from a bounded part of them.
+
+It tells whether a run that goes on has the data that it was begun with, also where these were copied to
+another disk: names, times and places are not part of it. It reads no more of a file than a training does
+that sees it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from segmenter.errors import DatasetError
+from segmenter.files import write_whole
+from segmenter.scenes import Scene
+from segmenter.threads import in_threads
+
+FILE = "scenes.json"
+PIECES, PIECE_BYTES = 16, 1 << 14
+"""A file of up to 256 KiB is read whole, of a larger one so many pieces at even distances, with both ends."""
+
+Digests = dict[str, tuple[str, str]]
+"""Name of a scene → digests of its image and of its label, empty where it has none."""
+
+
+def file_digest(path: Path) -> str:
+    """64 bits, as hexadecimal digits, of a file's size and of pieces of it.
+
+    Raises:
+        DatasetError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            content = hashlib.sha256(str(size).encode())
+            if size <= PIECES * PIECE_BYTES:
+                content.update(file.read(PIECES * PIECE_BYTES))
+            else:
+                for piece in range(PIECES):
+                    file.seek((size - PIECE_BYTES) * piece // (PIECES - 1))
+                    content.update(file.read(PIECE_BYTES))
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot read it: {error.strerror}") from None
+    return content.hexdigest()[:16]
+
+
+def scene_digests(scenes: Sequence[Scene], *, progress: bool = True) -> Digests:
+    """Digests of the files of scenes.
+
+    Raises:
+        DatasetError: a file cannot be read.
+    """
+
+    def both(scene: Scene) -> tuple[str, str]:
+        return file_digest(scene.image), "" if scene.label is None else file_digest(scene.label)
+
+    found = in_threads(both, scenes, description="files", unit="scene", progress=progress)
+    return {scene.name: pair for scene, pair in zip(scenes, found, strict=True)}
+
+
+def joint_digest(digests: Digests) -> str:
+    """One digest of those of all scenes, whatever their order."""
+    return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:32]
+
+
+def save_digests(run: Path, digests: Digests) -> None:
+    """Write them into a run directory; they serve to name what has changed."""
+    write_whole(run / FILE, json.dumps({"format": 1, "scenes": digests}, indent=0).encode())
+
+
+def changed_file(run: Path, now: Digests) -> str:
+    """The first difference between the scenes that a run was begun with and those here, in a few words.
+
+    Empty where there is none; where the run does not tell, that.
+    """
+    before = _load(run / FILE)
+    if before is None:
+        return f"training images or labels have changed ({FILE}, missing or damaged, would name them)"
+    found = []
+    for name, pair in now.items():
+        if name not in before:
+            found.append(f"scene {name} is new")
+            continue
+        kinds = zip(("image", "label"), before[name], pair, strict=True)
+        found += [f"the {kind} of scene {name} has changed" for kind, old, new in kinds if old != new]
+    found += [f"scene {name} is gone" for name in before if name not in now]
+    others = len(found) - 1
+    more = f", and {others} more difference{'s' * (others > 1)}" if others else ""
+    return found[0] + more if found else ""
+
+
+def _load(path: Path) -> Mapping[str, tuple[str, str]] | None:
+    try:
+        scenes = json.loads(path.read_text(encoding="utf-8"))["scenes"]
+        return {str(name): (str(image), str(label)) for name, (image, label) in scenes.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
