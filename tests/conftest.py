@@ -22,9 +22,12 @@ import numpy as np
 import pytest
 import rasterio
 from numpy.typing import NDArray
+from own_time import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from rasterio.errors import NotGeoreferencedWarning
 
 from segmenter.labels import ClassMap, LandCoverClass
+
+__all__ = ["pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]  # pytest finds its hooks here
 
 REPLICAS = 4
 _SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -178,6 +178,23 @@ def test_everything_else_is_imported_without_tensorflow() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [(["train.py"], "--resume"), (["predict.py"], "{scene}"), (["-m", "datasets"], "stitch")],
+    ids=lambda value: value[-1],
+)
+def test_help_answers_at_once(command: list[str], said: str) -> None:
+    """Counted in imports, since a busy machine takes any time: no large library, and not many others."""
+    command = [sys.executable, "-X", "importtime", *command, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.count("|") == 2}
+    assert "argparse" in imported
+    heavy = ("tensorflow", "keras", "rasterio", "matplotlib", "cv2", "scipy", "pyarrow", "albumentations")
+    assert imported & {*heavy, "plotly", "sklearn"} == set()
+    assert len(imported) < 500  # TensorFlow alone has 3,000
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_files_stay_under_400_lines(folder: str) -> None:
     files = [*(ROOT / folder).rglob("*.py"), *(ROOT / script for script in SCRIPTS)]

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -305,18 +304,6 @@ def test_a_run_that_is_none(tmp_path: Path, make_geotiff: Make, capsys: Any) -> 
     assert "expected a run directory" in capsys.readouterr().err
 
 
-def test_help_answers_at_once_and_without_the_libraries() -> None:
-    code = (
-        "import sys, predict\ntry:\n    predict.main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "print([m for m in ('tensorflow', 'keras', 'rasterio', 'matplotlib') if m in sys.modules])"
-    )
-    start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPO, check=True)
-    assert time.perf_counter() - start < 1.0
-    assert done.stdout.rstrip().endswith("[]")
-    assert "{scene}" in done.stdout
-
-
 INTERRUPTED = """
     import sys, time
     sys.path.insert(0, "tests")
@@ -341,14 +328,14 @@ INTERRUPTED = """
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which: int) -> None:
-    source = make_geotiff("in/a.tif", np.ones((16_000, 70, 3), np.uint8))
+    source = make_geotiff("in/a.tif", np.ones((160_000, 70, 3), np.uint8), compress="deflate")
     command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(source), str(tmp_path / "maps")]
     process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for _ in range(12):  # the writer has its file by then
         assert process.stdout.readline() == "computing\n"
     process.send_signal(which)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate()
     assert (process.returncode, err) == (130, "interrupted\n")
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
