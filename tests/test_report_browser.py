@@ -81,7 +81,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 
 def _started(options: webdriver.ChromeOptions, chromedriver: str) -> Driver:
-    """Selenium, Chromedriver and Chromium wait a minute for each other: a busy machine needs more attempts."""
+    """Selenium and Chromium wait a minute for each other: a busy machine needs more attempts."""
     for _ in range(5):
         with suppress(WebDriverException):
             return webdriver.Chrome(options=options, service=Service(chromedriver))
