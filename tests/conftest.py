@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 import rasterio
 from numpy.typing import NDArray
-from own_time import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from rasterio.errors import NotGeoreferencedWarning
+from time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 
 from segmenter.labels import ClassMap, LandCoverClass
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from own_time import wait_until
+from time_limits import wait_until
 
 from segmenter.feeding import Feeder
 

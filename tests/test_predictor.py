@@ -15,7 +15,7 @@ from exact_network import exact_network
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from own_time import wait_until
+from time_limits import wait_until
 
 from segmenter.errors import ConfigError, RasterError
 from segmenter.geometry import Size, Window

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from made_diagnosis import HOSTILE, NAIC, NAIC_RATES, made_diagnosis
-from own_time import wait_until
+from time_limits import wait_until
 
 from segmenter.report import html_report
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from own_time import wait_until
+from time_limits import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_C = """
