@@ -1,4 +1,4 @@
-"""`python -m fuzz`: changed files for all that opens files, for some minutes or so many cases of each kind."""
+"""`python -m fuzz`: changed files for all that opens files, for some minutes or so many cases of each."""
 
 from __future__ import annotations
 

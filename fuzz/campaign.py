@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -52,6 +53,8 @@ class Process:
         code = process.wait()
         self.started = None
         said = (self.folder / "stderr").read_text(errors="replace")[-4000:]
+        if not (self.folder / "finding.json").exists():
+            raise RuntimeError(f"{case.target}: no file was opened:\n{said}")
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         place = next((line.strip() for line in said.splitlines() if "segmenter" in line), "")
         return Verdict("hangs" if hangs else "died", f"{'no end' if hangs else name} {place}", said)
@@ -114,15 +117,10 @@ class Campaign:
 
     def run(self, cases: Iterator[Case], workers: int) -> None:
         """Judge cases until there are no more."""
-        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-            threads = [
-                threading.Thread(target=self._work, args=(cases, Path(folder) / str(i)))
-                for i in range(workers)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, ThreadPoolExecutor(workers) as threads:
+            works = [threads.submit(self._work, cases, Path(folder) / str(i)) for i in range(workers)]
+            for work in works:
+                work.result()
 
     def judge(self, case: Case) -> Verdict:
         """One case, of which nothing is kept."""

@@ -1,4 +1,4 @@
-"""Changes to files: flipped bits, cuts, repeats, splices, and values that programs forget; the same for a number."""
+"""Changes to files: flipped bits, cuts, repeats, splices, values that programs forget; by a number."""
 
 from __future__ import annotations
 
@@ -60,16 +60,15 @@ _FLOATS = (0.0, -0.0, -1.0, 0.5, 1e-320, 1e300, 1e308, float("inf"), float("-inf
 Change = Callable[[bytearray, random.Random, Sequence[bytes]], None]
 
 
-def mutant(seed: bytes, others: Sequence[bytes], tokens: Sequence[bytes], text: bool, number: int) -> bytes:
+def mutant(seed: bytes, others: Sequence[bytes], tokens: Sequence[bytes], number: int) -> bytes:
     """The seed with one to four changes, which follow from the number.
 
     Args:
         others: of the same kind, for splices.
         tokens: what to put into it beside what is put into all.
-        text: whether it is mostly changed as text is.
     """
     rng = random.Random(number)
-    data, changes = bytearray(seed), _OF_TEXT if text and rng.random() < 0.7 else _OF_BYTES
+    data, changes = bytearray(seed), _OF_TEXT if b"\0" not in seed and rng.random() < 0.7 else _OF_BYTES
     for _ in range(rng.choice((1, 1, 1, 2, _MOST_CHANGES))):
         change = rng.choice(changes)
         if change is _splice:

@@ -1,4 +1,4 @@
-"""What predict.py leaves in an output folder to go on from: its journal, and the windows that are finished."""
+"""What predict.py leaves in an output folder to go on from: its journal, and finished windows."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A clock of a program's own time: seconds that it ran or slept, without those that it waited for a processor.
+"""A clock of a program's own time: seconds that it ran or slept, not those that it waited for a processor.
 
-Linux counts for each thread how long it ran, and how long it was ready to run and did not. From the two follows how
-much of a second was the program's own: all of it while it sleeps or has a core, a tenth where ten others share the
-core. By this clock a deadlock and an endless loop both end: on an idle machine after the seconds of a limit, on a busy
-one after as many more as it is busy.
+Linux counts for each thread how long it ran, and how long it was ready to run and did not. From the two
+follows how much of a second was the program's own: all of it while it sleeps or has a core, a tenth where
+ten others share the core. By this clock a deadlock and an endless loop both end: on an idle machine after
+the seconds of a limit, on a busy one after as many more as it is busy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _counts(processes: Iterable[int]) -> Counts:
 
 
 def own_seconds(passed: float, ran: float, waited: float) -> float:
-    """Seconds of those passed that were a program's own, whose threads together ran and waited for so many."""
+    """Seconds of those passed that were a program's own; its threads together ran and waited for so many."""
     passed = min(passed, _LONGEST_TICK)
     busy = ran + waited
     return passed if busy <= _ASLEEP * passed else passed * ran / busy

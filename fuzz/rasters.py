@@ -47,19 +47,16 @@ _TIFFS: dict[str, dict[str, Any]] = {
         **_PLACE,
     },
 }
-_RPC = {
-    **{
-        f"{axis}_{part}": 100.0
-        for axis in ("height", "lat", "line", "long", "samp")
-        for part in ("off", "scale")
-    },
+_AXES = ("height", "lat", "line", "long", "samp")
+_RPC: dict[str, Any] = {
+    **{f"{axis}_{part}": 100.0 for axis in _AXES for part in ("off", "scale")},
     **{f"{axis}_{part}_coeff": [1.0] + [1e-4] * 19 for axis in ("line", "samp") for part in ("num", "den")},
 }
 AUX = """<PAMDataset><SRS>EPSG:25833</SRS><GeoTransform>368000, 0.5, 0, 5808000, 0, -0.5</GeoTransform>
 <Metadata domain="OVERVIEWS"><MDI key="OVERVIEW_FILE">secret.tif</MDI></Metadata>
 <Metadata><MDI key="AREA_OR_POINT">Area</MDI></Metadata>
-<PAMRasterBand band="1"><NoDataValue>7</NoDataValue><Scale>2</Scale><Offset>1</Offset><Description>red</Description>
-<ColorInterp>Alpha</ColorInterp></PAMRasterBand></PAMDataset>
+<PAMRasterBand band="1"><NoDataValue>7</NoDataValue><Scale>2</Scale><Offset>1</Offset>
+<Description>red</Description><ColorInterp>Alpha</ColorInterp></PAMRasterBand></PAMDataset>
 """
 
 
@@ -91,7 +88,7 @@ def make_sidecars(folder: Path) -> None:
     _write(folder / "m.tif")
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=False), rasterio.open(folder / "m.tif", "r+") as file:
         file.write_mask(np.eye(37, 41, dtype=bool))
-    with rasterio.open(folder / "m.tif") as file, rasterio.Env(TIFF_USE_OVR="YES"):
+    with rasterio.Env(TIFF_USE_OVR="YES"), rasterio.open(folder / "m.tif", "r+") as file:
         file.build_overviews([2, 4])
 
 
@@ -100,11 +97,12 @@ def _write(path: Path, **options: Any) -> None:
     high = {"uint8": 256, "int16": 3000, "uint16": 4000}.get(profile["dtype"], 100)
     high = 2 if profile.get("nbits") == 1 else high
     rng = np.random.default_rng(5)
-    coarse = rng.integers(0, high, (profile["count"], 10, 11)).repeat(4, 1).repeat(4, 2)[:, :37, :41]
+    coarse = rng.integers(0, high, (profile["count"], 10, 11))
+    pixels = coarse.repeat(4, 1).repeat(4, 2)[:, :37, :41].astype(profile["dtype"])
     with warnings.catch_warnings(), rasterio.Env(GDAL_PAM_ENABLED=False, GDAL_TIFF_INTERNAL_MASK=True):
         warnings.simplefilter("ignore")
         with rasterio.open(path, "w", **profile) as file:
-            file.write(coarse.astype(profile["dtype"]))
+            file.write(pixels)
             _describe(file, path.stem)
         if path.stem == "overviews":
             with rasterio.open(path, "r+") as file:

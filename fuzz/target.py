@@ -39,7 +39,6 @@ class Target:
         read: opens that file as the program does; gives what it read. Errors of the user's are refusals.
         checksum: whether another content than `fits` says is a finding, since the format could tell.
         fits: whether what was read and what was written go together.
-        text: whether the files are text.
         tokens: what to put into them, beside what is put into all.
         quick: whether a few cases take no more than seconds, so that every test run has them.
         gigabytes: of memory that a case may add to what the process has.
@@ -50,7 +49,6 @@ class Target:
     read: Callable[[Path], Facts]
     checksum: bool = False
     fits: Callable[[Facts, Facts], bool] = field(default=same)
-    text: bool = False
     tokens: Sequence[bytes] = ()
     quick: bool = True
     gigabytes: float = 1.5

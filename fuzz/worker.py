@@ -1,4 +1,4 @@
-"""A process that opens changed files, one after the other, and tells what came of each: `python -m fuzz.worker`.
+"""A process that opens changed files, and tells what came of each: `python -m fuzz.worker`.
 
 Reads cases as lines of JSON from its input, writes verdicts as lines of JSON. If it dies, the case did it.
 """
@@ -44,7 +44,7 @@ class Verdict:
     """What came of a case.
 
     Attributes:
-        kind: refused, same, other, or why it is a finding: raised, memory, long line, raw text, other content.
+        kind: refused, same, other; or a finding: raised, memory, long line, raw text, other content.
         signature: the same for the same mistake, as far as can be told.
         said: the error's text, or the traceback.
     """
@@ -65,6 +65,7 @@ class Worker:
 
     def judge(self, case: Case) -> Verdict:
         """Open one changed file."""
+        (self._folder / "finding.json").unlink(missing_ok=True)
         target, seeds = self._targets[case.target], self._seeds(case.target)
         index = case.file if case.content is not None else case.number % len(seeds)
         expected = self._facts(case.target, index)
@@ -72,7 +73,7 @@ class Worker:
         if case.content is not None:
             content = Path(case.content).read_bytes()
         else:
-            content = mutant(seeds[index], seeds, target.tokens, target.text, case.number)
+            content = mutant(seeds[index], seeds, target.tokens, case.number)
         file.write_bytes(content)
         # For who asks what it was when this process has died.
         (self._folder / "content").write_bytes(content)

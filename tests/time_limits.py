@@ -1,8 +1,8 @@
 """Limits of time for tests, by a clock of their own (`fuzz.own_time`).
 
-A limit in seconds of the clock fails on a busy machine, one in seconds of the processor never ends a deadlock. Limits
-are those of pytest-timeout (`timeout` in pyproject.toml, `@pytest.mark.timeout`); nothing else in the tests limits
-time.
+A limit in seconds of the clock fails on a busy machine, one in seconds of the processor never ends a
+deadlock. Limits are those of pytest-timeout (`timeout` in pyproject.toml, `@pytest.mark.timeout`); nothing
+else in the tests limits time.
 """
 
 from __future__ import annotations
