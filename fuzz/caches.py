@@ -33,6 +33,7 @@ def make_dataset(folder: Path) -> None:
     """Two scenes that have to be decoded, and all that a training keeps of them."""
     rng = np.random.default_rng(1)
     for scene in _dataset(folder).scenes:
+        assert scene.label is not None
         ids = rng.integers(0, 3, (1, 5, 6), np.uint8).repeat(12, 1).repeat(12, 2)
         for path, driver, pixels in ((scene.image, "JPEG", ids.repeat(3, 0) * 60), (scene.label, "PNG", ids)):
             shape = {"count": len(pixels), "height": pixels.shape[1], "width": pixels.shape[2]}

@@ -50,8 +50,7 @@ class Process:
         line = b"" if hangs else process.stdout.readline()
         if line.endswith(b"\n"):
             return Verdict(**json.loads(line))
-        code = process.wait()
-        self.started = None
+        code = self.end()
         said = (self.folder / "stderr").read_text(errors="replace")[-4000:]
         if not (self.folder / "finding.json").exists():
             raise RuntimeError(f"{case.target}: no file was opened:\n{said}")
@@ -60,11 +59,12 @@ class Process:
         return Verdict("hangs" if hangs else "died", f"{'no end' if hangs else name} {place}", said)
 
     def _answers(self, process: subprocess.Popen[bytes]) -> bool:
-        if select.select([process.stdout], [], [], 1)[0]:
+        answers = [process.stdout] if process.stdout is not None else []
+        if select.select(answers, [], [], 1)[0]:
             return True
         clock = OwnTime(process.pid)
         while clock.seconds() < self.seconds:
-            if select.select([process.stdout], [], [], 0.5)[0]:
+            if select.select(answers, [], [], 0.5)[0]:
                 return True
         return False
 
@@ -84,15 +84,19 @@ class Process:
             with (self.folder / "stderr").open("wb") as errors:
                 self.started = subprocess.Popen(
                     command, cwd=self.folder, env=environment, stderr=errors,
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
                 )  # fmt: skip
         return self.started
 
-    def end(self) -> None:
-        if self.started is not None:
-            self.started.kill()
-            self.started.communicate()
-            self.started = None
+    def end(self) -> int:
+        """End the worker, if it has not ended; gives its exit code."""
+        process, self.started = self.started, None
+        if process is None:
+            return 0
+        assert process.stdin is not None
+        with process, suppress(BrokenPipeError):
+            process.stdin.close()  # the end of the cases
+        return process.returncode
 
 
 @dataclass
@@ -114,13 +118,17 @@ class Campaign:
     findings: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     signatures: dict[tuple[str, str, str], list[Path]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self, cases: Iterator[Case], workers: int) -> None:
         """Judge cases until there are no more."""
         with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, ThreadPoolExecutor(workers) as threads:
             works = [threads.submit(self._work, cases, Path(folder) / str(i)) for i in range(workers)]
-            for work in works:
-                work.result()
+            try:
+                for work in works:
+                    work.result()
+            finally:  # also at Ctrl-C
+                self._ended.set()
 
     def judge(self, case: Case) -> Verdict:
         """One case, of which nothing is kept."""
@@ -134,7 +142,7 @@ class Campaign:
     def _work(self, cases: Iterator[Case], folder: Path) -> None:
         process = Process(self.table, folder, self.seconds)
         try:
-            while True:
+            while not self._ended.is_set():
                 with self._lock:
                     case = next(cases, None)
                 if case is None:

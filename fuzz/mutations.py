@@ -154,7 +154,7 @@ def _line(data: bytearray, rng: random.Random, _: Sequence[bytes]) -> None:
     lines = bytes(data).splitlines(keepends=True)
     if lines:
         line = lines.pop(rng.randrange(len(lines)))
-        for _ in range(rng.choice((0, 1, 2))):
+        for _again in range(rng.choice((0, 1, 2))):
             lines.insert(rng.randrange(len(lines) + 1), line)
         data[:] = b"".join(lines)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fuzz.target import Facts, digest
-from segmenter.array_file import META, save_arrays
+from segmenter.array_file import META, Arrays, save_arrays
 from segmenter.checkpoint import Run, load_run, save_checkpoint
 from segmenter.config import dump_recipe, load_recipe, recipe_from
 from segmenter.diagnosis.run import run_coverage
@@ -98,7 +98,10 @@ def read_recipe(path: Path) -> Facts:
 
 def make_run(folder: Path) -> None:
     """A run directory with a best and two checkpoints, a log and scores."""
-    arrays = {"model/a": np.linspace(0, 1, 24, dtype=np.float32).reshape(2, 3, 4), "model/b": np.zeros(3)}
+    arrays: Arrays = {
+        "model/a": np.linspace(0, 1, 24, dtype=np.float32).reshape(2, 3, 4),
+        "model/b": np.zeros(3),
+    }
     Run(
         path=folder,
         recipe=recipe(),

@@ -26,7 +26,7 @@ from segmenter.errors import SegmenterError
 
 LONGEST_LINE = 1000
 """Characters of what is said of a file; longer ones bury what they say."""
-_OURS = ("segmenter", "datasets", "fuzz")
+_ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,7 @@ def _of_text(text: str, kind: str) -> Verdict:
 def _place() -> str:
     """The innermost line of ours that an exception came through."""
     frames = traceback.extract_tb(sys.exc_info()[2])
-    ours = [
-        f
-        for f in frames
-        if any(f"/{name}/" in f.filename for name in _OURS) and "site-packages" not in f.filename
-    ]
+    ours = [f for f in frames if f.filename.startswith(f"{_ROOT}/") and "site-packages" not in f.filename]
     last = (ours or frames)[-1]
     return f"{Path(last.filename).name}:{last.name}"
 
