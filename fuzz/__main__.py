@@ -6,8 +6,8 @@ import argparse
 import importlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from itertools import count, cycle
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 from fuzz.campaign import CLEAN, Campaign, kept
@@ -29,8 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: --target {min(unknown)}: expected {', '.join(targets)}", file=sys.stderr)
         return 2
     campaign = Campaign(args.table, args.found, args.seconds)
-    campaign.run(_cases(names, args), args.workers)
-    _show(campaign, names)
+    try:
+        campaign.run(_cases(names, campaign.spent, args), args.workers)
+    finally:
+        _show(campaign, names)
     return int(bool(campaign.findings))
 
 
@@ -53,17 +55,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cases(names: Sequence[str], args: argparse.Namespace) -> Iterator[Case]:
-    """In turns of all targets, so that a stop at any time has tried all alike."""
+def _cases(names: Sequence[str], spent: Mapping[str, float], args: argparse.Namespace) -> Iterator[Case]:
+    """As many of all targets, or those of which the workers were least busy with next."""
     first = args.seed * _APART
     if args.cases is not None:
         yield from (Case(name, first + number) for number in range(args.cases) for name in names)
         return
     end = time.monotonic() + 60 * args.minutes
     numbers = {name: count(first) for name in names}
-    for name in cycle(names):
-        if time.monotonic() > end:
-            return
+    while time.monotonic() < end:
+        name = min(names, key=lambda name: spent[name])
         yield Case(name, next(numbers[name]))
 
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -109,6 +110,7 @@ class Campaign:
         counts: (target, kind) → cases.
         findings: (target, kind, signature) → cases.
         signatures: the same → folders of cases that are kept.
+        spent: target → seconds of workers.
     """
 
     table: str
@@ -117,6 +119,7 @@ class Campaign:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     findings: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     signatures: dict[tuple[str, str, str], list[Path]] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -147,7 +150,10 @@ class Campaign:
                     case = next(cases, None)
                 if case is None:
                     return
+                start = time.monotonic()
                 self._note(case, process.judge(case), process.folder)
+                with self._lock:
+                    self.spent[case.target] += time.monotonic() - start
         finally:
             process.end()
 

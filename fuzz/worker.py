@@ -24,7 +24,7 @@ from fuzz.mutations import mutant
 from fuzz.target import Facts, Target
 from segmenter.errors import SegmenterError
 
-LONGEST_LINE = 1000
+LONGEST_LINE = 2000
 """Characters of what is said of a file; longer ones bury what they say."""
 _ROOT = Path(__file__).parents[1]
 
@@ -66,6 +66,7 @@ class Worker:
     def judge(self, case: Case) -> Verdict:
         """Open one changed file."""
         (self._folder / "finding.json").unlink(missing_ok=True)
+        limit_memory(None)  # whole files may load libraries
         target, seeds = self._targets[case.target], self._seeds(case.target)
         index = case.file if case.content is not None else case.number % len(seeds)
         expected = self._facts(case.target, index)
@@ -158,11 +159,12 @@ def _place() -> str:
     return f"{Path(last.filename).name}:{last.name}"
 
 
-def limit_memory(gigabytes: float) -> None:
-    """From here on, the process gets so much more."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+def limit_memory(gigabytes: float | None) -> None:
+    """From here on, the process gets so much more; None: as much as it likes."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + int(gigabytes * 2**30), hard))
+    there = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most = hard if gigabytes is None else there + int(gigabytes * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
 def main(table: str, folder: Path) -> None:

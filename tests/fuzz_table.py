@@ -53,7 +53,7 @@ def _target(act: Callable[[bytes], object]) -> Target:
 
 TARGETS = {
     "refused": _target(_refuse("a.txt: expected whole, got another; make it anew")),
-    "long": _target(_refuse("x" * 2000)),
+    "long": _target(_refuse("x" * 3000)),
     "printed": _target(lambda _: print("\x1b]0;title", file=sys.stderr)),
     "raises": _target(_raise),
     "sleeps": _target(lambda _: time.sleep(1000)),

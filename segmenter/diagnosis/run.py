@@ -34,7 +34,7 @@ def run_coverage(path: Path, names: Sequence[str]) -> dict[str, Any]:
     _check_classes(path, lines, names)
     try:
         return {"path": str(path), **_section(lines)}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(
             f"{path / 'log.jsonl'}: damaged: expected whole numbers of steps and classes in each line of "
             f"training ({type(error).__name__}: {error})"
