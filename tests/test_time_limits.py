@@ -52,7 +52,7 @@ def test_waiting_for_a_processor_is_not_a_tests_own_time() -> None:
 
 
 def test_of_a_loop_the_own_time_is_the_processors() -> None:
-    """Two loops that share one core, with whatever else is there: together they have no more than that core."""
+    """Two loops that share one core: together they have no more than that core."""
     core = min(os.sched_getaffinity(0))
     loop = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile 1: pass"
     processes = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(2)]
