@@ -9,7 +9,7 @@ from fuzz.target import Target, begins, is_part
 
 TARGETS: dict[str, Target] = {
     "tiff": Target(rasters.make_tiffs, ["*.tif"], rasters.read_raster),
-    "png": Target(partial(rasters.make_pictures, driver="PNG"), ["*.png"], rasters.read_raster, checksum=True),
+    "png": Target(partial(rasters.make_pictures, driver="PNG"), ["*.png"], rasters.read_raster, True),
     "jpeg": Target(partial(rasters.make_pictures, driver="JPEG"), ["*.jpeg"], rasters.read_raster),
     "sidecars": Target(rasters.make_sidecars, ["*.aux.xml", "*.wld", "*.msk", "*.ovr"], rasters.read_beside),
     "label": Target(rasters.make_tiffs, ["*.tif"], rasters.read_labels),
