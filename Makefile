@@ -8,7 +8,7 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup demo test test-slow lint format bench clean
+.PHONY: setup demo test test-slow fuzz lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
@@ -44,6 +44,11 @@ test: $(VENV)/.stamp-$(EXTRA)-test
 
 test-slow: $(VENV)/.stamp-$(EXTRA)-test
 	@$(PY) -m pytest -m slow --timeout 3600
+
+# Changed files for all that opens files, for so many minutes; what fails is kept in fuzz/found.
+FUZZ_MINUTES ?= 5
+fuzz: $(VENV)/.stamp-$(EXTRA)
+	@$(PY) -m fuzz --minutes $(FUZZ_MINUTES) --workers $(or $(filter-out 0,$(WORKERS)),1)
 
 lint: $(VENV)/.stamp-$(EXTRA)-dev
 	@$(PY) -m ruff check .

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from segmenter.errors import SegmenterError, shortened
+from segmenter.errors import SegmenterError, plain, shortened
 from segmenter.files import write_whole
 from segmenter.scenes import Dataset, Scene
 
@@ -121,7 +121,7 @@ def load_entries(path: Path, classes: int) -> Entries:
     try:
         return _entries(pq.read_table(path, page_checksum_verification=True), classes)
     except _DAMAGE as error:
-        why = shortened((str(error).splitlines() or [type(error).__name__])[0])
+        why = plain(shortened((str(error).splitlines() or [type(error).__name__])[0]))
         print(f"{path}: damaged, it is built anew ({why})", file=sys.stderr)
         return {}
 

@@ -23,8 +23,11 @@ import pytest
 import rasterio
 from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
+from time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 
 from segmenter.labels import ClassMap, LandCoverClass
+
+__all__ = ["pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]  # pytest finds its hooks here
 
 REPLICAS = 4
 _SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -16,12 +16,10 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def train(
-    recipe: Path, *arguments: str, check: bool = True, limit: float = 280
-) -> subprocess.CompletedProcess[str]:
+def train(recipe: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "train.py", str(recipe), *arguments]
     environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit)
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if check:
         assert result.returncode == 0, result.stderr
     return result

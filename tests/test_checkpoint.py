@@ -238,7 +238,11 @@ for step in range(1, 10**6):
 def test_killed_while_writing_all_that_is_there_is_whole(tmp_path: Path) -> None:
     """Aimed: a process that does nothing else is killed when its temporary file is seen."""
     folder, half_written = tmp_path / "checkpoints", 0
-    for _ in range(3):
+    kills = 0
+    while (
+        kills < 3 or not half_written
+    ):  # on a busy machine the file has often got its name before it is killed
+        kills += 1
         for path in checkpoint.checkpoints(tmp_path).values():
             path.unlink()
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT)
@@ -254,7 +258,6 @@ def test_killed_while_writing_all_that_is_there_is_whole(tmp_path: Path) -> None
             assert (checkpoint.load_arrays(path)["a"] == step).all()
         remove_leftovers(folder)
         assert set(folder.iterdir()) == set(steps.values())
-    assert half_written
 
 
 def test_a_full_disk_leaves_what_was_there(run: Run) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -135,19 +132,6 @@ def test_stitch_command(tmp_path: Path, make_geotiff: Make, capsys: pytest.Captu
     command[3] = "4"
     assert run_script(lambda: main(command)) == 2
     assert "expected a multiple of 4 parts" in capsys.readouterr().err
-
-
-def test_help_is_quick() -> None:
-    """Nothing heavy is imported for it; the best of three, since machines are busy."""
-    times = []
-    for _ in range(3):
-        start = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", "datasets", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        times.append(time.monotonic() - start)
-    assert "stitch" in done.stdout
-    assert min(times) < 1
 
 
 def test_dubai_palettes_are_stitched_by_their_colours(

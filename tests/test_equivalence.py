@@ -30,8 +30,7 @@ from benchmarks.equivalence_matrix import (
 )
 from segmenter.schema import LossConfig
 
-# Compiling for four replicas takes a minute, and minutes where the processor is shared.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(900)  # compiling for four replicas takes a minute
 FREE = [name for name, row in ROWS.items() if not row.clip]
 CLIPPED = [name for name, row in ROWS.items() if row.clip]
 # Clipping is the optimiser's affair: a shallow model shows it, and compiles in a third of the time.

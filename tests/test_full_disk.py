@@ -92,7 +92,7 @@ def test_maps_that_fit_are_made_whatever_is_kept_beside_them(
 ) -> None:
     maps = disk(size) / "maps"
     command = [*COMMAND, "0", "1000", str(source), "--output", str(maps), *OPTIONS]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=250, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stderr
     assert "maps/a.tif: cannot be resumed from within: No space left on device" in done.stderr
     assert set(files(maps)) == {"a.tif", "a.probabilities.tif"}
@@ -185,7 +185,7 @@ def test_what_nobody_reads_stops_no_maps(tmp_path: Path, make_geotiff: Make) -> 
     command = [*COMMAND, "0", "1000", str(tmp_path / "in"), "--output", str(tmp_path / "maps"), *options]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=250, check=False
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False
         )
     assert done.returncode == 1
     assert "b.tif: expected a GeoTIFF, PNG or JPEG" in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("segmenter", "datasets", "benchmarks", "tests")
+FOLDERS = ("segmenter", "datasets", "benchmarks", "fuzz", "tests")
 SCRIPTS = ("train.py", "predict.py")
 
 # The only modules that may import TensorFlow or Keras, at their top or inside functions.
@@ -123,7 +123,7 @@ def test_imports_have_no_circle() -> None:
 
 
 def test_the_library_never_imports_the_datasets_nor_the_scripts() -> None:
-    above = ("datasets", "benchmarks", "train", "predict")
+    above = ("datasets", "benchmarks", "fuzz", "train", "predict")
     assert {name: i for name in LIBRARY for i in IMPORTS[name] if i.split(".")[0] in above} == {}
 
 
@@ -148,7 +148,7 @@ def test_the_arrows_of_the_chain_point_one_way(names: tuple[str, ...]) -> None:
 
 
 def test_only_raster_opens_rasters() -> None:
-    ours = {name for name in _importers_of("rasterio") if not name.startswith("benchmarks")}
+    ours = {name for name in _importers_of("rasterio") if not name.startswith(("benchmarks", "fuzz"))}
     assert {name for name in ours if not name.startswith("segmenter.raster.")} == set()
 
 
@@ -177,6 +177,23 @@ def test_everything_else_is_imported_without_tensorflow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [(["train.py"], "--resume"), (["predict.py"], "{scene}"), (["-m", "datasets"], "stitch")],
+    ids=lambda value: value[-1],
+)
+def test_help_answers_at_once(command: list[str], said: str) -> None:
+    """Counted in imports, since a busy machine takes any time: no large library, and not many others."""
+    command = [sys.executable, "-X", "importtime", *command, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.count("|") == 2}
+    assert "argparse" in imported
+    heavy = ("tensorflow", "keras", "rasterio", "matplotlib", "cv2", "scipy", "pyarrow", "albumentations")
+    assert imported & {*heavy, "plotly", "sklearn"} == set()
+    assert len(imported) < 500  # TensorFlow alone has 3,000
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -171,9 +171,7 @@ def limited(limit: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     command = [*COMMAND, "0", "1000000000", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, preexec_fn=limit_files, env=ENVIRONMENT
-    )
+    return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_files, env=ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +212,7 @@ def test_a_spool_that_finds_no_space_costs_only_the_going_on(tmp_path: Path, mak
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     command = [*COMMAND, "0", "1000", str(source), "--output", str(tmp_path / "maps"), "--quicklook"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, preexec_fn=limit_files, env=ENVIRONMENT
-    )
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_files, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert "warning:" in done.stderr
     assert "a.tif: cannot be resumed from within: File too large" in done.stderr

@@ -33,7 +33,7 @@ def started(folder: Path, *arguments: Any, seconds: float = 0.01) -> subprocess.
 def finished(folder: Path, *arguments: Any) -> list[str]:
     """Run it to the end; what it printed."""
     process = started(folder, *arguments, seconds=0)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert process.returncode == 0, err
     return out.splitlines()
 
@@ -45,7 +45,7 @@ def killed(folder: Path, *arguments: Any, lines: int, pause: float = 0) -> int:
     seen = [line for _, line in zip(range(lines), process.stdout, strict=False)]
     time.sleep(pause)
     process.kill()
-    seen += process.communicate(timeout=20)[0].splitlines(keepends=True)
+    seen += process.communicate()[0].splitlines(keepends=True)
     return seen.count("batch\n")
 
 
@@ -185,7 +185,7 @@ def test_outputs_of_one_input_are_complete_or_made_anew(
     before, wanted = files(tmp_path / "maps"), files(tmp_path / "other")
     arguments = [str(source), "--confidence", "--nodata", "77", "--cog", "--output", str(tmp_path / "maps")]
     command = [*COMMAND[:1], "-c", KILLED_BETWEEN_NAMES, *arguments]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL
     mixed = files(tmp_path / "maps")
     assert mixed["a.tif"] == wanted["a.tif"] != before["a.tif"]
@@ -205,7 +205,7 @@ def test_of_two_processes_one_writes_and_the_other_says_so(tmp_path: Path, make_
         assert first.stdout is not None
         assert first.stdout.readline() == "batch\n"
         second = started(tmp_path / "maps", source, "--tile", "64", "--batch", "1")
-        out, err = second.communicate(timeout=60)
+        out, err = second.communicate()
         assert (second.returncode, out) == (1, "")
         assert err == f"error: {tmp_path}/maps/a.tif: is being written by another process; left to that one\n"
     finally:

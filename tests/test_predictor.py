@@ -15,6 +15,7 @@ from exact_network import exact_network
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from time_limits import wait_until
 
 from segmenter.errors import ConfigError, RasterError
 from segmenter.geometry import Size, Window
@@ -266,26 +267,26 @@ def test_reading_computing_and_taking_overlap(rng: np.random.Generator) -> None:
 
     def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         number = next(calls)
-        assert read[min(number + 1, 7)].wait(20), "nothing is read while the model runs"
+        assert wait_until(read[min(number + 1, 7)].is_set), "nothing is read while the model runs"
         computed[number].set()
         return Prediction(np.zeros(valid.shape, np.uint8))
 
     job = ArrayJob(Told(scene(rng, 32 * 8, 32).image))
     events = classify_all([job], Tiling(Size(32, 32), 0, 8, 1), predict)
     next(events)
-    assert computed[1].wait(20), "nothing is computed while a result is being written"
+    assert wait_until(computed[1].is_set), "nothing is computed while a result is being written"
     assert len(list(events)) == 8
 
 
 def test_several_devices_compute_at_once_and_the_order_stays(rng: np.random.Generator) -> None:
     raster, plain = scene(rng, 331, 97), exact_network(5, 8)
-    meeting, used = threading.Barrier(3), []
+    used: list[int] = []
 
     def worker(number: int) -> Any:
         def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
             first, _ = number not in used, used.append(number)
             if first:
-                meeting.wait(20)  # breaks unless all three are busy at the same time
+                assert wait_until(lambda: len(set(used)) == 3), "all three are never busy at the same time"
             return plain(image, valid)
 
         return predict

@@ -25,8 +25,6 @@ from segmenter.array_file import load_arrays
 from segmenter.checkpoint import checkpoints
 from segmenter.run_scores import BEST_FILES, LAST_FILES
 
-LIMIT = 900
-"""Seconds, of a process on a machine that does other things, too; a hang ends there."""
 EVERYTHING = [
     *("--set", "training.precision=mixed_float16", "--set", "training.ema=0.9"),
     *("--set", "training.steps_per_call=2", "--set", "training.keep_checkpoints=3"),
@@ -78,10 +76,8 @@ class Training:
         return self._file.read_text(errors="replace")
 
     def until(self, condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + LIMIT
         while not condition():
             assert self.process.poll() is None, self.output
-            assert time.monotonic() < deadline, self.output
             time.sleep(0.001)
 
     def until_said(self, text: str) -> None:
@@ -101,7 +97,7 @@ class Training:
         if number is not None:
             assert self.process.poll() is None, self.output
             self.process.send_signal(number)
-        code = self.process.wait(timeout=LIMIT)
+        code = self.process.wait()
         assert "Traceback" not in self.output
         return code
 
@@ -172,7 +168,7 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(recipe: Path, tmp_pat
     """One training: SIGTERM, Ctrl-C, three times kill -9, a full disk, twice Ctrl-C, a damaged checkpoint."""
     whole, run = tmp_path / "whole", tmp_path / "run"
     settings = [*EVERYTHING, "--set", "training.epochs=10"]
-    train(recipe, "--run", str(whole), *settings, limit=LIMIT)
+    train(recipe, "--run", str(whole), *settings)
     again = [*settings, "--resume"]
 
     training = Training(recipe, run, *settings)
@@ -215,7 +211,7 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(recipe: Path, tmp_pat
     before, last = damage_the_newest(recipe, run, settings)
     with (run / "log.jsonl").open("a") as file:
         file.write('{"step": 9')  # as a kill leaves it
-    resumed = train(recipe, "--run", str(run), *settings, "--resume-from", str(before), limit=LIMIT).stdout
+    resumed = train(recipe, "--run", str(run), *settings, "--resume-from", str(before)).stdout
     aside = run / "checkpoints" / "aside" / "1"
     assert f"its checkpoints ({checkpoint_name(last)}" in resumed
     assert f") and the log are kept in {aside}\n" in resumed
@@ -282,7 +278,7 @@ def test_killed_twenty_times_it_ends_in_the_same_bits(recipe: Path, tmp_path: Pa
     """At random moments, and every other time when a checkpoint is seen being written."""
     whole, run = tmp_path / "whole", tmp_path / "run"
     settings = [*EVERYTHING, "--set", "training.epochs=40"]
-    train(recipe, "--run", str(whole), *settings, limit=LIMIT)
+    train(recipe, "--run", str(whole), *settings)
     caught = 0
     for kill in range(20):
         training = Training(recipe, run, *settings, *(["--resume"] if checkpoints(run) else []))
@@ -293,6 +289,6 @@ def test_killed_twenty_times_it_ends_in_the_same_bits(recipe: Path, tmp_path: Pa
             a_moment(2)
         assert training.end(signal.SIGKILL) == -9
         caught += len(half_written(run))
-    train(recipe, "--run", str(run), *settings, "--resume", limit=LIMIT)
+    train(recipe, "--run", str(run), *settings, "--resume")
     assert caught
     check_same(run, whole)

@@ -24,8 +24,6 @@ STEPS, STOP = 5, 3
 FLOAT32 = 1e-3
 """Largest difference of a weight after two epochs, relative to the largest weight: rounding, amplified."""
 
-pytestmark = pytest.mark.timeout(900)
-
 
 def state(training: Training) -> dict[str, NDArray[Any]]:
     """What a checkpoint holds of it."""

@@ -88,7 +88,7 @@ def test_in_processes_of_its_own(tmp_path: Path) -> None:
     tiny = ["configs/demo.yaml", "--set", "model.depth=1", "--set", "model.width=2", "--local", "2"]
     command = [sys.executable, "-m", "benchmarks.scaling", *tiny, "--side", "16", "--calls", "1"]
     done: Any = subprocess.run(
-        [*command, "--logical", "2"], capture_output=True, text=True, check=True, timeout=250,
+        [*command, "--logical", "2"], capture_output=True, text=True, check=True,
         cwd=Path(__file__).parents[1],
     )  # fmt: skip
     line = json.loads(done.stdout)

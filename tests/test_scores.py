@@ -133,9 +133,9 @@ def test_counting_is_right_across_inner_chunks_and_fast(rng: np.random.Generator
         np.uint8
     )
     confusion = ConfusionMatrix(FOUR)
-    start = time.perf_counter()
+    start = time.thread_time()
     confusion.add(truth, predicted)
-    assert time.perf_counter() - start < 1  # 3 Mpx in about 0.01 s; a Python loop would take seconds
+    assert time.thread_time() - start < 2  # of the processor: 3 Mpx take 0.01 s; a Python loop, seconds
     expected = [[int(((truth == i) & (predicted == j)).sum()) for j in range(4)] for i in range(4)]
     assert confusion.matrix.tolist() == expected
 

@@ -15,8 +15,6 @@ from segmenter.labels import IGNORE
 from segmenter.normalisation import Normalisation
 from segmenter.schema import LossConfig, ModelConfig, Recipe, TrainingConfig
 
-pytestmark = pytest.mark.timeout(600)
-
 NO_NORM = ModelConfig(depth=2, width=3, max_width=6, normalisation="none")
 NORM = ModelConfig(depth=1, width=3)
 PER_PIXEL = LossConfig(

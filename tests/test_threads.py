@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
+from time_limits import wait_until
 
 from segmenter.threads import Prefetch
 
@@ -30,7 +30,7 @@ def running() -> int:
 def test_batches_come_in_order_each_put_on_the_devices_once() -> None:
     with closing(fed(range(20), lambda batch: batch * 10)) as feeder:
         assert list(feeder) == [10 * i for i in range(20)]
-    assert running() == 0
+    assert wait_until(lambda: running() == 0)
 
 
 def test_an_error_comes_after_what_was_made_before_it() -> None:
@@ -43,22 +43,33 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
     assert next(batches) == 1
     with closing(feeder), pytest.raises(ValueError, match="a file is gone"):
         next(batches)
-    assert running() == 0
+    assert wait_until(lambda: running() == 0)
 
 
 def test_one_that_is_left_early_stops_and_has_taken_few() -> None:
     taken = itertools.count()
     with closing(fed(next(taken) for _ in itertools.count())) as feeder:
         assert next(iter(feeder)) == 0
-    assert running() == 0
+    assert wait_until(lambda: running() == 0)
     assert next(taken) <= 4
 
 
-def test_waiting_is_counted_where_batches_are_late_and_not_where_they_are_there() -> None:
-    late, there = threading.Event(), threading.Event()
+def test_waiting_is_counted_where_batches_are_late_and_not_where_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a clock that goes on while a batch is made, and while the devices compute."""
+    now, asked, there = [0.0], threading.Event(), threading.Event()
+
+    def clock() -> float:
+        seconds = now[0]
+        asked.set()
+        return seconds
+
+    monkeypatch.setattr("segmenter.threads.time.perf_counter", clock)
 
     def slow() -> Iterator[int]:
-        late.wait(0.3)
+        asked.wait()
+        now[0] += 7
         yield 1
         yield 2
         there.set()
@@ -67,12 +78,11 @@ def test_waiting_is_counted_where_batches_are_late_and_not_where_they_are_there(
     with closing(feeder):
         batches = iter(feeder)
         assert next(batches) == 1
-        waited = feeder.waited
-        assert waited >= 0.2
-        there.wait(5)
-        time.sleep(0.3)  # as the devices would compute
+        assert feeder.waited == 7
+        there.wait()
+        now[0] += 100  # as the devices would compute
         assert next(batches) == 2
-        assert feeder.waited - waited < 0.1
+        assert feeder.waited == 7
 
 
 def test_an_error_and_an_early_end_do_not_hang_on_a_full_queue() -> None:
@@ -80,10 +90,11 @@ def test_an_error_and_an_early_end_do_not_hang_on_a_full_queue() -> None:
         yield from range(2)
         raise ValueError("late")
 
-    feeder = fed(made())
-    time.sleep(0.2)  # one batch lies in the queue, the next waits for a place
+    copied: list[int] = []
+    feeder = fed(made(), copied.append)
+    assert wait_until(lambda: len(copied) == 2)  # one batch lies in the queue, the next waits for a place
     feeder.close()
-    assert running() == 0
+    assert wait_until(lambda: running() == 0)
 
 
 def test_who_gives_up_need_not_wait_for_a_file_that_does_not_come() -> None:
@@ -91,7 +102,7 @@ def test_who_gives_up_need_not_wait_for_a_file_that_does_not_come() -> None:
 
     def hung() -> Iterator[int]:
         yield 1
-        never.wait(5)
+        never.wait()
 
     feeder = fed(hung(), given_up=lambda: bool(stop))
     taken = []

@@ -1,0 +1,72 @@
+"""What is kept of a dataset so that it is not read again: tile index, band statistics, decoded copies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import rasterio
+
+from fuzz.target import Facts, digest
+from segmenter.geometry import Window
+from segmenter.index import build_index
+from segmenter.index_cache import cache_folder
+from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.scenes import Dataset, Scene
+from segmenter.schema import TilesConfig
+from segmenter.statistics import band_statistics
+from segmenter.store import SceneStore
+
+_MADE = 1_500_000_000_000_000_000
+_TILES = TilesConfig(size=16)
+CACHE = ".tile-index"
+
+
+def _dataset(root: Path) -> Dataset:
+    classes = ClassMap(tuple(LandCoverClass(name, (i, i, i), i) for i, name in enumerate("abc")), "codes")
+    scenes = tuple(Scene(n, root / f"{n}.jpg", root / f"{n}_label.png", n, "train") for n in ("s", "t"))
+    return Dataset("fuzzed", root, scenes, classes)
+
+
+def make_dataset(folder: Path) -> None:
+    """Two scenes that have to be decoded, and all that a training keeps of them."""
+    rng = np.random.default_rng(1)
+    for scene in _dataset(folder).scenes:
+        assert scene.label is not None
+        ids = rng.integers(0, 3, (1, 5, 6), np.uint8).repeat(12, 1).repeat(12, 2)
+        for path, driver, pixels in ((scene.image, "JPEG", ids.repeat(3, 0) * 60), (scene.label, "PNG", ids)):
+            shape = {"count": len(pixels), "height": pixels.shape[1], "width": pixels.shape[2]}
+            with (
+                rasterio.Env(GDAL_PAM_ENABLED=False),
+                rasterio.open(path, "w", driver, dtype="uint8", **shape) as f,
+            ):
+                f.write(pixels)
+            os.utime(path, ns=(_MADE, _MADE))  # which the caches know their files by
+    read_index(folder / CACHE / "x")
+    read_bands(folder / CACHE / "x")
+    _store(_dataset(folder))
+
+
+def read_index(file: Path) -> Facts:
+    """The tiles as a training would draw them."""
+    found = build_index(_dataset(file.parents[1]), "train", _TILES, workers=1, progress=False)
+    return [
+        digest(found.scene_N, found.row_N, found.col_N, found.labelled_N, found.counts_NK, found.left_out)
+    ]
+
+
+def read_bands(file: Path) -> Facts:
+    """What the network's input is normalised by."""
+    found = band_statistics(_dataset(file.parents[1]), workers=1, progress=False)
+    return [digest(found.mean_C, found.std_C, found.min_C, found.max_C, found.pixels, found.dtype)]
+
+
+def read_decoded(file: Path) -> Facts:
+    """Tiles and labels as a training reads them from the copies."""
+    store, window = _store(_dataset(file.parents[3])), Window(20, 30, 40, 60)
+    return [digest(*store.read(i, window), store.read_label(i, window)) for i in (0, 1)]
+
+
+def _store(dataset: Dataset) -> SceneStore:
+    return SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)

@@ -1,0 +1,79 @@
+"""What predict.py leaves in an output folder to go on from: its journal, and finished windows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from fuzz.target import Facts, digest
+from segmenter.geometry import Window
+from segmenter.maps.journal import Entry, Journal, damage, file_facts
+from segmenter.maps.spool import Spool
+
+_NAMES = ("a", "b", "c")
+_PART = Window(3, 5, 64, 48)
+_SETTINGS = {"memory": "3GB"}
+
+
+def make_journal(folder: Path) -> None:
+    """Of three maps, which lie beside it."""
+    journal = Journal(folder)
+    journal.settle(_SETTINGS, {"tile": 64, "batch": 4})
+    for name in _NAMES:
+        (folder / f"{name}.tif").write_bytes(name.encode() * 100)
+        outputs = {f"{name}.tif": file_facts(folder / f"{name}.tif")}
+        facts = {"file": f"{name}.tif", "bytes": 7, "mtime_ns": 8, "sample": "9", "header": "0"}
+        options = {"tile": 64, "part": [0, 0, 9, 9], "outputs": ["map"], "nodata": 255}
+        run = {"name": "run", "checksum": "0123"}
+        journal.append(Entry(name, f"in/{name}.tif", facts, run, options, outputs))
+
+
+def read_journal(file: Path) -> Facts:
+    """What a call finds finished: entries whose outputs are as they say."""
+    journal = Journal(file.parent)
+    facts = [digest("settings", journal.settings(_SETTINGS))] if journal.settings(_SETTINGS) else []
+    for name in _NAMES:
+        entry = journal.find(name)
+        if entry is not None and damage(file.parent, entry) is None:
+            entry.difference(entry)
+            entry.extends(entry)
+            facts.append(digest(asdict(entry)))
+    journal.append(Entry("d", "in/d.tif", {}, {}, {}, {}))
+    if Journal(file.parent).find("d") is None:
+        raise AssertionError("an entry that was added is not found")
+    return facts
+
+
+def make_spool(folder: Path) -> None:
+    """Of a part of a raster, in rows of three windows, with three outputs."""
+    spool = _spool(folder)
+    spool.recover()
+    rng = np.random.default_rng(3)
+    for row in range(_PART.row, _PART.row_stop, 16):
+        for col in range(_PART.col, _PART.col_stop, 16):
+            spool.add(
+                Window(row, col, 16, 16),
+                {
+                    "ids": rng.integers(0, 7, (16, 16), np.uint8),
+                    "confidence": rng.integers(0, 255, (16, 16), np.uint8),
+                    "probabilities": rng.random((16, 16, 2)).astype(np.float16),
+                },
+            )
+    spool.close()
+
+
+def _spool(folder: Path) -> Spool:
+    return Spool(folder / "a.tif", "key", _PART)
+
+
+def read_spool(file: Path) -> Facts:
+    """The windows that are not computed again."""
+    spool = _spool(file.parent)
+    try:
+        spool.recover()
+        found = [digest(w, *(v for pair in arrays.items() for v in pair)) for w, arrays in spool.replay()]
+    finally:
+        spool.close()
+    return found

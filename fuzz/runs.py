@@ -1,0 +1,174 @@
+"""Recipes and run directories: the recipe, run.json, weights, checkpoints, logs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuzz.target import Facts, digest
+from segmenter.array_file import META, Arrays, save_arrays
+from segmenter.checkpoint import Run, load_run, save_checkpoint
+from segmenter.config import dump_recipe, load_recipe, recipe_from
+from segmenter.diagnosis.run import run_coverage
+from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.network import NetworkGeometry
+from segmenter.normalisation import Normalisation
+from segmenter.resume import Position, checkpoint_to_resume, facts_array
+from segmenter.sampler.plan import plan
+from segmenter.schema import Recipe, SamplingConfig
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+NAMES = ("water", "forest", "a road, 'wide'")
+_BOMB = b"a: &a [x, x, x]\n" + b"".join(
+    b"%c: &%c [%s]\n" % (c + 1, c + 1, b", ".join([b"*%c" % c] * 9)) for c in b"abcdefgh"
+)
+YAML = (
+    *(
+        b"&a ",
+        b"*a",
+        b"<<: *a",
+        b"2023-02-30",
+        b"2023-02-28",
+        b"!!int x",
+        b'!!float ""',
+        b"!!binary x",
+        b"!!set {a}",
+    ),
+    *(
+        b"!!python/object/apply:os.system [x]",
+        b"? ",
+        b"- ",
+        b": ",
+        b"|\n",
+        b"1_000",
+        b"0o17",
+        b"0x_",
+        b".inf",
+        b".nan",
+    ),
+    *(
+        b"yes",
+        b"~",
+        b"'",
+        b'"',
+        b"{a: ",
+        b"#",
+        b"%YAML 9.9\n",
+        b"---\n",
+        b"{name}",
+        b"{stem}" * 20,
+        b"*" * 60 + b"{name}",
+    ),
+    *(b"1:2:3", b"@", b"`", b"[" * 500, _BOMB, b"name: &a [*a]\n", b"'\xc2\x85'", b"\t", b"9" * 5000),
+)
+"""What YAML has beside plain settings: anchors, merges, tags, dates, and a bomb of aliases."""
+
+
+def recipe() -> Recipe:
+    """A small one."""
+    classes = [{"name": name, "code": code} for code, name in enumerate(NAMES)]
+    dataset = {
+        "kind": "folder",
+        "root": ".",
+        "images": "i/{name}.tif",
+        "labels": "l/{name}.tif",
+        "classes": classes,
+    }
+    return recipe_from({"name": "fuzzed", "dataset": dataset, "model": {"depth": 1, "width": 2}}, "fuzz")
+
+
+def make_recipes(folder: Path) -> None:
+    """Those of the project."""
+    for path in sorted(CONFIGS.glob("*.yaml")):
+        (folder / path.name).write_bytes(path.read_bytes())
+
+
+def read_recipe(path: Path) -> Facts:
+    """A recipe that is accepted must say the same when it is written and read again."""
+    found = load_recipe(path)
+    again = path.with_name("again.yaml")
+    again.write_text(dump_recipe(found), encoding="utf-8")
+    if load_recipe(again) != found:
+        raise AssertionError("a recipe that was written and read again is another")
+    return [digest(found.model_dump_json())]
+
+
+def make_run(folder: Path) -> None:
+    """A run directory with a best and two checkpoints, a log and scores."""
+    arrays: Arrays = {
+        "model/a": np.linspace(0, 1, 24, dtype=np.float32).reshape(2, 3, 4),
+        "model/b": np.zeros(3),
+    }
+    Run(
+        path=folder,
+        recipe=recipe(),
+        classes=ClassMap(tuple(LandCoverClass(name, (9, i, i), i) for i, name in enumerate(NAMES)), "codes"),
+        bands=(1, 2, 3),
+        band_count=3,
+        dtype="uint8",
+        normalisation=Normalisation.of((100.5, 90.25, 80.0), (30.0, 20.0, 10.0)),
+        metres_per_pixel=0.5,
+        labels="full",
+        network=NetworkGeometry(8, 20, 100.0),
+        tiles="0123456789abcdef",
+    ).save()
+    tiles = plan(np.full((12, 3), 99), 4, SamplingConfig(), 0, 0)
+    for step in (4, 8):
+        position = Position(step, 1, 2, 0.25)
+        meta = facts_array(recipe(), tiles, position, 1, {"processor": "one"})
+        save_checkpoint(folder, step, {**arrays, "position": np.array(position), META: meta}, 2)
+    save_arrays(folder / "best.npz", arrays)
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in _log()))
+
+
+def _log() -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for step in range(1, 9):
+        held = {"held_steps": [4, 3, 4], "promised": [0, 2], "best_effort": [1], "short_steps": 0}
+        tiles = {"tiles_drawn": 32, "tiles_redrawn": 1, "tiles_replaced": 2}
+        lines.append(
+            {"step": 4 * step, "epoch": step // 3, "steps": 4, "loss": 1 / step, "lr": 1e-3, **held, **tiles}
+        )
+        if step % 3 == 0:
+            iou = dict.fromkeys(NAMES, 0.5)
+            lines.append({"step": 4 * step, "epoch": step // 3, "miou": 0.5, "iou": iou, "protocol": "all"})
+    return lines
+
+
+def read_run(file: Path) -> Facts:
+    """What predict.py takes from a run directory."""
+    run = load_run(file.parent)
+    run.checksum()
+    weights = run.weights()
+    said = (run.bands, run.band_count, run.dtype, run.metres_per_pixel, run.labels, run.network, run.tiles)
+    return [
+        digest(run.recipe.model_dump_json(), run.classes.to_dict(), run.normalisation.to_dict(), *said),
+        digest(run.planned_replicas, *(v for name in sorted(weights) for v in (name, weights[name]))),
+    ]
+
+
+def read_checkpoint(file: Path) -> Facts:
+    """What `--resume` takes."""
+    found = checkpoint_to_resume(file.parents[1])
+    arrays = (value for name in sorted(found.arrays) for value in (name, found.arrays[name]))
+    return [digest(found.path.name, found.position, found.facts, *arrays)]
+
+
+def read_log(file: Path) -> Facts:
+    """What `datasets coverage --run` reads of a log."""
+    found = run_coverage(file.parent, NAMES)
+    return [digest(repr(replace(found, path="")))]
+
+
+def rewind_log(file: Path) -> Facts:
+    """What `--resume` does with a log, and the curves that are drawn of what is left."""
+    from segmenter.trainlog import TrainLog
+
+    log = TrainLog(file.parent)
+    log.rewind(20, validated=True)
+    log.curves()
+    return [digest(json.dumps(record)) for record in log.records()]

@@ -1,0 +1,29 @@
+"""The table of all that is fuzzed; a new file format or cache gets a line here."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fuzz import caches, outputs, rasters, runs
+from fuzz.target import Target, begins, is_part
+
+TARGETS: dict[str, Target] = {
+    "tiff": Target(rasters.make_tiffs, ["*.tif"], rasters.read_raster),
+    "png": Target(partial(rasters.make_pictures, driver="PNG"), ["*.png"], rasters.read_raster, True),
+    "jpeg": Target(partial(rasters.make_pictures, driver="JPEG"), ["*.jpeg"], rasters.read_raster),
+    "sidecars": Target(rasters.make_sidecars, ["*.aux.xml", "*.wld", "*.msk", "*.ovr"], rasters.read_beside),
+    "label": Target(rasters.make_tiffs, ["*.tif"], rasters.read_labels),
+    "recipe": Target(runs.make_recipes, ["*.yaml"], runs.read_recipe, tokens=runs.YAML),
+    "run": Target(runs.make_run, ["run.json", "recipe.yaml"], runs.read_run, checksum=True, tokens=runs.YAML),
+    "weights": Target(runs.make_run, ["best.npz"], runs.read_run, checksum=True),
+    "checkpoint": Target(
+        runs.make_run, ["checkpoints/step-00000008.npz"], runs.read_checkpoint, checksum=True
+    ),
+    "log": Target(runs.make_run, ["log.jsonl"], runs.read_log),
+    "log-rewind": Target(runs.make_run, ["log.jsonl"], runs.rewind_log, quick=False),  # TensorFlow's start
+    "journal": Target(outputs.make_journal, [".journal.jsonl"], outputs.read_journal, fits=is_part),
+    "spool": Target(outputs.make_spool, [".a.tif.spool"], outputs.read_spool, checksum=True, fits=begins),
+    "index": Target(caches.make_dataset, [".tile-index/tiles-*"], caches.read_index, checksum=True),
+    "bands": Target(caches.make_dataset, [".tile-index/bands-*"], caches.read_bands, checksum=True),
+    "decoded": Target(caches.make_dataset, [".tile-index/decoded/*/*"], caches.read_decoded, checksum=True),
+}

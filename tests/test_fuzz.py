@@ -1,0 +1,96 @@
+"""The fuzzer finds whatever can go wrong, and a short part of it finds nothing here."""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import product
+from pathlib import Path
+
+import fuzz_table
+import pytest
+
+from fuzz import targets
+from fuzz.__main__ import main
+from fuzz.campaign import Campaign, kept
+from fuzz.mutations import mutant
+from fuzz.worker import Case
+
+KNOWN: tuple[str, ...] = ()
+"""Targets with findings that are still to be mended; strict, so that none stays here afterwards."""
+CASES = 60
+"""Of each target; `make fuzz` has thousands."""
+
+
+@pytest.fixture(autouse=True)
+def found_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    """Every target of the project that starts quickly."""
+    campaign = Campaign("fuzz.targets", tmp_path_factory.mktemp("found"), seconds=60)
+    quick = [name for name, target in targets.TARGETS.items() if target.quick]
+    campaign.run((Case(name, number) for number, name in product(range(CASES), quick)), workers=1)
+    assert sum(campaign.counts.values()) == CASES * len(quick)
+    return campaign
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xfail(reason="known", strict=True)] if name in KNOWN else [])
+        for name, target in targets.TARGETS.items()
+        if target.quick
+    ],
+)
+def test_a_changed_file_is_refused_in_one_line_or_accepted(campaign: Campaign, name: str) -> None:
+    assert [key for key in campaign.findings if key[0] == name] == []
+    assert sum(n for (target, _), n in campaign.counts.items() if target == name) == CASES
+
+
+EXPECTED = {
+    "refused": "refused",
+    "long": "long line: 3000 characters",
+    "printed": "raw text: a line with control characters",
+    "raises": "raised: KeyError fuzz_table.py:_raise",
+    "sleeps": "hangs: no end",
+    "loops": "hangs: no end",
+    "crashes": "died: SIGSEGV",
+    "ends": "died: exit code 0",
+    "memory": "memory: memory",
+    "accepts": "other",
+    "should-tell": "other content",
+}
+
+
+def test_whatever_goes_wrong_is_found_kept_and_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set(EXPECTED) == set(fuzz_table.TARGETS)
+    options = ["--table", "fuzz_table", "--seconds", "1", "--found", str(tmp_path)]
+    assert main([*options, "--cases", "1", "--workers", "1"]) == 1
+    shown = capsys.readouterr().out
+    for name, said in EXPECTED.items():
+        if said in ("refused", "other"):
+            assert re.search(rf"^{name} +1 .* 0$", shown, re.MULTILINE), shown
+        else:
+            assert f"{name}: {said}" in shown
+            assert f"python -m fuzz --replay {tmp_path}/{name}-0\n" in shown
+            case = kept(tmp_path / f"{name}-0")
+            assert Path(case.content or "").read_bytes() == mutant(b"whole", [b"whole"], (), 0)
+    assert main([*options, "--replay", str(tmp_path / "raises-0")]) == 1
+    assert "KeyError: 'outputs'" in capsys.readouterr().out
+
+
+def test_cases_are_the_same_each_time_and_change_something() -> None:
+    seed, other = bytes(range(256)) * 3, b"other" * 50
+    found = [mutant(seed, [seed, other], [b"token"], number) for number in range(300)]
+    assert found == [mutant(seed, [seed, other], [b"token"], number) for number in range(300)]
+    assert sum(content != seed for content in found) > 280
+    assert len(set(found)) > 270
+    lengths = [len(content) for content in found]
+    assert min(lengths) < len(seed) < max(lengths)
+    text = b'{"a": 1, "b": [2.5, true], "c": "x"}\n'
+    assert any(b"NaN" in mutant(text, [text], (), number) for number in range(200))

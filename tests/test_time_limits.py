@@ -1,0 +1,124 @@
+"""Limits of time: a hang ends, whatever hangs; a busy machine fails nothing."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from time_limits import wait_until
+
+from fuzz.own_time import OwnTime, descendants, own_seconds
+
+TESTS = Path(__file__).parent
+CLOCKS = {name + unit for name in ("time", "monotonic", "perf_counter") for unit in ("", "_ns")} | {"now"}
+HANGS = """
+import ctypes, os, pathlib, subprocess, time
+import pytest
+from time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
+
+def test_in_a_process():
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        pathlib.Path("child").write_text(str(process.pid))
+
+def test_in_python():
+    time.sleep(1000)
+
+def test_in_a_loop():
+    while True:
+        pass
+
+def test_in_c():
+    mutex = ctypes.create_string_buffer(64)  # as of a collective: no signal interrupts it
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+
+def test_after():
+    pass
+"""
+
+
+def test_waiting_for_a_processor_is_not_a_tests_own_time() -> None:
+    assert own_seconds(1, ran=0, waited=0) == 1  # asleep: a deadlock ends
+    assert own_seconds(1, ran=1, waited=0) == 1  # a loop on a free core ends
+    assert own_seconds(1, ran=0.1, waited=0.9) == pytest.approx(0.1)  # nine others on the core
+    assert own_seconds(1, ran=2, waited=6) == pytest.approx(0.25)  # eight threads on two cores
+    assert own_seconds(3600, ran=0, waited=0) < 10  # the machine itself slept
+
+
+def test_of_a_loop_the_own_time_is_the_processors() -> None:
+    """Two loops that share one core: together they have no more than that core."""
+    core = min(os.sched_getaffinity(0))
+    loop = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile 1: pass"
+    processes = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(2)]
+    try:
+        assert wait_until(lambda: min(processor_seconds(p.pid) for p in processes) > 0.1)
+        before = [processor_seconds(process.pid) for process in processes]
+        clocks = [OwnTime(process.pid) for process in processes]
+        for _ in range(4):
+            time.sleep(0.5)
+            own = [clock.seconds() for clock in clocks]
+        used = [processor_seconds(p.pid) - b for p, b in zip(processes, before, strict=True)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert own == pytest.approx(used, rel=0.3, abs=0.2)
+
+
+def processor_seconds(process: int) -> float:
+    return sum(map(int, Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13])) / 100
+
+
+def test_children_of_children_are_seen() -> None:
+    command = ["sh", "-c", "sleep 1000 & wait"]
+    with subprocess.Popen(command) as process:
+        assert wait_until(lambda: len(descendants(process.pid)) == 2)
+        (child,) = descendants(process.pid) - {process.pid}
+        assert process.pid in descendants(os.getpid())
+        os.kill(child, 9)
+
+
+def test_whatever_hangs_fails_and_the_next_test_runs(tmp_path: Path) -> None:
+    (tmp_path / "test_hangs.py").write_text(HANGS)
+    (tmp_path / "conftest.py").write_text(
+        "import time_limits\ntime_limits._GRACE = 1\n"
+        "from time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer\n"
+    )
+    command = [*(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "1"), "--timeout", "1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout
+    assert "4 failed, 1 passed" in done.stdout
+    assert done.stdout.count(" - Failed: Timeout") == 3
+    assert "crashed while running 'test_hangs.py::test_in_c'" in done.stdout
+    assert not Path("/proc", (tmp_path / "child").read_text()).exists()
+
+
+# ------------------------------------------------------------------- no test looks at the clock
+
+
+def clocks_read(tree: ast.AST) -> Iterator[int]:
+    """Lines that read the time of day, or limit a wait in seconds."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of, name = node.func.value, node.func.attr
+            reads = isinstance(of, ast.Name) and of.id in ("time", "datetime") and name in CLOCKS
+            numbers = any(
+                isinstance(a, ast.Constant) and not isinstance(a.value, str | bytes) for a in node.args
+            )
+            limits = any(keyword.arg == "timeout" for keyword in node.keywords)
+            if reads or limits or (name in ("wait", "join", "result") and numbers):
+                yield node.lineno
+
+
+def test_no_test_reads_the_clock_or_limits_a_wait_in_its_seconds() -> None:
+    """Such a test fails on a busy machine; what it would find a test's own limit finds, which scales."""
+    found = {path.name: list(clocks_read(ast.parse(path.read_text()))) for path in TESTS.glob("*.py")}
+    del found["time_limits.py"]
+    assert {name: lines for name, lines in found.items() if lines} == {}
