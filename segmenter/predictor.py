@@ -62,7 +62,8 @@ def classify_all(
     """Predictions for many rasters, as they are computed.
 
     The windows of a job come row by row (each row of windows complete before the next begins; blended, a
-    window is some complete rows), then its `Finished`, or its `Failed` at any time; jobs may interleave. At
+    window is some complete rows), of wide ones column by column, then its `Finished`, or its `Failed` at any
+    time; jobs may interleave. At
     most about `4 * batch + 64` windows are between reading and being given, which also bounds how many jobs
     are under way. A window without a valid pixel is not computed.
 

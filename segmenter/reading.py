@@ -14,7 +14,7 @@ from segmenter.blending import Blend, blend_windows
 from segmenter.errors import ConfigError, SegmenterError
 from segmenter.geometry import Size, Window
 from segmenter.raster import RasterInfo
-from segmenter.tiling import Placement, halo_windows, round_up
+from segmenter.tiling import COLUMN, Columns, Placement, halo_windows, round_up
 
 _MOST_AT_ONCE = 256
 """Windows of a batch, however small."""
@@ -32,6 +32,7 @@ class Tiling:
         blend: how windows are blended; None: each pixel is kept of one window, which is exact.
         pixels: of windows that are smaller (small rasters), as many are computed at once as have so many
             pixels; 0: `batch`.
+        column: a wider part is cut into columns of so many pixels, see `tiling.Columns`.
     """
 
     window: Size
@@ -40,6 +41,7 @@ class Tiling:
     batch: int
     blend: Blend | None = None
     pixels: int = 0
+    column: int = COLUMN
 
     def __post_init__(self) -> None:
         least = 0 if self.blend else 2 * round_up(self.halo, self.stride)
@@ -91,7 +93,7 @@ class Job(Protocol):
 
     @property
     def done_rows(self) -> int:
-        """Rows of the part, from its top, that need not be computed: an earlier run finished them."""
+        """Rows of the part's columns that need not be computed: an earlier run finished them."""
 
     @property
     def abandoned(self) -> bool:
@@ -124,7 +126,7 @@ class Piece:
         place: where it lies.
         computed: whether it has a valid pixel that is kept; else there is nothing to compute.
         valid: (H, W) of the part that is kept.
-        part: what is wanted of the job's raster.
+        part: what is wanted of the job's raster, or the column of it that the window is one of.
     """
 
     job: Any
@@ -207,15 +209,15 @@ def read_batches(jobs: Iterable[Job], tiling: Tiling) -> Iterator[Batch]:
 
 def _read_job(job: Job, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any, Piece, Any, Any]]:
     extent = extent_of(raster)
-    part = _remaining(job, extent)
     kind = raster.info.dtype, len(raster.bands)
-    for run in _runs(tiling.placements(extent, part), tiling):
-        if job.abandoned:
-            return
-        for place, image, valid in _read_run(raster, run):
-            kept = valid[place.keep.relative_to(place.read).slices()]
-            piece = Piece(job, place, bool(kept.any()), kept, part)
-            yield (place.read.size, *kind), piece, image, valid
+    for column in Columns(job.part or extent, tiling.column).left(job.done_rows):
+        for run in _runs(tiling.placements(extent, column), tiling):
+            if job.abandoned:
+                return
+            for place, image, valid in _read_run(raster, run):
+                kept = valid[place.keep.relative_to(place.read).slices()]
+                piece = Piece(job, place, bool(kept.any()), kept, column)
+                yield (place.read.size, *kind), piece, image, valid
 
 
 def _read_run(
@@ -270,9 +272,3 @@ def extent_of(raster: Readable) -> Window:
     """The pixels that can be read: of a mosaic seen from one of its files, more than that file has."""
     extent: Window = getattr(raster, "extent", None) or Window.of(raster.info.size)
     return extent
-
-
-def _remaining(job: Job, extent: Window) -> Window:
-    part = job.part or extent
-    done = min(job.done_rows, part.height)
-    return Window(part.row + done, part.col, part.height - done, part.width)
