@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.geometry import Window
 from segmenter.maps.spool import Spool
+from segmenter.tiling import Columns
 
 PART = Window(3, 5, 37, 23)
 WINDOWS = [
@@ -32,7 +33,7 @@ def contents(rng: np.random.Generator) -> list[tuple[Window, Arrays]]:
 
 
 def filled(tmp_path: Path, entries: list[tuple[Window, Arrays]]) -> Spool:
-    spool = Spool(tmp_path / "a.tif", "key", PART)
+    spool = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
     assert spool.recover() == 0
     for window, arrays in entries:
         spool.add(window, arrays)
@@ -52,14 +53,14 @@ def check(found: list[tuple[Window, Arrays]], entries: list[tuple[Window, Arrays
 def test_complete_bands_come_back_in_order(tmp_path: Path, rng: np.random.Generator, count: int) -> None:
     entries = contents(rng)
     filled(tmp_path, entries[:count])
-    spool = Spool(tmp_path / "a.tif", "key", PART)
+    spool = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
     bands = count // 3
     assert spool.recover() == spool.rows == min(11 * bands, 37)
     check(list(spool.replay()), entries[: 3 * bands])
     for window, arrays in entries[3 * bands :]:
         spool.add(window, arrays)
     spool.close()
-    again = Spool(tmp_path / "a.tif", "key", PART)
+    again = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
     assert again.recover() == 37
     check(list(again.replay()), entries)
     again.remove()
@@ -83,7 +84,7 @@ def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: np.random.Gene
         damaged[place] ^= 0x15
         for data in (bytes(damaged), whole[:place]):
             spool.path.write_bytes(data)
-            again = Spool(tmp_path / "a.tif", "key", PART)
+            again = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
             assert again.recover() == 11 * bands
             check(list(again.replay()), entries[: 3 * bands])
             again.close()
@@ -93,7 +94,7 @@ def test_of_another_input_or_run_nothing_is_taken_up(tmp_path: Path, rng: np.ran
     entries = contents(rng)
     filled(tmp_path, entries)
     for key in ("other", "key"):
-        with contextlib.closing(Spool(tmp_path / "a.tif", key, PART)) as spool:
+        with contextlib.closing(Spool(tmp_path / "a.tif", key, Columns(PART, 1 << 16))) as spool:
             assert spool.recover() == 0
 
 
@@ -101,5 +102,5 @@ def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path, rng: np.random.
     spool = filled(tmp_path, contents(rng)[:3])
     whole = spool.path.read_bytes()
     spool.path.write_bytes(whole.replace(b"[11, 9]", b"[11, 9999999999999]", 1))
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 0

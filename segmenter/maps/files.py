@@ -237,6 +237,7 @@ class MapFiles:
             **self._job.info.georeference(self._job.part),
             tags=self._tags,
             overviews=overviews if self._style.cog else None,
+            column=self._job.column,
             **options,
         )
 

@@ -11,6 +11,7 @@ from segmenter.errors import RasterError
 from segmenter.geometry import Window
 from segmenter.mosaic import Mosaic, MosaicView
 from segmenter.raster import Raster, RasterInfo, open_raster
+from segmenter.tiling import COLUMN, Columns
 
 _EDGE = 1e-6
 """Share of a pixel by which a bounding box may miss a pixel's edge by rounding."""
@@ -103,6 +104,7 @@ class MapJob:
         label: to score the map with.
         abandoned: see `predictor.Job`; so `done_rows`.
         mosaic: the files that its windows look into, beside its own; None: only its own.
+        column: the tiling's, see there.
     """
 
     request: Request
@@ -115,11 +117,17 @@ class MapJob:
     abandoned: bool = False
     done_rows: int = 0
     mosaic: Mosaic | None = None
+    column: int = COLUMN
 
     @property
     def files(self) -> tuple[Path, ...]:
         """All outputs, the map first."""
         return self.output, *self.beside
+
+    @property
+    def columns(self) -> Columns:
+        """The part in the order in which it is mapped."""
+        return Columns(self.part, self.column)
 
     @property
     def view(self) -> Path:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.geometry import Window
+from segmenter.tiling import Columns
 
 LEAST_PIXELS = 1 << 22
 """Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
@@ -41,18 +42,18 @@ class Spool:
     Args:
         output: the map that it belongs to.
         key: names what is computed, with which model and options; windows of another key are not taken up.
-        part: what is mapped.
+        columns: what is mapped.
 
     Attributes:
-        rows: rows of the part that were complete in every column when it was opened.
+        rows: rows of the columns that were complete from side to side when it was opened.
         pixels: of the part that it holds.
     """
 
-    def __init__(self, output: Path, key: str, part: Window) -> None:
+    def __init__(self, output: Path, key: str, columns: Columns) -> None:
         self.path = output.with_name(f".{output.name}.spool")
         self.rows = self.pixels = 0
         self._head = json.dumps({"spool": 1, "key": key}).encode() + b"\n"
-        self._part = part
+        self._columns = columns
         self._end = 0
         self._file: BinaryIO | None = None
 
@@ -68,10 +69,13 @@ class Spool:
         if file.read(len(self._head)) == self._head:
             self._end = file.tell()
             for window, _ in self._windows(file):
-                filled = filled + window.width if window.row == self._part.row + self.rows else 0
-                if filled == self._part.width:
+                left = next(self._columns.left(self.rows), None)
+                if left is None or (window.row, window.col) != (left.row, left.col + filled):
+                    break  # of columns of another width
+                filled += window.width
+                if filled == left.width:
                     self.rows, self._end, filled = self.rows + window.height, file.tell(), 0
-        self.pixels = self.rows * self._part.width
+        self.pixels = self._columns.pixels(self.rows)
         file.seek(self._end)
         file.truncate()
         if not self._end:

@@ -102,6 +102,8 @@ def write_maps(
         progress: is told of the pixels.
         fail_fast: stop at the first job that fails, and give up the others; so does an error of the device.
     """
+    for job in jobs:
+        job.column = tiling.column
     with contextlib.closing(_Maps(style, ledger, progress)) as maps:
         events: Any = classify_all(maps.begun(jobs), tiling, predict)
         with contextlib.closing(events):  # a generator, whose threads are to end before the files are let go
@@ -178,7 +180,7 @@ class _Maps:
         if id(job) not in self._open:
             self._open[id(job)] = _Output(job, self._style, self._ledger)
             if self._progress is not None:
-                self._progress.found(min(job.done_rows, job.part.height) * job.part.width)
+                self._progress.found(job.columns.pixels(job.done_rows))
         return self._open[id(job)]
 
     def _count(self, pixels: int) -> None:
