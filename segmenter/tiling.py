@@ -5,6 +5,7 @@ The law of this module: **every pixel of the raster is kept exactly once.**
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -13,6 +14,9 @@ from segmenter.geometry import Size, Window
 
 COLUMN = 1 << 16
 """Pixels of width that are mapped from top to bottom before those beside them: of most rasters, all."""
+
+_ALIGNED = 512
+"""A column begins with a block of the map's file (`raster.write.BLOCK`)."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +36,25 @@ class Columns:
 
     Attributes:
         part: all of it.
-        width: of a column, in pixels; the last may be narrower.
+        width: of a column at most, in pixels.
     """
 
     part: Window
     width: int
+
+    @property
+    def step(self) -> int:
+        """Pixels from one column to the next: as equal as whole blocks of a file allow."""
+        count = max(1, -(-self.part.width // self.width))
+        return min(self.width, max(1, round_up(-(-self.part.width // count), math.gcd(self.width, _ALIGNED))))
 
     def left(self, done_rows: int) -> Iterator[Window]:
         """What is left of the columns after so many rows."""
         if not self.part.size.pixels:
             return
         index, rows = divmod(done_rows, self.part.height)
-        for start in range(index * self.width, self.part.width, self.width):
-            width = min(self.width, self.part.width - start)
+        for start in range(index * self.step, self.part.width, self.step):
+            width = min(self.step, self.part.width - start)
             yield Window(self.part.row + rows, self.part.col + start, self.part.height - rows, width)
             rows = 0
 
@@ -53,7 +63,7 @@ class Columns:
         if not self.part.height:
             return 0
         index, rows = divmod(done_rows, self.part.height)
-        whole, here = min(index * self.width, self.part.width), next(self.left(done_rows), None)
+        whole, here = min(index * self.step, self.part.width), next(self.left(done_rows), None)
         return whole * self.part.height + (0 if here is None else rows * here.width)
 
 

@@ -35,7 +35,7 @@ from segmenter.errors import RasterError
 from segmenter.files import sync
 from segmenter.geometry import Size, Window
 from segmenter.raster.cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
-from segmenter.tiling import COLUMN, round_up
+from segmenter.tiling import COLUMN, Columns, round_up
 
 FAULTS = (RasterioError, CPLE_BaseError, OSError, CRSError, UnicodeDecodeError)
 """What rasterio, GDAL and the system raise about a file."""
@@ -363,7 +363,7 @@ def remove_leftovers(folder: Path) -> int:
 
 def _piece_size(size: Size, column: int) -> Size:
     """Of what is written at once: whole blocks, or to the raster's edge."""
-    width = max(1, min(round_up(column, BLOCK), size.width))
+    width = max(1, min(Columns(Window.of(size), round_up(column, BLOCK)).step, size.width))
     rows = BLOCK * max(1, _PIECE_PIXELS // (BLOCK * width))
     return Size(max(1, min(rows, round_up(size.height, 16))), width)
 
