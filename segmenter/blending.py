@@ -99,9 +99,7 @@ def _axis(
         for other in range(max(0, i - more), min(count - 1, i + more) + 1):
             shift = min(other * step, length - side) - start
             if abs(shift) < side:
-                total[max(shift, 0) : side + min(shift, 0)] += weights[
-                    max(-shift, 0) : side - max(shift, 0)
-                ]
+                total[max(shift, 0) : side + min(shift, 0)] += weights[max(-shift, 0) : side - max(shift, 0)]
         yield start, (weights / total).astype(np.float32)
 
 

@@ -18,6 +18,9 @@ from segmenter.tiling import COLUMN, Columns, Placement, halo_windows, round_up
 
 _MOST_AT_ONCE = 256
 """Windows of a batch, however small."""
+_JOINED_PIXELS = 1 << 18
+"""Of windows without data that are given as one, at most."""
+_NO_DATA = np.zeros((), np.bool_)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ class Readable(Protocol):
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """(H, W, C) pixels of a window and (H, W) where they are valid."""
+
+    def empty(self, window: Window) -> bool:
+        """Whether a window is known to hold no data without being read."""
 
 
 class Job(Protocol):
@@ -168,6 +174,10 @@ class Batch:
     valid: Any
 
 
+Read = tuple[Placement, NDArray[Any] | None, NDArray[np.bool_]]
+"""A window, its (H, W, C) pixels (None: known to hold no data), and (H, W) where they are valid."""
+
+
 class _Group:
     """Windows of one shape that wait until they are a batch."""
 
@@ -195,7 +205,10 @@ def read_batches(jobs: Iterable[Job], tiling: Tiling) -> Iterator[Batch]:
         end: Entry = Finished(job)
         try:
             with job.open() as raster:
-                for key, piece, image, valid in _read_job(job, raster, tiling):
+                for found, piece, image, valid in _read_job(job, raster, tiling):
+                    before, key = key, found if image is not None or key is None else key
+                    if before not in (None, key) and before in groups:
+                        yield groups.pop(before).batch()  # the job's own order: columns have other windows
                     yield from _add(groups, key, tiling, piece, image, valid)
         except SegmenterError as error:
             end = Failed(job, error)
@@ -211,21 +224,60 @@ def _read_job(job: Job, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any,
     extent = extent_of(raster)
     kind = raster.info.dtype, len(raster.bands)
     for column in Columns(job.part or extent, tiling.column).left(job.done_rows):
-        for run in _runs(tiling.placements(extent, column), tiling):
-            if job.abandoned:
-                return
-            for place, image, valid in _read_run(raster, run):
-                kept = valid[place.keep.relative_to(place.read).slices()]
-                piece = Piece(job, place, bool(kept.any()), kept, column)
-                yield (place.read.size, *kind), piece, image, valid
+        for place, image, valid in _joined(_read_column(job, raster, extent, column, tiling), tiling):
+            kept = valid[place.keep.relative_to(place.read).slices()]
+            piece = Piece(job, place, bool(kept.any()), kept, column)
+            yield (place.read.size, *kind), piece, image, valid
 
 
-def _read_run(
-    raster: Readable, run: Sequence[Placement]
-) -> Iterator[tuple[Placement, NDArray[Any], NDArray[np.bool_]]]:
-    """The windows of a run, read at once; where that fails, one by one, so that the damaged one is named."""
+def _read_column(
+    job: Job, raster: Readable, extent: Window, column: Window, tiling: Tiling
+) -> Iterator[Read]:
+    for run in _runs(tiling.placements(extent, column), tiling):
+        if job.abandoned:
+            return
+        yield from _read_run(raster, run)
+
+
+def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
+    """Exact windows that are known to hold no data, one below the other, as one: a sparse file has many."""
+    waiting: Read | None = None
+    for read in windows:
+        if waiting is not None:
+            above, below = waiting[0].keep, read[0].keep
+            both = Window.around((above, below))
+            adjoin = (above.col, above.width, above.row_stop) == (below.col, below.width, below.row)
+            if read[1] is None and adjoin and both.size.pixels <= _JOINED_PIXELS:
+                waiting = _without_data((waiting[0], read[0]))
+                continue
+            yield waiting
+            waiting = None
+        if read[1] is None and tiling.blend is None:
+            waiting = read
+        else:
+            yield read
+    if waiting is not None:
+        yield waiting
+
+
+def _without_data(places: Sequence[Placement]) -> Read:
+    """Windows that adjoin as one that need not be computed."""
+    place = Placement(
+        *(Window.around(windows) for windows in zip(*((p.read, p.keep) for p in places), strict=True))
+    )
+    return place, None, np.broadcast_to(_NO_DATA, (place.read.height, place.read.width))
+
+
+def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
+    """The windows of a run, read at once; where that fails, one by one, so that the damaged one is named.
+
+    One without pixels where it is known that they hold no data.
+    """
     around = Window.around(place.read for place in run)
     try:
+        if raster.empty(around):
+            yield _without_data(run)
+            return
         image, valid = raster.read(around)
     except SegmenterError:
         if len(run) == 1:

@@ -126,7 +126,8 @@ def test_neither_width_nor_height_decides_of_the_windows(mode: Any, wanted: Want
 
 def test_columns_are_as_wide_as_the_memory_allows_so_that_most_rasters_are_one() -> None:
     columns = [
-        plan([Size(20000, 60000)], memory, mode="smooth")[0].column for memory in (1.4 * GB, 1.8 * GB, 64 * GB)
+        plan([Size(20000, 60000)], memory, mode="smooth")[0].column
+        for memory in (1.4 * GB, 1.8 * GB, 64 * GB)
     ]
     assert columns[0] < columns[1] < columns[2] == COLUMN > 60000
 

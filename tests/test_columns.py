@@ -1,4 +1,4 @@
-"""Law 6, *memory is bounded*, in width: rasters cut into columns give the same bits, also where taken up again."""
+"""Law 6, *memory is bounded*, in width: rasters cut into columns give the same bits, also where taken up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import segmenter.maps.compute_options
 from segmenter.blending import Blend
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
-from segmenter.predictor import Mapped, Prediction, Tiling, Wanted, classify_all
+from segmenter.predictor import Finished, Mapped, Prediction, Tiling, Wanted, classify_all
 from segmenter.raster import Raster, RasterWriter, open_raster
 from segmenter.tiling import Columns
 
@@ -97,6 +97,29 @@ def test_columns_give_the_bits_of_the_uncut(mode: str, data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_the_windows_of_columns_come_in_their_order(rng: np.random.Generator, mode: str, batch: int) -> None:
+    """Those at the raster's edge have another shape than the others, and are in other batches."""
+    blend, halo = MODES[mode]
+    tiling = Tiling(Size(40, 40), halo, 8, batch, blend, column=48)
+    jobs = [ArrayJob(scene(rng, 70, width)) for width in (203, 40, 100)]
+    ended, rows, at = set(), {id(job): 0 for job in jobs}, {id(job): 0 for job in jobs}
+    for event in classify_all(jobs, tiling, exact_network(5, 8, wanted=Wanted(probabilities="uint8"))):
+        key, columns = id(event.job), Columns(Window.of(event.job.raster.info.size), tiling.column)
+        assert key not in ended
+        if isinstance(event, Finished):
+            ended.add(key)
+            assert next(columns.left(rows[key]), None) is None
+            continue
+        left = next(columns.left(rows[key]))
+        assert (event.window.row, event.window.col) == (left.row, left.col + at[key])
+        at[key] += event.window.width
+        if at[key] == left.width:
+            rows[key], at[key] = rows[key] + event.window.height, 0
+    assert len(ended) == 3
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_memory_does_not_depend_on_the_width(tmp_path: Path, make_geotiff: Make, mode: str) -> None:
     """Eight times the width, the same memory: from a file, through the tiles, to a file.
 
@@ -130,7 +153,10 @@ def test_where_windows_lie_is_not_kept() -> None:
             tracemalloc.start()
             column = next(Columns(Window.of(size), tiling.column).left(0))
             places = tiling.placements(Window.of(size), column)
-            assert len([place for _, place in zip(range(1000), places, strict=False)]) == 1000 or size.height == 1
+            assert (
+                len([place for _, place in zip(range(1000), places, strict=False)]) == 1000
+                or size.height == 1
+            )
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert peak < 1 << 20

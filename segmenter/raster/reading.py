@@ -21,6 +21,7 @@ from segmenter.geometry import Size, Window
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, hearing_damage, open_dataset
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.sparse import Blocks
 from segmenter.raster.write import gdal_window, naming
 
 # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
@@ -46,6 +47,7 @@ class Raster:
 
     def __init__(self, dataset: Any, info: RasterInfo, bands: tuple[int, ...]) -> None:
         self._dataset, self.info, self.bands = dataset, info, bands
+        self._missing_have_data: bool | None = None
 
     def __enter__(self) -> Raster:
         return self
@@ -79,6 +81,25 @@ class Raster:
             where = inside.relative_to(window).slices()
             image[where], valid[where] = self._read_inside(inside)
         return image, valid
+
+    def empty(self, window: Window) -> bool:
+        """Whether a window is known to hold no data without being read: its blocks are not in the file.
+
+        Only where a missing block means no data: without a nodata value it means zeros.
+        """
+        inside = window.intersection(Window.of(self.info.size))
+        if not inside.size.pixels:
+            return True
+        if self._missing_have_data or not self._blocks.missing(inside):
+            return False
+        if self._missing_have_data is None:  # all of them read alike: one pixel tells
+            _, valid = self._read_inside(Window(inside.row, inside.col, 1, 1))
+            self._missing_have_data = bool(valid.any())
+        return not self._missing_have_data
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        return Blocks(self._dataset)
 
     def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         with self._naming(window):

@@ -87,10 +87,10 @@ class RasterWriter:
     """A raster that is written window by window and appears under its name only when it is complete.
 
     Windows may come in any order; each pixel is written exactly once. They are kept until a piece is
-    complete, a row of blocks as wide as a column, so that no compressed block is written twice: memory depends
-    on the column and on how far the windows run ahead, never on the raster's width or height, but for what a
-    table of pieces takes (5 bytes each, of 2¹⁹ pixels and more; GDAL's of blocks: 16, of 512×512). PNG and
-    JPEG are the exception: GDAL writes them whole.
+    complete, a row of blocks as wide as a column, so that no compressed block is written twice: memory
+    depends on the column and on how far the windows run ahead, never on the raster's width or height, but
+    for tables (5 bytes for a piece, of 2¹⁹ pixels or more as a rule; GDAL's: 16 for a block of 512×512). PNG
+    and JPEG are the exception: GDAL writes them whole.
 
     Args:
         path: the target; an existing file is replaced, in one step, on success.
