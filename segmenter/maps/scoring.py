@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import SegmenterError
-from segmenter.geometry import Window
+from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.maps.files import MapStyle
 from segmenter.maps.jobs import MapJob
 from segmenter.raster import read_label
 from segmenter.scores import ConfusionMatrix, Protocol, Scores
+from segmenter.tiling import COLUMN, grid
 
-_ROWS_AT_ONCE = 512
-"""Of a finished map that is read to be scored."""
+_AT_ONCE = Size(512, COLUMN)
+"""Pixels of a finished map that are read to be scored."""
 
 
 class Scorer:
@@ -88,11 +89,9 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
             continue
         scorer = Scorer(job, style.classes)
         try:
-            for top in range(0, job.part.height, _ROWS_AT_ONCE):
-                height = min(_ROWS_AT_ONCE, job.part.height - top)
-                rows = Window(top, 0, height, job.part.width)
-                ids = style.ids(job, read_label(job.output, rows))
-                scorer.add(rows.shifted(job.part.row, job.part.col), ids)
+            for place in grid(job.part.size, _AT_ONCE):
+                ids = style.ids(job, read_label(job.output, place.keep))
+                scorer.add(place.keep.shifted(job.part.row, job.part.col), ids)
         except SegmenterError as error:
             scorer.error = error
         outcome.add_score(job, scorer)

@@ -68,10 +68,14 @@ class Spool:
         self.rows, self._end, filled = 0, 0, 0
         if file.read(len(self._head)) == self._head:
             self._end = file.tell()
+            height = 0
             for window, _ in self._windows(file):
                 left = next(self._columns.left(self.rows), None)
-                if left is None or (window.row, window.col) != (left.row, left.col + filled):
-                    break  # of columns of another width
+                height = window.height if filled == 0 else height
+                if left is None or height > left.height:
+                    break
+                if (window.row, window.col, window.height) != (left.row, left.col + filled, height):
+                    break  # of columns of another width, for instance
                 filled += window.width
                 if filled == left.width:
                     self.rows, self._end, filled = self.rows + window.height, file.tell(), 0

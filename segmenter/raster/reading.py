@@ -310,9 +310,10 @@ def _check_size(info: RasterInfo, dataset: Any, max_pixels: int | None) -> None:
             f"more than the {limit} allowed; lift the limit (--max-pixels) if that is meant"
         )
     height, width = dataset.block_shapes[0]
+    if not dataset.compression and width == info.size.width:
+        height = 1  # GDAL takes strips that are not compressed apart, but for their rows
     block = height * width * info.count * np.dtype(info.dtype).itemsize
-    whole = dataset.compression or width != info.size.width  # GDAL takes strips that are not compressed apart
-    if info.driver == "GTiff" and whole and block > _MAX_BLOCK_BYTES:
+    if info.driver == "GTiff" and block > _MAX_BLOCK_BYTES:
         raise RasterError(
             f"{info.path}: is stored in blocks of {height}×{width} pixels ({block >> 20} MiB), which "
             "cannot be read piece by piece; rewrite it with gdal_translate -co TILED=YES"
