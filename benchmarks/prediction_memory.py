@@ -1,9 +1,10 @@
 """Does memory grow with the raster, and is the formula for the model's part true?
 
 Peak memory of whole processes, each predicting one file to another: a raster, one of five times its height
-and one of eight times its width, with the model that costs nothing, in exact and in smooth mode. Then what a pixel of a U-Net's
-window takes, as the growth of a process that computes a large window after a small one, against
-`network.inference_bytes_per_pixel`. Baseline of the maps: the process after one window.
+and one of as many pixels and eight times its width, with the model that costs nothing, in exact and in smooth
+mode. Then what a pixel of a U-Net's window takes, as the growth of a process that computes a large window
+after a small one, against `network.inference_bytes_per_pixel`. Baseline of the maps: the process after one
+window.
 """
 
 from __future__ import annotations

@@ -132,6 +132,39 @@ def test_a_mask_decides_itself(tmp_path: Path) -> None:
         assert not raster.empty(Window(200, 100, 40, 40))
 
 
+def nothing(path: Path, height: int, width: int, **options: Any) -> Path:
+    """A GeoTIFF without any block."""
+    path.parent.mkdir(exist_ok=True)
+    profile = {"driver": "GTiff", "count": 3, "dtype": "uint8", "SPARSE_OK": True, **options}
+    with rasterio.open(path, "w", height=height, width=width, **profile):
+        pass
+    return path
+
+
+def test_a_row_that_cannot_be_read_in_parts_is_refused(
+    tmp_path: Path, capsys: Any, call: Callable[..., int]
+) -> None:
+    """GDAL takes a row of a file without tiles whole: 3 GiB here, from a file of 158 bytes."""
+    path = nothing(tmp_path / "in" / "a.tif", 1, 1 << 30)
+    assert path.stat().st_size < 200
+    assert call(path) == 1
+    said = capsys.readouterr().err
+    assert (
+        "is stored in blocks of 1×1073741824 pixels (3072 MiB), which cannot be read piece by piece" in said
+    )
+    assert said.count("\n") == 1
+
+
+def test_a_side_that_no_png_has_is_refused_before(
+    tmp_path: Path, capsys: Any, call: Callable[..., int]
+) -> None:
+    path = nothing(tmp_path / "in" / "a.tif", 20, 1_000_001, tiled=True, nodata=0)
+    assert call(path, "--format", "png") == 1
+    assert (
+        "a map of 20×1000001 pixels is too large for a PNG; use --format geotiff" in capsys.readouterr().err
+    )
+
+
 def test_a_mosaic_knows_of_all_its_files(tmp_path: Path) -> None:
     left = sparse(tmp_path / "a.tif")
     right = sparse(tmp_path / "b.tif", transform=rasterio.Affine(0.5, 0, 368000 + 703 / 2, 0, -0.5, 5808000))
