@@ -1,7 +1,7 @@
 """Rasters to class maps, window by window: law 4, *tiles disappear*, and law 6, *memory is bounded*.
 
-Memory depends on the window and on a column's width (`tiling.Columns`), which follows from `--memory`, never on
-the raster's width, height or file size.
+Memory depends on the window and on a column's width (`tiling.Columns`), which follows from `--memory`, never
+on the raster's width, height or file size.
 
 One thread reads ahead and another computes, while what is done is written. Windows of one shape are batched
 together across rasters, so that a folder of small tiles keeps the model as busy as one large scene does.
