@@ -1,9 +1,10 @@
 """Does memory grow with the raster, and is the formula for the model's part true?
 
-Peak memory of whole processes, each predicting one file to another: a raster and one of five times its
-height, both with the model that costs nothing, in exact and in smooth mode. Then what a pixel of a U-Net's
-window takes, as the growth of a process that computes a large window after a small one, against
-`network.inference_bytes_per_pixel`. Baseline of the first two: the process after one window.
+Peak memory of whole processes, each predicting one file to another: a raster, one of five times its height
+and one of as many pixels and eight times its width, with the model that costs nothing, in exact and in smooth
+mode. Then what a pixel of a U-Net's window takes, as the growth of a process that computes a large window
+after a small one, against `network.inference_bytes_per_pixel`. Baseline of the maps: the process after one
+window.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from segmenter.hardware import load_tensorflow
 from segmenter.predictor import Tiling
 
 CLASSES, MIB = 8, 2**20
-EXACT = Tiling(Size(256, 256), 32, 1, 16)
-SMOOTH = Tiling(Size(256, 256), 0, 1, 16, Blend(50))
+COLUMN = 1 << 14
+EXACT = Tiling(Size(256, 256), 32, 1, 16, column=COLUMN)
+SMOOTH = Tiling(Size(256, 256), 0, 1, 16, Blend(50), column=COLUMN)
 
 
 def main() -> None:
@@ -43,15 +45,14 @@ def main() -> None:
         return
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        paths = [
-            make_raster(Path(folder) / f"{height}.tif", height, arguments.width)
-            for height in arguments.heights
-        ]
+        low, high = arguments.heights
+        sizes = ((low, arguments.width), (high, arguments.width), (low // 8, 8 * arguments.width))
+        paths = [make_raster(Path(folder) / f"{h}_{w}.tif", h, w) for h, w in sizes]
         for mode in ("exact", "smooth"):
             found = [_in_a_process("map", mode, str(path), f"{path}.map.tif") for path in paths]
             peaks = [f["peak"] for f in found]
             figures[f"{mode}_MiB"] = [round(peak / MIB) for peak in peaks]
-            figures[f"{mode}_ratio"] = round(peaks[1] / peaks[0], 3)
+            figures[f"{mode}_ratios"] = [round(peak / peaks[0], 3) for peak in peaks[1:]]
             figures[f"{mode}_over_one_window_MiB"] = [round((f["peak"] - f["base"]) / MIB) for f in found]
     model = _in_a_process("unet", str(arguments.window))
     figures["unet_bytes_per_pixel"] = round(model["measured"])

@@ -56,6 +56,10 @@ class MadeScene:
         image[into], valid[into] = self._image[inside.slices()], True
         return image, valid
 
+    def empty(self, window: Window) -> bool:
+        """As `Raster.empty`."""
+        return False
+
     def __enter__(self) -> MadeScene:
         return self
 

@@ -11,6 +11,7 @@ from fuzz.target import Facts, digest
 from segmenter.geometry import Window
 from segmenter.maps.journal import Entry, Journal, damage, file_facts
 from segmenter.maps.spool import Spool
+from segmenter.tiling import Columns
 
 _NAMES = ("a", "b", "c")
 _PART = Window(3, 5, 64, 48)
@@ -65,7 +66,7 @@ def make_spool(folder: Path) -> None:
 
 
 def _spool(folder: Path) -> Spool:
-    return Spool(folder / "a.tif", "key", _PART)
+    return Spool(folder / "a.tif", "key", Columns(_PART, 64))
 
 
 def read_spool(file: Path) -> Facts:

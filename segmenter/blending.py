@@ -69,12 +69,12 @@ def blend_windows(area: Window, window: Size, blend: Blend, stride: int, part: W
 
     They are those of the whole area, which is thought of as padded below and right to a multiple of
     `stride`, and lie on its grid; no window reaches beyond it. `keep` is what a window shares with the part.
+    Memory: for the weights of the windows side by side, so that a part is not to be wide.
     """
     wanted, padded = part.intersection(area).relative_to(area), area.size.round_up(stride)
     side = window.round_up(stride)
-    rows = list(_axis(padded.height, side.height, blend, stride, wanted.row, wanted.row_stop))
     cols = list(_axis(padded.width, side.width, blend, stride, wanted.col, wanted.col_stop))
-    for top, row_weights in rows:
+    for top, row_weights in _axis(padded.height, side.height, blend, stride, wanted.row, wanted.row_stop):
         for left, col_weights in cols:
             read = Window(top, left, len(row_weights), len(col_weights)).shifted(area.row, area.col)
             keep = read.intersection(part)
@@ -89,26 +89,24 @@ def _axis(
     side = min(window, length)
     step = blend.step(side, stride)
     count = -(-(length - side) // step) + 1
-    touching = range(max(0, (first - side) // step), min(count - 1, last // step + 1) + 1)
-    # Those that overlap a touching one count for its sum.
-    more = -(-side // step)
-    near = range(max(0, touching.start - more), min(count - 1, touching.stop + more) + 1)
-    starts = {i: min(i * step, length - side) for i in near}
-    origin, end = min(starts.values()), max(starts.values()) + side
-    weights, total = window_weights(blend.weights, side), np.zeros(end - origin)
-    for start in starts.values():
-        total[start - origin : start - origin + side] += weights
-    for i in touching:
-        start = starts[i]
-        if start < last and start + side > first:
-            shares = weights / total[start - origin : start - origin + side]
-            yield start, shares.astype(np.float32)
+    more = -(-side // step)  # windows to either side that overlap one
+    weights = window_weights(blend.weights, side)
+    for i in range(max(0, (first - side) // step), min(count - 1, last // step + 1) + 1):
+        start, total = min(i * step, length - side), np.zeros(side)
+        if start >= last or start + side <= first:
+            continue
+        # Always in the same order, whatever the part: the sum's bits depend on it.
+        for other in range(max(0, i - more), min(count - 1, i + more) + 1):
+            shift = min(other * step, length - side) - start
+            if abs(shift) < side:
+                total[max(shift, 0) : side + min(shift, 0)] += weights[max(-shift, 0) : side - max(shift, 0)]
+        yield start, (weights / total).astype(np.float32)
 
 
 class Blender:
     """Adds up the windows of jobs and gives what is complete.
 
-    Memory: K × window height × width of the part × 4 bytes a job; several jobs are under way only where
+    Memory: K × window height × width of a column × 4 bytes a job; several jobs are under way only where
     their rasters are smaller than a batch.
     """
 
@@ -125,7 +123,7 @@ class Blender:
             weighted_HWK: None where the window holds no data, and at the end.
 
         Yields:
-            Complete rows of the job's part.
+            Complete rows of the job's part, or of one of its columns.
         """
         key = id(entry.job)
         if not hasattr(entry, "place"):
@@ -133,9 +131,13 @@ class Blender:
             if band is not None and not hasattr(entry, "error"):
                 yield from band.give(band.part.row_stop, self._wanted)
             return
-        if key not in self._bands:
-            self._bands[key] = _Band(entry.part, entry.place.read.height, self._classes)
-        band = self._bands[key]
+        band = self._bands.get(key)
+        if band is not None and band.part != entry.part:  # the next column begins
+            yield from band.give(band.part.row_stop, self._wanted)
+            band = None
+            del self._bands[key]  # before there is another one
+        if band is None:
+            band = self._bands[key] = _Band(entry.part, entry.place.read.height, self._classes)
         yield from band.give(entry.place.read.row, self._wanted)
         band.add(entry, weighted_HWK)
 

@@ -1,14 +1,15 @@
 """How rasters are cut for the model: exact or blended, and windows as large as the memory allows.
 
-Memory of a prediction, in bytes, for windows of p pixels, b at once, in rasters up to w pixels wide:
+Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns c pixels wide:
 
     base       1 GiB: Python, TensorFlow, GDAL's block cache
     model      b · p · bytes_per_pixel (`network.inference_bytes_per_pixel`)
     under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
-    rows       exact: w · (rows of a window + 512) · o; blended: that + K · rows of a window · w · 4
+    rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4
 
 where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K for probabilities; blended,
-4K more are under way. On a GPU the model's part is held against the card's memory.
+4K more are under way. On a GPU the model's part is held against the card's memory. Wider rasters are mapped
+column by column (`tiling.Columns`): nothing depends on their width or height.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from segmenter.network import NetworkGeometry
 from segmenter.prediction import Wanted
 from segmenter.raster.write import BLOCK
 from segmenter.reading import Tiling
-from segmenter.tiling import least_window, round_up
+from segmenter.tiling import COLUMN, least_window, round_up
 
 BASE_BYTES = 1 << 30
 _SHARE_OF_MACHINE = 0.5
@@ -38,6 +39,8 @@ _SHARE_OF_CARD = 0.8
 _GOOD_ENOUGH = 1.03
 """Of two window sizes the smaller, where it computes at most so much more: memory is worth something."""
 _LARGEST = 8192
+_LEAST_COLUMN, _WINDOWS_ACROSS = 8 * BLOCK, 8
+"""Of a column, in pixels and in windows: what it shares with the next is computed twice, or discarded."""
 _MOST_AT_ONCE = 64
 _READ, _GIVEN = 5, 3
 """Batches under way: being read, stacked, waiting, computed; computed, waiting, being written."""
@@ -88,12 +91,12 @@ class Needs:
         each = {None: 0, "uint8": 1, "float16": 2}[self.wanted.probabilities]
         return 1 + self.wanted.confidence + each * self.classes
 
-    def total(self, window: Size, batch: int, width: int, *, blended: bool) -> float:
+    def total(self, window: Size, batch: int, column: int, *, blended: bool) -> float:
         """Bytes of a prediction without the model's part: see the head of this module."""
         pixels, out = batch * window.pixels, self.out_bytes
         under_way = _READ * (self.pixel_bytes + 1) + _GIVEN * (out + 4 * self.classes * blended)
         rows = (window.height + BLOCK) * out + 4 * self.classes * window.height * blended
-        return BASE_BYTES + pixels * under_way + width * rows
+        return BASE_BYTES + pixels * under_way + column * rows
 
     def model(self, window: Size, batch: int) -> float:
         """Bytes that the model takes for a batch."""
@@ -196,24 +199,42 @@ def _refuse_to_exceed(
 def _tiling(
     window: Size, halo: int, needs: Needs, choice: Choice, counts: Counter[Size], blend: Blend | None = None
 ) -> Tiling:
-    """With as many windows at once as fit."""
-    if choice.batch is not None:
-        return Tiling(window, halo, needs.network.stride, choice.batch, blend)
-    # A window is at most as large as the largest raster.
+    """In columns as wide as fit, then with as many windows at once as fit."""
+    blended, side = blend is not None, window.height
+    column = _least_column(side)
+    while column < COLUMN and _fits(
+        side, choice.batch or 1, counts, needs, choice, blended=blended, column=2 * column
+    ):
+        column *= 2
     stride = needs.network.stride
+    if choice.batch is not None:
+        return Tiling(window, halo, stride, choice.batch, blend, column=column)
+    # A window is at most as large as the largest raster.
     largest = max((s.round_up(stride).pixels for s in counts), default=window.pixels)
     batch = 1
     while batch < _MOST_AT_ONCE and batch * window.pixels < _MOST_AT_ONCE * min(largest, window.pixels):
-        if not _fits(window.height, 2 * batch, counts, needs, choice, blended=blend is not None):
+        if not _fits(side, 2 * batch, counts, needs, choice, blended=blended, column=column):
             break
         batch *= 2
-    return Tiling(window, halo, stride, batch, blend, batch * window.pixels)
+    return Tiling(window, halo, stride, batch, blend, batch * window.pixels, column)
+
+
+def _least_column(side: int) -> int:
+    """The narrowest column for windows of a side: a power of two, as whole blocks are."""
+    return max(_LEAST_COLUMN, 1 << (_WINDOWS_ACROSS * side - 1).bit_length())
 
 
 def _fits(
-    side: int, batch: int, counts: Counter[Size], needs: Needs, choice: Choice, *, blended: bool = False
+    side: int,
+    batch: int,
+    counts: Counter[Size],
+    needs: Needs,
+    choice: Choice,
+    *,
+    blended: bool = False,
+    column: int = 0,
 ) -> bool:
-    model, whole = _needed(side, batch, counts, needs, blended=blended)
+    model, whole = _needed(side, batch, counts, needs, blended=blended, column=column)
     card = smallest_card()
     if card is not None and model > card * _SHARE_OF_CARD:
         return False
@@ -222,10 +243,11 @@ def _fits(
 
 
 def _needed(
-    side: int, batch: int, counts: Counter[Size], needs: Needs, *, blended: bool
+    side: int, batch: int, counts: Counter[Size], needs: Needs, *, blended: bool, column: int = 0
 ) -> tuple[float, float]:
-    """Bytes of the model's part, and of all that is in the machine's memory."""
-    window, width = Size(side, side), max((size.width for size in counts), default=side)
+    """Bytes of the model's part, and of all that is in the machine's memory; in the narrowest columns."""
+    window, widest = Size(side, side), max((size.width for size in counts), default=side)
+    width = min(widest, column or _least_column(side))
     model, rest = needs.model(window, batch), needs.total(window, batch, width, blended=blended)
     return model, rest + (model if smallest_card() is None else 0)
 

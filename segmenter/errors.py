@@ -34,14 +34,17 @@ def shortened(text: str, most: int = 300) -> str:
     return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-most // 3 :]}"
 
 
-def grouped(texts: Iterable[str]) -> list[str]:
-    """Lines of the form `FILE: what`; what is said of several files becomes one line with their number."""
+def grouped(texts: Iterable[str], most: int = 3) -> list[str]:
+    """Lines of the form `FILE: what`; what is said of more than `most` files is one line with how many."""
     files: dict[str, list[str]] = {}
     for text in texts:
         file, colon, what = text.partition(": ")
         files.setdefault(colon + what, []).append(file)
-    more = {what: f" and {len(of) - 1} more" if len(of) > 1 else "" for what, of in files.items()}
-    return [f"{of[0]}{more[what]}{what}" for what, of in files.items()]
+    lines: list[str] = []
+    for what, of in files.items():
+        named = of if len(of) <= most else [f"{of[0]} and {len(of) - 1} more"]
+        lines += [f"{name}{what}" for name in named]
+    return lines
 
 
 class ConfigError(SegmenterError):

@@ -145,6 +145,16 @@ class MosaicView:
         """As `Raster.partial_remark`, of the file itself."""
         return self._raster(self._member).partial_remark
 
+    def empty(self, window: Window) -> bool:
+        """As `Raster.empty`, of all files that the window lies over."""
+        own = self._member
+        wanted = window.shifted(own.window.row, own.window.col)
+        for member in self._mosaic.touching(wanted):
+            part = wanted.intersection(member.window)
+            if not self._raster(member).empty(part.relative_to(member.window)):
+                return False
+        return True
+
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """As `Raster.thinned`, of the file itself."""
         return self._raster(self._member).thinned(window, shape)

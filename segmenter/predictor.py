@@ -1,5 +1,8 @@
 """Rasters to class maps, window by window: law 4, *tiles disappear*, and law 6, *memory is bounded*.
 
+Memory depends on the window and on a column's width (`tiling.Columns`), which follows from `--memory`, never
+on the raster's width, height or file size.
+
 One thread reads ahead and another computes, while what is done is written. Windows of one shape are batched
 together across rasters, so that a folder of small tiles keeps the model as busy as one large scene does.
 This module knows arrays and windows only: what computes is a function, `PredictBatch`.
@@ -62,7 +65,8 @@ def classify_all(
     """Predictions for many rasters, as they are computed.
 
     The windows of a job come row by row (each row of windows complete before the next begins; blended, a
-    window is some complete rows), then its `Finished`, or its `Failed` at any time; jobs may interleave. At
+    window is some complete rows), of wide ones column by column, then its `Finished`, or its `Failed` at any
+    time; jobs may interleave. At
     most about `4 * batch + 64` windows are between reading and being given, which also bounds how many jobs
     are under way. A window without a valid pixel is not computed.
 

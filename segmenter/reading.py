@@ -14,10 +14,13 @@ from segmenter.blending import Blend, blend_windows
 from segmenter.errors import ConfigError, SegmenterError
 from segmenter.geometry import Size, Window
 from segmenter.raster import RasterInfo
-from segmenter.tiling import Placement, halo_windows, round_up
+from segmenter.tiling import COLUMN, Columns, Placement, halo_windows, round_up
 
 _MOST_AT_ONCE = 256
 """Windows of a batch, however small."""
+_JOINED_PIXELS = 1 << 18
+"""Of windows without data that are given as one, at most."""
+_NO_DATA = np.zeros((), np.bool_)
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Tiling:
         blend: how windows are blended; None: each pixel is kept of one window, which is exact.
         pixels: of windows that are smaller (small rasters), as many are computed at once as have so many
             pixels; 0: `batch`.
+        column: a wider part is cut into columns of so many pixels, see `tiling.Columns`.
     """
 
     window: Size
@@ -40,6 +44,7 @@ class Tiling:
     batch: int
     blend: Blend | None = None
     pixels: int = 0
+    column: int = COLUMN
 
     def __post_init__(self) -> None:
         least = 0 if self.blend else 2 * round_up(self.halo, self.stride)
@@ -81,6 +86,9 @@ class Readable(Protocol):
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """(H, W, C) pixels of a window and (H, W) where they are valid."""
 
+    def empty(self, window: Window) -> bool:
+        """Whether a window is known to hold no data without being read."""
+
 
 class Job(Protocol):
     """A raster to be mapped."""
@@ -91,7 +99,7 @@ class Job(Protocol):
 
     @property
     def done_rows(self) -> int:
-        """Rows of the part, from its top, that need not be computed: an earlier run finished them."""
+        """Rows of the part's columns that need not be computed: an earlier run finished them."""
 
     @property
     def abandoned(self) -> bool:
@@ -124,7 +132,7 @@ class Piece:
         place: where it lies.
         computed: whether it has a valid pixel that is kept; else there is nothing to compute.
         valid: (H, W) of the part that is kept.
-        part: what is wanted of the job's raster.
+        part: what is wanted of the job's raster, or the column of it that the window is one of.
     """
 
     job: Any
@@ -166,6 +174,10 @@ class Batch:
     valid: Any
 
 
+Read = tuple[Placement, NDArray[Any] | None, NDArray[np.bool_]]
+"""A window, its (H, W, C) pixels (None: known to hold no data), and (H, W) where they are valid."""
+
+
 class _Group:
     """Windows of one shape that wait until they are a batch."""
 
@@ -193,7 +205,10 @@ def read_batches(jobs: Iterable[Job], tiling: Tiling) -> Iterator[Batch]:
         end: Entry = Finished(job)
         try:
             with job.open() as raster:
-                for key, piece, image, valid in _read_job(job, raster, tiling):
+                for found, piece, image, valid in _read_job(job, raster, tiling):
+                    before, key = key, found if image is not None or key is None else key
+                    if before not in (None, key) and before in groups:
+                        yield groups.pop(before).batch()  # the job's own order: columns have other windows
                     yield from _add(groups, key, tiling, piece, image, valid)
         except SegmenterError as error:
             end = Failed(job, error)
@@ -207,23 +222,62 @@ def read_batches(jobs: Iterable[Job], tiling: Tiling) -> Iterator[Batch]:
 
 def _read_job(job: Job, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any, Piece, Any, Any]]:
     extent = extent_of(raster)
-    part = _remaining(job, extent)
     kind = raster.info.dtype, len(raster.bands)
-    for run in _runs(tiling.placements(extent, part), tiling):
-        if job.abandoned:
-            return
-        for place, image, valid in _read_run(raster, run):
+    for column in Columns(job.part or extent, tiling.column).left(job.done_rows):
+        for place, image, valid in _joined(_read_column(job, raster, extent, column, tiling), tiling):
             kept = valid[place.keep.relative_to(place.read).slices()]
-            piece = Piece(job, place, bool(kept.any()), kept, part)
+            piece = Piece(job, place, bool(kept.any()), kept, column)
             yield (place.read.size, *kind), piece, image, valid
 
 
-def _read_run(
-    raster: Readable, run: Sequence[Placement]
-) -> Iterator[tuple[Placement, NDArray[Any], NDArray[np.bool_]]]:
-    """The windows of a run, read at once; where that fails, one by one, so that the damaged one is named."""
+def _read_column(
+    job: Job, raster: Readable, extent: Window, column: Window, tiling: Tiling
+) -> Iterator[Read]:
+    for run in _runs(tiling.placements(extent, column), tiling):
+        if job.abandoned:
+            return
+        yield from _read_run(raster, run)
+
+
+def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
+    """Exact windows that are known to hold no data, one below the other, as one: a sparse file has many."""
+    waiting: Read | None = None
+    for read in windows:
+        if waiting is not None:
+            above, below = waiting[0].keep, read[0].keep
+            both = Window.around((above, below))
+            adjoin = (above.col, above.width, above.row_stop) == (below.col, below.width, below.row)
+            if read[1] is None and adjoin and both.size.pixels <= _JOINED_PIXELS:
+                waiting = _without_data((waiting[0], read[0]))
+                continue
+            yield waiting
+            waiting = None
+        if read[1] is None and tiling.blend is None:
+            waiting = read
+        else:
+            yield read
+    if waiting is not None:
+        yield waiting
+
+
+def _without_data(places: Sequence[Placement]) -> Read:
+    """Windows that adjoin as one that need not be computed."""
+    place = Placement(
+        *(Window.around(windows) for windows in zip(*((p.read, p.keep) for p in places), strict=True))
+    )
+    return place, None, np.broadcast_to(_NO_DATA, (place.read.height, place.read.width))
+
+
+def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
+    """The windows of a run, read at once; where that fails, one by one, so that the damaged one is named.
+
+    One without pixels where it is known that they hold no data.
+    """
     around = Window.around(place.read for place in run)
     try:
+        if raster.empty(around):
+            yield _without_data(run)
+            return
         image, valid = raster.read(around)
     except SegmenterError:
         if len(run) == 1:
@@ -270,9 +324,3 @@ def extent_of(raster: Readable) -> Window:
     """The pixels that can be read: of a mosaic seen from one of its files, more than that file has."""
     extent: Window = getattr(raster, "extent", None) or Window.of(raster.info.size)
     return extent
-
-
-def _remaining(job: Job, extent: Window) -> Window:
-    part = job.part or extent
-    done = min(job.done_rows, part.height)
-    return Window(part.row + done, part.col, part.height - done, part.width)

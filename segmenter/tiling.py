@@ -5,11 +5,18 @@ The law of this module: **every pixel of the raster is kept exactly once.**
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from segmenter.geometry import Size, Window
+
+COLUMN = 1 << 16
+"""Pixels of width that are mapped from top to bottom before those beside them: of most rasters, all."""
+
+_ALIGNED = 512
+"""A column begins with a block of the map's file (`raster.write.BLOCK`)."""
 
 
 @dataclass(frozen=True)
@@ -20,17 +27,61 @@ class Placement:
     keep: Window
 
 
-def _axis(length: int, window: int, step: int) -> list[tuple[int, int, int]]:
+@dataclass(frozen=True)
+class Columns:
+    """A part of a raster, cut into columns that are mapped one after the other, each from top to bottom.
+
+    So memory depends on a column's width, not on the raster's. Rows are counted through all columns: in a
+    part of 100 rows, row 130 is row 30 of the second column.
+
+    Attributes:
+        part: all of it.
+        width: of a column at most, in pixels.
+    """
+
+    part: Window
+    width: int
+
+    @property
+    def step(self) -> int:
+        """Pixels from one column to the next: as equal as whole blocks of a file allow."""
+        count = max(1, -(-self.part.width // self.width))
+        return min(self.width, max(1, round_up(-(-self.part.width // count), math.gcd(self.width, _ALIGNED))))
+
+    def left(self, done_rows: int) -> Iterator[Window]:
+        """What is left of the columns after so many rows."""
+        if not self.part.size.pixels:
+            return
+        index, rows = divmod(done_rows, self.part.height)
+        for start in range(index * self.step, self.part.width, self.step):
+            width = min(self.step, self.part.width - start)
+            yield Window(self.part.row + rows, self.part.col + start, self.part.height - rows, width)
+            rows = 0
+
+    def pixels(self, done_rows: int) -> int:
+        """Pixels in the first so many rows."""
+        if not self.part.height:
+            return 0
+        index, rows = divmod(done_rows, self.part.height)
+        whole, here = min(index * self.step, self.part.width), next(self.left(done_rows), None)
+        return whole * self.part.height + (0 if here is None else rows * here.width)
+
+
+def _axis(length: int, window: int, step: int) -> Iterator[tuple[int, int, int]]:
     """(start, first kept, after last kept) along one axis of `length`, windows clipped to it.
 
     Windows lie `step` apart; the last is moved back to end at the border, so that none is smaller than
     the others. Where two overlap, the border between their kept parts lies in the middle of the overlap.
     """
-    if length <= window:
-        return [(0, 0, length)]
-    starts = [*range(0, length - window, step), length - window]
-    cuts = [0, *((a + window + b) // 2 for a, b in pairwise(starts)), length]
-    return [(start, cuts[i], cuts[i + 1]) for i, start in enumerate(starts)]
+    kept, last = 0, length - window
+    if last <= 0:
+        yield 0, 0, length
+        return
+    for start, after in pairwise(chain(range(0, last, step), (last,))):
+        cut = (start + window + after) // 2
+        yield start, kept, cut
+        kept = cut
+    yield last, kept, length
 
 
 def grid(size: Size, tile: Size, overlap: int = 0) -> Iterator[Placement]:
@@ -71,10 +122,13 @@ def halo_windows(
     halo = round_up(halo, stride)
     if min(window.height, window.width) <= 2 * halo:
         raise ValueError(f"a window of {window} pixels keeps nothing inside a halo of {halo}")
-    rows = _halo_axis(padded.height, (wanted.row, wanted.row_stop), window.height, halo, stride)
-    cols = _halo_axis(padded.width, (wanted.col, wanted.col_stop), window.width, halo, stride)
-    for top, bottom, keep_top, keep_bottom in rows:
-        for left, right, keep_left, keep_right in cols:
+    # Counted off row by row: a list of them would grow with the raster.
+    for top, bottom, keep_top, keep_bottom in _halo_axis(
+        padded.height, (wanted.row, wanted.row_stop), window.height, halo, stride
+    ):
+        for left, right, keep_left, keep_right in _halo_axis(
+            padded.width, (wanted.col, wanted.col_stop), window.width, halo, stride
+        ):
             read = Window(top, left, bottom - top, right - left)
             keep = Window(keep_top, keep_left, keep_bottom - keep_top, keep_right - keep_left)
             keep = keep.intersection(wanted)
@@ -84,15 +138,13 @@ def halo_windows(
 
 def _halo_axis(
     padded: int, wanted: tuple[int, int], window: int, halo: int, stride: int
-) -> list[tuple[int, int, int, int]]:
+) -> Iterator[tuple[int, int, int, int]]:
     """(start, stop, first kept, after last kept) along one axis, windows inside 0 … `padded`."""
     first = max(0, wanted[0] // stride * stride - halo)
     last = min(padded, round_up(wanted[1], stride) + halo)
     side = least_window(last - first, window, halo, stride)
-    return [
-        (first + start, first + start + min(side, last - first), first + keep, first + stop)
-        for start, keep, stop in _axis(last - first, side, side - 2 * halo)
-    ]
+    for start, keep, stop in _axis(last - first, side, side - 2 * halo):
+        yield first + start, first + start + min(side, last - first), first + keep, first + stop
 
 
 def least_window(length: int, window: int, halo: int, stride: int) -> int:

@@ -35,6 +35,9 @@ class ArrayRaster:
         image[to] = np.where(valid[to][..., None], self.image[source], 0)
         return image, valid
 
+    def empty(self, window: Window) -> bool:
+        return False
+
 
 @dataclass(eq=False)
 class ArrayJob:

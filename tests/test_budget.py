@@ -17,6 +17,8 @@ from segmenter.geometry import Size
 from segmenter.network import NetworkGeometry
 from segmenter.prediction import Prediction, Wanted
 from segmenter.predictor import Mapped, Tiling, classify_all
+from segmenter.raster.write import BLOCK
+from segmenter.tiling import COLUMN
 
 GB = 10**9
 NETWORK = NetworkGeometry(16, 94, 650.0)
@@ -104,12 +106,30 @@ def test_a_small_machine_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> No
     assert "windows of 256 pixels, the recipe has 512" in notes[-1]
 
 
-def test_wide_rasters_and_probabilities_take_rows() -> None:
-    everything = replace(NEEDS, classes=20, wanted=Wanted(True, "float16"))
-    narrow, _ = plan([Size(20000, 20000)], 6 * GB, everything, mode="exact")
-    wide, _ = plan([Size(20000, 100_000)], 6 * GB, everything, mode="exact")
-    assert wide.window < narrow.window
-    assert plan([Size(20000, 20000)], 6 * GB, mode="exact")[0].window > narrow.window
+@pytest.mark.parametrize("mode", ["exact", "smooth"])
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(True, "float16")], ids=["ids", "everything"])
+@pytest.mark.parametrize("memory", [1.5 * GB, 3 * GB, 6 * GB, 64 * GB])
+def test_neither_width_nor_height_decides_of_the_windows(mode: Any, wanted: Wanted, memory: float) -> None:
+    """Law 6: from the narrowest column on, all that is taken is within the memory, whatever the raster."""
+    needs = replace(NEEDS, classes=20, wanted=wanted)
+    tilings = []
+    for width, height in ((1 << 17, 20000), (10**6 + 1, 20000), (1 << 30, 20000), (1 << 30, 1 << 30)):
+        tiling, _ = plan([Size(height, width)], memory, needs, mode=mode)
+        assert tiling.column % BLOCK == 0
+        assert tiling.column >= 8 * tiling.window.width
+        taken = needs.total(tiling.window, tiling.batch, tiling.column, blended=mode == "smooth")
+        assert taken + needs.model(tiling.window, tiling.batch) <= memory
+        tilings.append((tiling.window, tiling.batch, tiling.column))
+    if mode == "smooth":  # exact windows are no larger than their number on a raster needs
+        assert len(set(tilings)) == 1
+
+
+def test_columns_are_as_wide_as_the_memory_allows_so_that_most_rasters_are_one() -> None:
+    columns = [
+        plan([Size(20000, 60000)], memory, mode="smooth")[0].column
+        for memory in (1.4 * GB, 1.8 * GB, 64 * GB)
+    ]
+    assert columns[0] < columns[1] < columns[2] == COLUMN > 60000
 
 
 def test_a_cards_memory_bounds_the_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,9 @@ def test_a_stopped_map_that_finds_a_full_disk_takes_what_was_kept_of_it(
     stopped_at(30, source, folder / "maps")
     fill(folder, 100_000)
     assert call(source, *OPTIONS, output=str(folder / "maps")) == 0
-    assert "a.tif: found no space beside what was kept of it, and was begun anew" in capsys.readouterr().err
+    told = capsys.readouterr().err  # by which of the two, depends on when GDAL writes its blocks
+    ways = ("found no space beside what was kept of it, and was begun anew", "cannot be resumed from within")
+    assert any(f"a.tif: {way}" in told for way in ways)
     assert call(source, *OPTIONS, output=str(tmp_path / "whole")) == 0
     assert files(folder / "maps") == files(tmp_path / "whole")
     assert hidden(folder / "maps") == [".journal.jsonl"]

@@ -73,8 +73,8 @@ def test_an_input_replaced_while_it_waits_is_not_mapped(
     capsys.readouterr()
     assert changing(1, replace)("in") == 1
     said = check_refused(capsys, tmp_path / "maps", "b.tif", {"a.tif"})
-    assert "expected 500×60 pixels of 3 uint8 bands in EPSG:25833" in said
-    assert "got 350×70 pixels of 3 uint8 bands in EPSG:4326" in said
+    assert "expected 60×500 pixels of 3 uint8 bands in EPSG:25833" in said
+    assert "got 70×350 pixels of 3 uint8 bands in EPSG:4326" in said
     assert files(tmp_path / "maps") == files(tmp_path / "a")
     assert call("in") == 0
 

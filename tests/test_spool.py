@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from segmenter.errors import RasterError
 from segmenter.geometry import Window
 from segmenter.maps.spool import Spool
+from segmenter.tiling import Columns
 
 PART = Window(3, 5, 37, 23)
 WINDOWS = [
@@ -34,7 +35,7 @@ def contents(rng: np.random.Generator) -> list[tuple[Window, Arrays]]:
 
 
 def filled(tmp_path: Path, entries: list[tuple[Window, Arrays]]) -> Spool:
-    spool = Spool(tmp_path / "a.tif", "key", PART)
+    spool = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
     assert spool.recover() == 0
     for window, arrays in entries:
         spool.add(window, arrays)
@@ -54,14 +55,14 @@ def check(found: list[tuple[Window, Arrays]], entries: list[tuple[Window, Arrays
 def test_complete_bands_come_back_in_order(tmp_path: Path, rng: np.random.Generator, count: int) -> None:
     entries = contents(rng)
     filled(tmp_path, entries[:count])
-    spool = Spool(tmp_path / "a.tif", "key", PART)
+    spool = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
     bands = count // 3
     assert spool.recover() == spool.rows == min(11 * bands, 37)
     check(list(spool.replay()), entries[: 3 * bands])
     for window, arrays in entries[3 * bands :]:
         spool.add(window, arrays)
     spool.close()
-    again = Spool(tmp_path / "a.tif", "key", PART)
+    again = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
     assert again.recover() == 37
     check(list(again.replay()), entries)
     again.remove()
@@ -85,7 +86,7 @@ def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: np.random.Gene
         damaged[place] ^= 0x15
         for data in (bytes(damaged), whole[:place]):
             spool.path.write_bytes(data)
-            again = Spool(tmp_path / "a.tif", "key", PART)
+            again = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
             assert again.recover() == 11 * bands
             check(list(again.replay()), entries[: 3 * bands])
             again.close()
@@ -95,7 +96,7 @@ def test_of_another_input_or_run_nothing_is_taken_up(tmp_path: Path, rng: np.ran
     entries = contents(rng)
     filled(tmp_path, entries)
     for key in ("other", "key"):
-        with contextlib.closing(Spool(tmp_path / "a.tif", key, PART)) as spool:
+        with contextlib.closing(Spool(tmp_path / "a.tif", key, Columns(PART, 1 << 16))) as spool:
             assert spool.recover() == 0
 
 
@@ -103,7 +104,7 @@ def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path, rng: np.random.
     spool = filled(tmp_path, contents(rng)[:3])
     whole = spool.path.read_bytes()
     spool.path.write_bytes(whole.replace(b"[11, 9]", b"[11, 9999999999999]", 1))
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 0
 
 
@@ -119,7 +120,7 @@ def test_no_flipped_bit_of_a_line_moves_a_window_or_stops_the_program(
     taken = 0
     for changed in flipped(line):
         spool.path.write_bytes(whole.replace(line, changed))
-        with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+        with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
             rows = again.recover()
             check(list(again.replay()), entries[: rows // 11 * 3])
             assert rows in (11, 22)
@@ -143,7 +144,7 @@ def test_a_window_that_does_not_follow_the_one_before_it_ends_what_is_believed(
         if window == old:
             entries[i] = new, {name: array[: new.height] for name, array in arrays.items()}
     filled(tmp_path, entries)
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 11
 
 
@@ -155,14 +156,14 @@ def test_arrays_of_another_name_or_shape_are_none(
     entries[3] = entries[3][0], {name: np.zeros((11, 9), np.uint8)}
     entries[0] = entries[0][0], {"ids": np.zeros((11, 8), np.uint8)} if name == "window" else entries[0][1]
     filled(tmp_path, entries)
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == (0 if name == "window" else 11)
 
 
 def test_a_spool_of_an_older_program_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
     spool = filled(tmp_path, contents(rng))
     spool.path.write_bytes(spool.path.read_bytes().replace(b'{"spool": 2', b'{"spool": 1', 1))
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 0
 
 
@@ -170,7 +171,7 @@ def test_a_spool_that_changes_after_it_was_looked_at_is_an_error(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     spool = filled(tmp_path, contents(rng))
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", PART)) as again:
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 37
         with spool.path.open("r+b") as file:
             file.seek(-9, 2)

@@ -22,6 +22,8 @@ from segmenter.raster.write import BLOCK
 Format = Literal["auto", "geotiff", "png"]
 _MAX_PNG_PIXELS = 1 << 26
 """A PNG is held in memory while it is written."""
+_MAX_PNG_SIDE = 1_000_000
+"""Pixels that libpng takes."""
 _QUICKLOOK_SIDE = 1024
 """Pixels of a quick look's longer side, at most."""
 
@@ -90,7 +92,7 @@ class MapStyle:
                     f"{info.path}: a GeoTIFF cannot hold its CRS ({crs.to_wkt()[:60]}…); "
                     "give it another one (gdalwarp, gdal_edit.py -a_srs), or use --format png"
                 )
-        elif part.size.pixels > _MAX_PNG_PIXELS:
+        elif part.size.pixels > _MAX_PNG_PIXELS or max(part.height, part.width) > _MAX_PNG_SIDE:
             raise RasterError(
                 f"{info.path}: a map of {part.size} pixels is too large for a PNG; use --format geotiff"
             )
@@ -257,6 +259,7 @@ class MapFiles:
             **self._job.info.georeference(self._job.part),
             tags=self._tags,
             overviews=overviews if self._style.cog else None,
+            column=self._job.column,
             **options,
         )
 

@@ -17,6 +17,7 @@ from segmenter.labels import ClassMap
 from segmenter.mosaic import Mosaic, MosaicView
 from segmenter.raster import Raster, RasterInfo, open_raster, read_label
 from segmenter.raster.remote import RemotePath
+from segmenter.tiling import COLUMN, Columns
 
 _EDGE = 1e-6
 """Share of a pixel by which a bounding box may miss a pixel's edge by rounding."""
@@ -119,6 +120,7 @@ class MapJob:
         remark: what is to be said of the raster once it was read.
         stamp: `file_stamp` of the raster before its header was read; None: not looked at.
         spooled: whether what is computed is kept against a kill.
+        column: the tiling's, see there.
     """
 
     request: Request
@@ -136,11 +138,17 @@ class MapJob:
     remark: str | None = None
     stamp: tuple[int, int] | None = None
     spooled: bool = True
+    column: int = COLUMN
 
     @property
     def files(self) -> tuple[Path, ...]:
         """All outputs, the map first."""
         return self.output, *self.beside
+
+    @property
+    def columns(self) -> Columns:
+        """The part in the order in which it is mapped."""
+        return Columns(self.part, self.column)
 
     @property
     def view(self) -> Path:

@@ -94,7 +94,7 @@ class Ledger:
 
     def _tidy(self, job: MapJob) -> None:
         """Remove what a call left that was killed between its last line in the journal and its end."""
-        locks, spool = OutputLocks(job.files), Spool(job.output, "", job.part)
+        locks, spool = OutputLocks(job.files), Spool(job.output, "", job.columns)
         if {*locks.names, spool.path.name} & self._hidden and id(job) not in self._held:
             with contextlib.suppress(RasterError):
                 locks.take()
@@ -239,7 +239,7 @@ class Ledger:
         if job.part.size.pixels < LEAST_PIXELS or not job.spooled:
             return None
         entry = self._entry(job)
-        spool = Spool(job.output, digest({"of": [entry.input, entry.run, entry.options]}), job.part)
+        spool = Spool(job.output, digest({"of": [entry.input, entry.run, entry.options]}), job.columns)
         try:
             if self._redo or _not_looked_at(job.info):
                 spool.remove()

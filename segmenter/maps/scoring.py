@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import SegmenterError, plain
-from segmenter.geometry import Window
+from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.maps.files import MapStyle
 from segmenter.maps.jobs import MapJob
 from segmenter.raster import read_label
 from segmenter.scores import MEANS, ConfusionMatrix, Protocol, Scores, percent
+from segmenter.tiling import COLUMN, grid
 
-_ROWS_AT_ONCE = 512
-"""Of a finished map that is read to be scored."""
 _SCENES_SHOWN = 40
 """Lines of the table of scenes: of more, those that need a look."""
+_AT_ONCE = Size(512, COLUMN)
+"""Pixels of a finished map that are read to be scored."""
 
 
 class Scorer:
@@ -83,11 +84,9 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
             continue
         scorer = Scorer(job, style.classes)
         try:
-            for top in range(0, job.part.height, _ROWS_AT_ONCE):
-                height = min(_ROWS_AT_ONCE, job.part.height - top)
-                rows = Window(top, 0, height, job.part.width)
-                ids = style.ids(job, read_label(job.output, rows))
-                scorer.add(rows.shifted(job.part.row, job.part.col), ids)
+            for place in grid(job.part.size, _AT_ONCE):
+                ids = style.ids(job, read_label(job.output, place.keep))
+                scorer.add(place.keep.shifted(job.part.row, job.part.col), ids)
         except SegmenterError as error:
             scorer.error = error
         outcome.add_score(job, scorer)

@@ -30,6 +30,7 @@ from segmenter.errors import RasterError
 from segmenter.geometry import Window
 from segmenter.prediction import Prediction
 from segmenter.sealed import sealed, unsealed
+from segmenter.tiling import Columns
 
 LEAST_PIXELS = 1 << 22
 """Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
@@ -49,18 +50,18 @@ class Spool:
     Args:
         output: the map that it belongs to.
         key: names what is computed, with which model and options; windows of another key are not taken up.
-        part: what is mapped.
+        columns: what is mapped.
 
     Attributes:
-        rows: rows of the part that were complete in every column when it was opened.
+        rows: rows of the columns that were complete from side to side when it was opened.
         pixels: of the part that it holds.
     """
 
-    def __init__(self, output: Path, key: str, part: Window) -> None:
+    def __init__(self, output: Path, key: str, columns: Columns) -> None:
         self.path = output.with_name(f".{output.name}.spool")
         self.rows = self.pixels = 0
         self._head = json.dumps({"spool": _FORMAT, "key": key}).encode() + b"\n"
-        self._part = part
+        self._columns = columns
         self._end = 0
         self._file: BinaryIO | None = None
 
@@ -77,16 +78,16 @@ class Spool:
             self._end = file.tell()
             height = 0
             for window, _ in self._windows(file):
+                left = next(self._columns.left(self.rows), None)
                 height = window.height if filled == 0 else height
-                row, col = self._part.row + self.rows, self._part.col + filled
-                if (window.row, window.col, window.height) != (row, col, height):
+                if left is None or height > left.height:
                     break
-                if self.rows + height > self._part.height:
-                    break
+                if (window.row, window.col, window.height) != (left.row, left.col + filled, height):
+                    break  # of columns of another width, for instance
                 filled += window.width
-                if filled == self._part.width:
+                if filled == left.width:
                     self.rows, self._end, filled = self.rows + window.height, file.tell(), 0
-        self.pixels = self.rows * self._part.width
+        self.pixels = self._columns.pixels(self.rows)
         file.seek(self._end)
         file.truncate()
         if not self._end:

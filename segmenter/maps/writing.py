@@ -124,6 +124,8 @@ def write_maps(
         progress: is told of the pixels.
         fail_fast: stop at the first job that fails, and give up the others; so does an error of the device.
     """
+    for job in jobs:
+        job.column = tiling.column
     with contextlib.closing(_Maps(style, ledger, progress)) as maps:
         waiting = list(jobs)
         while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
@@ -224,7 +226,7 @@ class _Maps:
         if id(job) not in self._open:
             self._open[id(job)] = _Output(job, self._style, self._ledger)
             if self._progress is not None:
-                self._progress.found(min(job.done_rows, job.part.height) * job.part.width)
+                self._progress.found(job.columns.pixels(job.done_rows))
         return self._open[id(job)]
 
     def _count(self, pixels: int) -> None:

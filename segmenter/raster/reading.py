@@ -6,6 +6,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, hearing_damage, open_dataset
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.sparse import Blocks
 from segmenter.raster.validity import Validity
 from segmenter.raster.write import gdal_window, naming
 
@@ -48,6 +50,7 @@ class Raster:
     ) -> None:
         self._dataset, self.info, self.bands = dataset, info, bands
         self._validity = Validity(dataset, info, bands, alpha)
+        self._missing_have_data: bool | None = None
 
     def __enter__(self) -> Raster:
         return self
@@ -80,6 +83,25 @@ class Raster:
             where = inside.relative_to(window).slices()
             image[where], valid[where] = self._read_inside(inside)
         return image, valid
+
+    def empty(self, window: Window) -> bool:
+        """Whether a window is known to hold no data without being read: its blocks are not in the file.
+
+        Only where a missing block means no data: without a nodata value it means zeros.
+        """
+        inside = window.intersection(Window.of(self.info.size))
+        if not inside.size.pixels:
+            return True
+        if self._missing_have_data or not self._blocks.missing(inside):
+            return False
+        if self._missing_have_data is None:  # all of them read alike: one pixel tells
+            _, valid = self._read_inside(Window(inside.row, inside.col, 1, 1))
+            self._missing_have_data = bool(valid.any())
+        return not self._missing_have_data
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        return Blocks(self._dataset)
 
     def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         with self._naming(window):
@@ -243,9 +265,10 @@ def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) ->
             f"more than the {limit} allowed; lift the limit (--max-pixels) if that is meant"
         )
     height, width = dataset.block_shapes[0]
+    if not dataset.compression and width == info.size.width:
+        height = 1  # GDAL takes strips that are not compressed apart, but for their rows
     block = height * width * info.count * np.dtype(info.dtype).itemsize
-    whole = dataset.compression or width != info.size.width  # GDAL takes strips that are not compressed apart
-    if info.driver == "GTiff" and whole and block > _MAX_BLOCK_BYTES:
+    if info.driver == "GTiff" and block > _MAX_BLOCK_BYTES:
         raise RasterError(
             f"{info.path}: is stored in blocks of {width}×{height} pixels ({block >> 20} MiB), which "
             "cannot be read piece by piece; rewrite it with gdal_translate -co TILED=YES"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import time
 import zlib
@@ -34,11 +35,14 @@ from segmenter.errors import RasterError
 from segmenter.files import sync
 from segmenter.geometry import Size, Window
 from segmenter.raster.cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
+from segmenter.tiling import COLUMN, Columns, round_up
 
 FAULTS = (RasterioError, CPLE_BaseError, OSError, CRSError, UnicodeDecodeError)
 """What rasterio, GDAL and the system raise about a file."""
 BLOCK = 512
 """Side in pixels of the blocks of a GeoTIFF; smaller rasters have one block of their own size."""
+_PIECE_PIXELS = 1 << 19
+"""That are written at once, at least: of narrow rasters, several rows of blocks."""
 _ZLEVEL = 1
 """Of DEFLATE: a map of 16.8 Mpixel is written at 214 Mpixel/s and has 4.4 MB; with 6, at 22 and 3.8 MB."""
 _LEFTOVER_SECONDS = 3600.0
@@ -82,9 +86,11 @@ def quiet_libtiff() -> None:
 class RasterWriter:
     """A raster that is written window by window and appears under its name only when it is complete.
 
-    Windows may come in any order; each pixel is written exactly once. Rows are kept until a row of blocks
-    is complete, so memory depends on the width and on how far the windows run ahead, never on the height,
-    and no compressed block is written twice. PNG and JPEG are the exception: GDAL writes them whole.
+    Windows may come in any order; each pixel is written exactly once. They are kept until a piece is
+    complete, a row of blocks as wide as a column, so that no compressed block is written twice: memory
+    depends on the column and on how far the windows run ahead, never on the raster's width or height, but
+    for tables (5 bytes for a piece, of 2¹⁹ pixels or more as a rule; GDAL's: 16 for a block of 512×512). PNG
+    and JPEG are the exception: GDAL writes them whole.
 
     Args:
         path: the target; an existing file is replaced, in one step, on success.
@@ -99,6 +105,7 @@ class RasterWriter:
         tags: metadata of the file, as `CLASS_0: water`.
         scale: what a value is to be multiplied with, told to those who read the file; every band's.
         overviews: make it a cloud-optimised GeoTIFF with overviews by this resampling; None: a plain one.
+        column: pixels of width that come from top to bottom before those beside them, see `tiling.Columns`.
 
     Raises:
         RasterError: where the file cannot be written, or reads back otherwise than it was written.
@@ -122,16 +129,18 @@ class RasterWriter:
         driver: str = "GTiff",
         scale: float | None = None,
         overviews: Literal["mode", "nearest"] | None = None,
+        column: int = COLUMN,
     ) -> None:
         if driver != "GTiff" and (crs or transform or gcps or rpcs or tags or any(descriptions)):
             raise ValueError(f"{driver} holds neither georeference nor tags; write a GTiff")
         self.path, self.size = path, size
         self._bands, self._dtype, self._driver = bands, np.dtype(dtype), driver
         self._temp = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-        self._step = min(BLOCK, -(-size.height // 16) * 16)
-        self._rows: dict[int, NDArray[Any]] = {}
-        self._missing: dict[int, int] = {}
-        self._checks: dict[int, int] = {}
+        self._step = _piece_size(size, column)
+        grid = -(-size.height // self._step.height), -(-size.width // self._step.width)
+        self._pieces: dict[tuple[int, int], NDArray[Any]] = {}
+        self._missing: dict[tuple[int, int], int] = {}
+        self._written, self._checks = np.zeros(grid, np.bool_), np.zeros(grid, np.uint32)
         self._options: dict[str, Any] = {"width": size.width, "height": size.height, "count": bands}
         self._options |= {"dtype": "float32", "nbits": 16} if dtype == "float16" else {"dtype": dtype}
         # rasterio takes no points without a CRS, but with an empty one
@@ -173,12 +182,13 @@ class RasterWriter:
         if not Window.of(self.size).contains(window) or array.shape[:2] != (window.height, window.width):
             raise ValueError(f"{self.path}: {array.shape} pixels do not fit {window} of {self.size}")
         pixels = array.reshape(window.height, window.width, self._bands)
-        for index in range(window.row // self._step, -(-window.row_stop // self._step)):
-            part = window.intersection(self._band(index))
-            into, source = part.relative_to(self._band(index)), part.relative_to(window)
-            rows = self._buffer(index)
-            rows[(slice(None), *into.slices())] = np.moveaxis(pixels[source.slices()], 2, 0)
-            self._missing[index] -= part.height * part.width
+        for index in self._touched(window):
+            piece = self._piece(index)
+            part = window.intersection(piece)
+            into, source = part.relative_to(piece), part.relative_to(window)
+            buffer = self._buffer(index)
+            buffer[(slice(None), *into.slices())] = np.moveaxis(pixels[source.slices()], 2, 0)
+            self._missing[index] -= part.size.pixels
             if self._missing[index] <= 0:
                 self._flush(index)
 
@@ -200,8 +210,7 @@ class RasterWriter:
 
         Where it fails, `discard` is still to be called.
         """
-        bands = -(-self.size.height // self._step) if self.size.width else 0
-        if self._rows or len(self._checks) != bands:
+        if self._pieces or not self._written.all():
             raise ValueError(f"{self.path}: not every pixel was written")
         with self._writing("could not be completed"):
             self._close()
@@ -229,36 +238,46 @@ class RasterWriter:
             with contextlib.suppress(OSError):
                 self._temp.with_name(self._temp.name + ending).unlink(missing_ok=True)
 
-    def _band(self, index: int) -> Window:
-        top = index * self._step
-        return Window(top, 0, min(self._step, self.size.height - top), self.size.width)
+    def _touched(self, window: Window) -> Iterator[tuple[int, int]]:
+        """The pieces that a window lies over, row by row."""
+        rows, cols = (
+            range(edges.start // step, -(-edges.stop // step))
+            for edges, step in zip(window.slices(), (self._step.height, self._step.width), strict=True)
+        )
+        return itertools.product(rows, cols)
 
-    def _buffer(self, index: int) -> NDArray[Any]:
-        if index in self._checks:
-            raise ValueError(f"{self.path}: rows {self._band(index)} were already written")
-        if index not in self._rows:
-            band = self._band(index)
-            self._rows[index] = np.zeros((self._bands, band.height, band.width), self._dtype)
-            self._missing[index] = band.height * band.width
-        return self._rows[index]
+    def _piece(self, index: tuple[int, int]) -> Window:
+        top, left = index[0] * self._step.height, index[1] * self._step.width
+        return Window(top, left, self._step.height, self._step.width).intersection(Window.of(self.size))
 
-    def _flush(self, index: int) -> None:
-        rows = self._rows.pop(index)
-        self._checks[index] = _checksum(rows)
-        with self._writing(f"{self._band(index)} could not be written"):
-            values = rows.astype(np.float32) if self._dtype == np.float16 else rows
-            self._dataset.write(values, window=gdal_window(self._band(index)))
+    def _buffer(self, index: tuple[int, int]) -> NDArray[Any]:
+        piece = self._piece(index)
+        if self._written[index]:
+            raise ValueError(f"{self.path}: {piece} were already written")
+        if index not in self._pieces:
+            self._pieces[index] = np.zeros((self._bands, piece.height, piece.width), self._dtype)
+            self._missing[index] = piece.size.pixels
+        return self._pieces[index]
+
+    def _flush(self, index: tuple[int, int]) -> None:
+        pixels = self._pieces.pop(index)
+        del self._missing[index]
+        self._written[index], self._checks[index] = True, _checksum(pixels)
+        with self._writing(f"{self._piece(index)} could not be written"):
+            values = pixels.astype(np.float32) if self._dtype == np.float16 else pixels
+            self._dataset.write(values, window=gdal_window(self._piece(index)))
 
     def _verify(self) -> None:
-        """Read every row back; a lossy JPEG only has to be readable."""
+        """Read every pixel back; a lossy JPEG only has to be readable."""
         with (
             self._writing("did not reach the disk whole"),
             rasterio.open(self._temp, sharing=False) as written,
         ):
-            for index, check in self._checks.items():
-                rows = written.read(window=gdal_window(self._band(index)))
-                if self._driver != "JPEG" and _checksum(rows.astype(self._dtype, copy=False)) != check:
-                    raise OSError(f"{self._band(index)} read back otherwise than they were written")
+            for index in np.ndindex(self._checks.shape):
+                piece = self._piece((index[0], index[1]))
+                pixels = written.read(window=gdal_window(piece)).astype(self._dtype, copy=False)
+                if self._driver != "JPEG" and _checksum(pixels) != self._checks[index]:
+                    raise OSError(f"{piece} read back otherwise than they were written")
 
     def _describe(self) -> None:
         descriptions, colours, tags, nodata = self._labels
@@ -345,6 +364,13 @@ def remove_leftovers(folder: Path) -> int:
                 path.unlink()
                 removed += 1
     return removed
+
+
+def _piece_size(size: Size, column: int) -> Size:
+    """Of what is written at once: whole blocks, or to the raster's edge."""
+    width = max(1, min(Columns(Window.of(size), round_up(column, BLOCK)).step, size.width))
+    rows = BLOCK * max(1, _PIECE_PIXELS // (BLOCK * width))
+    return Size(max(1, min(rows, round_up(size.height, 16))), width)
 
 
 def _geotiff_options(size: Size) -> dict[str, Any]:
