@@ -89,7 +89,7 @@ def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
     start = time.perf_counter()
     with open_raster(path) as raster:
         size = raster.info.size
-    with RasterWriter(out, size, nodata=255) as writer:
+    with RasterWriter(out, size, nodata=255, column=tiling.column) as writer:
         for event in classify_all([FileJob(path)], tiling, predict):
             if isinstance(event, Mapped):
                 writer.write(event.window, event.ids)

@@ -27,7 +27,7 @@ from segmenter.hardware import load_tensorflow
 from segmenter.predictor import Tiling
 
 CLASSES, MIB = 8, 2**20
-COLUMN = 1 << 14
+COLUMN = 1 << 12
 EXACT = Tiling(Size(256, 256), 32, 1, 16, column=COLUMN)
 SMOOTH = Tiling(Size(256, 256), 0, 1, 16, Blend(50), column=COLUMN)
 

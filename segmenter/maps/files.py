@@ -212,7 +212,9 @@ class MapFiles:
 
         if job.output.suffix == ".png":
             dtype = style.values(job, np.zeros((1, 1), np.uint8)).dtype.name
-            return RasterWriter(job.output, job.part.size, dtype=dtype, driver="PNG"), values
+            return RasterWriter(
+                job.output, job.part.size, dtype=dtype, driver="PNG", column=job.column
+            ), values
         colours = style.classes.palette()
         return self._geotiff(
             job.output, "mode", nodata=style.nodata, descriptions=("class",), colour_table=colours

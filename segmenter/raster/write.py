@@ -105,7 +105,8 @@ class RasterWriter:
         tags: metadata of the file, as `CLASS_0: water`.
         scale: what a value is to be multiplied with, told to those who read the file; every band's.
         overviews: make it a cloud-optimised GeoTIFF with overviews by this resampling; None: a plain one.
-        column: pixels of width that come from top to bottom before those beside them, see `tiling.Columns`.
+        column: pixels of width that come from top to bottom before those beside them, see `tiling.Columns`:
+            with another one than the windows have, pieces wait for the next column.
 
     Raises:
         RasterError: where the file cannot be written, or reads back otherwise than it was written.
