@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, grouped, plain, run_script
-from segmenter.maps.options import parse, part_of
-from segmenter.stopping import enduring_output
+from segmenter.mapping.options import parse, part_of
+from segmenter.training.signals import enduring_output
 
 if TYPE_CHECKING:
-    from segmenter.checkpoint import Run
-    from segmenter.maps.files import MapStyle
-    from segmenter.maps.inputs import Inputs
-    from segmenter.maps.jobs import MapJob
-    from segmenter.maps.journal import Journal
-    from segmenter.maps.ledger import Ledger
-    from segmenter.maps.scoring import Outcome, Scoring
-    from segmenter.maps.truth import Images, Truth
-    from segmenter.predictor import Tiling
+    from segmenter.inference.predictor import Tiling
+    from segmenter.mapping.inputs import Inputs
+    from segmenter.mapping.jobs import MapJob
+    from segmenter.mapping.journal import Journal
+    from segmenter.mapping.outputs import MapStyle
+    from segmenter.mapping.scoring import Outcome, Scoring
+    from segmenter.mapping.state import Ledger
+    from segmenter.mapping.truth import Images, Truth
+    from segmenter.runs.run import Run
 
 
 _SCORE_FILES = ("scores.json", "confusion.png")
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
     """The output folder, made before anything is loaded; removed again where nothing was written."""
-    from segmenter.maps.journal import JOURNAL
+    from segmenter.mapping.journal import JOURNAL
 
     there = folder.is_dir()
     try:
@@ -64,12 +64,12 @@ def _made(folder: Path) -> Iterator[None]:
 
 def _predict(args: argparse.Namespace) -> int:
     # TensorFlow, rasterio and matplotlib are imported once they are needed: --help answers at once.
-    from segmenter.checkpoint import load_run
-    from segmenter.maps.compute_options import settled_tiling
-    from segmenter.maps.journal import Journal
-    from segmenter.maps.plan import check_outputs
-    from segmenter.maps.scoring import score_kept, write_scores
-    from segmenter.maps.truth import check_shared
+    from segmenter.mapping.compute_options import settled_tiling
+    from segmenter.mapping.journal import Journal
+    from segmenter.mapping.plan import check_outputs
+    from segmenter.mapping.scoring import score_kept, write_scores
+    from segmenter.mapping.truth import check_shared
+    from segmenter.runs.run import load_run
 
     # ------------------------------------------------------------------ what to predict, with what
     run = load_run(args.run)
@@ -137,9 +137,9 @@ def _without_rasterio(unraisable: Any, uncaught: Any) -> tuple[Any, Any]:
 def _images(args: argparse.Namespace, run: Run) -> Images:
     """The inputs, or the scenes of a recipe's split, with the labels that they are scored with."""
     from datasets import layout_of, load_dataset
-    from segmenter.config import load_recipe
-    from segmenter.maps.inputs import find_inputs, output_names
-    from segmenter.maps.truth import Images, check_split, images_of_split, labels_by_pattern
+    from segmenter.config.reading import load_recipe
+    from segmenter.mapping.inputs import find_inputs, output_names
+    from segmenter.mapping.truth import Images, check_split, images_of_split, labels_by_pattern
 
     if args.split is None:
         inputs = find_inputs(args.inputs, args.output, remote=args.remote)
@@ -163,14 +163,14 @@ def _scoring(args: argparse.Namespace, run: Run, truth: Truth | None) -> Scoring
         if args.protocol or args.label_kind:
             raise DatasetError("--protocol and --label-kind say how to score: they need --labels or --split")
         return None
-    from segmenter.maps.scoring import Scoring
+    from segmenter.mapping.scoring import Scoring
 
     return Scoring(run.classes, args.label_kind or truth.kind, truth.split, args.protocol, args.symmetries)
 
 
 def _style(args: argparse.Namespace, run: Run) -> MapStyle:
-    from segmenter.maps.files import MapStyle
-    from segmenter.predictor import Wanted
+    from segmenter.inference.predictor import Wanted
+    from segmenter.mapping.outputs import MapStyle
 
     if args.cog and args.format == "png":
         raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
@@ -193,8 +193,8 @@ def _plan(
     """Jobs from the inputs' headers, and the errors of those that cannot be mapped."""
     from tqdm import tqdm
 
-    from segmenter.maps.jobs import MapJob, Request
-    from segmenter.maps.plan import plan_maps
+    from segmenter.mapping.jobs import MapJob, Request
+    from segmenter.mapping.plan import plan_maps
     from segmenter.raster import check_drivers, extent_text, raster_info
 
     check_drivers(args.drivers)
@@ -232,7 +232,7 @@ def _plan(
 
 def _warn_of_differences(run: Run, jobs: Sequence[MapJob]) -> None:
     """One line for each way in which inputs differ from what the model has seen."""
-    from segmenter.maps.plan import differences
+    from segmenter.mapping.plan import differences
 
     for line in _grouped((note, job.info.path) for job in jobs for note in differences(run, job)):
         print(f"warning: {line}", file=sys.stderr)
@@ -249,7 +249,7 @@ def _grouped(notes: Iterable[tuple[str, Path]]) -> list[str]:
 
 def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterError]) -> None:
     """Let the windows of all jobs look over the borders of their files, also into those beside a box."""
-    from segmenter.mosaic import Mosaic
+    from segmenter.raster.mosaic import Mosaic
 
     if failures:
         raise DatasetError(f"--mosaic: expected inputs that can all be read; {failures[0]}")
@@ -259,8 +259,8 @@ def _join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterEr
 
 
 def _ledger(args: argparse.Namespace, run: Run, style: MapStyle, tiling: Tiling, journal: Journal) -> Ledger:
-    from segmenter.maps.compute_options import computing_options
-    from segmenter.maps.ledger import Ledger, neighbour_facts
+    from segmenter.mapping.compute_options import computing_options
+    from segmenter.mapping.state import Ledger, neighbour_facts
 
     how = {"bands": args.bands and list(args.bands), **computing_options(args, tiling)}
 
@@ -321,11 +321,11 @@ def _map(
 ) -> Outcome:
     from tqdm import tqdm
 
-    from segmenter.hardware import overlooked_gpus
-    from segmenter.maps.scoring import Outcome
-    from segmenter.maps.writing import Progress, write_maps
+    from segmenter.devices.setup import overlooked_gpus
+    from segmenter.evaluation.scores import ConfusionMatrix
+    from segmenter.mapping.scoring import Outcome
+    from segmenter.mapping.writing import Progress, write_maps
     from segmenter.raster import quiet_libtiff, remove_leftovers
-    from segmenter.scores import ConfusionMatrix
 
     if not waiting:
         return Outcome(ConfusionMatrix(run.classes), kept=kept)
@@ -359,7 +359,7 @@ def _draw(outcome: Outcome, style: MapStyle) -> list[SegmenterError]:
 
     A label that could not be counted is left out of its picture.
     """
-    from segmenter.maps.pictures import draw_view, view_is_current
+    from segmenter.mapping.pictures import draw_view, view_is_current
 
     unscored = {id(job): str(error) for job, error in outcome.unscored}
     failures: list[SegmenterError] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.errors import run_script
-from segmenter.stopping import enduring_output
+from segmenter.training.signals import enduring_output
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -53,7 +53,7 @@ def main() -> int:
     arguments = parse_arguments()
 
     # ---------------------------------------------------------------------------------- recipe
-    from segmenter.config import describe_recipe, load_recipe
+    from segmenter.config.reading import describe_recipe, load_recipe
 
     recipe = load_recipe(arguments.recipe, arguments.set)
     if arguments.print_config:
@@ -62,11 +62,11 @@ def main() -> int:
 
     # -------------------------------------------------------------------- dataset, index, run
     from datasets import load_dataset
-    from segmenter import fine_tuning, preparation
+    from segmenter.training import fine_tuning, prepare
 
     run_path = arguments.run or Path("runs") / recipe.name
     resume = arguments.resume or arguments.resume_from is not None
-    checkpoint = preparation.check_run_directory(
+    checkpoint = prepare.check_run_directory(
         run_path, recipe, resume=resume, resume_from=arguments.resume_from
     )
     dataset = load_dataset(recipe)
@@ -74,17 +74,17 @@ def main() -> int:
     if arguments.init_from is not None:
         partial = arguments.init_from_partial
         source = fine_tuning.find_source(arguments.init_from, recipe, dataset, partial=partial)
-    tiles = preparation.prepare_tiles(recipe, dataset)
+    tiles = prepare.prepare_tiles(recipe, dataset)
 
     # --------------------------------------------------------------------------------- devices
-    from segmenter import strategy
+    from segmenter.devices import strategy
 
     strategy.load_tensorflow(arguments.logical_devices, log_placement=recipe.distribution.log_placement)
     devices = strategy.make_devices(recipe.distribution, arguments.logical_devices)
     print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
 
     # -------------------------------------------------------------------------------- training
-    from segmenter.session import start_training
+    from segmenter.training.start import start_training
 
     return start_training(
         recipe,

@@ -1,7 +1,7 @@
 """How many collectives does a training step need, and how long does it take: Keras' BatchNorm against ours.
 
-Before: `keras.layers.BatchNormalization(synchronized=True)`. After: `segmenter.batchnorm.SyncBatchNorm`. The
-same U-Net, batch and replicas, in the same process; steps of the two alternate, so that what else the machine
+Before: `keras.layers.BatchNormalization(synchronized=True)`. After:
+`segmenter.model.batchnorm.SyncBatchNorm`. The same U-Net, batch and replicas, in the same process; steps of the two alternate, so that what else the machine
 does falls on both. On a CPU a collective is a copy in memory: what it costs between GPUs is not measured.
 """
 
@@ -14,8 +14,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from segmenter.schema import DistributionConfig, LossConfig, ModelConfig, TrainingConfig
-from segmenter.strategy import load_tensorflow, make_devices
+from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig
+from segmenter.devices.strategy import load_tensorflow, make_devices
 
 BANDS, CLASSES = 3, 6
 _COLLECTIVES = ("CollectiveReduceV2", "CollectiveReduceV3", "CollectiveGatherV2", "NcclAllReduce")
@@ -68,7 +68,7 @@ def with_keras_norm(model: Any) -> Any:
     """A copy of a model, in which Keras' synchronised BatchNormalization takes the place of ours."""
     import keras
 
-    from segmenter.batchnorm import SyncBatchNorm
+    from segmenter.model.batchnorm import SyncBatchNorm
 
     def copy(layer: Any) -> Any:
         config = layer.get_config()
@@ -82,11 +82,11 @@ def with_keras_norm(model: Any) -> Any:
 def _step(devices: Any, config: ModelConfig, before: bool) -> Any:
     import keras
 
-    from segmenter.losses import segmentation_loss
-    from segmenter.model import build_model
-    from segmenter.normalisation import Normalisation
-    from segmenter.optimisers import build_optimiser
-    from segmenter.steps import StepParts, make_step
+    from segmenter.model.normalisation import Normalisation
+    from segmenter.model.unet import build_model
+    from segmenter.training.losses import segmentation_loss
+    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.step import StepParts, make_step
 
     keras.utils.set_random_seed(0)
     with devices.strategy.scope():

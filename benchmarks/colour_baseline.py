@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from datasets import load_dataset
-from segmenter.config import load_recipe
+from segmenter.config.reading import load_recipe
 from segmenter.errors import DatasetError, run_script
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE

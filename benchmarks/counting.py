@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.normalisation import Normalisation
-from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
-from segmenter.strategy import load_tensorflow
+from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.devices.strategy import load_tensorflow
+from segmenter.model.normalisation import Normalisation
 
 
 def main() -> None:
@@ -31,10 +31,10 @@ def main() -> None:
     load_tensorflow()
     import tensorflow as tf
 
-    from segmenter.losses import segmentation_loss
-    from segmenter.model import build_model
-    from segmenter.optimisers import build_optimiser
-    from segmenter.steps import StepParts, make_step, tiles_holding
+    from segmenter.model.unet import build_model
+    from segmenter.training.losses import segmentation_loss
+    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.step import StepParts, make_step, tiles_holding
 
     rng = np.random.default_rng(0)
     shape = (options.batch, options.side, options.side)

@@ -34,20 +34,20 @@ from numpy.typing import NDArray
 
 from benchmarks.coverage_table import MODES, Noise, gradient_noise, noise_lines, result_table, rounded
 from datasets import load_dataset
-from datasets.make import make_naic2020
-from segmenter.batches import BatchLoader
-from segmenter.config import recipe_from
-from segmenter.index import TileIndex, band_statistics, build_index, cache_folder
-from segmenter.normalisation import Normalisation
-from segmenter.pipeline import epoch_dataset
-from segmenter.preparation import class_weights
-from segmenter.sampler import Plan, plan
+from datasets.synthetic.make import make_naic2020
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe
+from segmenter.devices.strategy import load_tensorflow
+from segmenter.evaluation.scores import ConfusionMatrix, Scores
+from segmenter.model.normalisation import Normalisation
+from segmenter.sampling import Plan, plan
 from segmenter.scenes import Dataset
-from segmenter.schema import Recipe
-from segmenter.scores import ConfusionMatrix, Scores
-from segmenter.store import SceneStore
-from segmenter.strategy import load_tensorflow
-from segmenter.validation import validation_protocol
+from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.index import TileIndex, band_statistics, build_index, cache_folder
+from segmenter.tiles.store import SceneStore
+from segmenter.training.pipeline import epoch_dataset
+from segmenter.training.prepare import class_weights
+from segmenter.training.validation import validation_protocol
 
 RARE, LEFT_OUT = "water", "other"
 ONE_IN = 6
@@ -254,11 +254,11 @@ def _batches(data: _Data, recipe: Recipe, steps: int) -> Iterator[Any]:
 def _train(data: _Data, recipe: Recipe, steps: int) -> _Training:
     import tensorflow as tf
 
-    from segmenter.losses import segmentation_loss
-    from segmenter.model import build_model
-    from segmenter.optimisers import build_optimiser
-    from segmenter.steps import StepParts, make_step
-    from segmenter.trainer import keras_seed
+    from segmenter.model.unet import build_model
+    from segmenter.training.losses import segmentation_loss
+    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.step import StepParts, make_step
+    from segmenter.training.trainer import keras_seed
 
     keras_seed(recipe.seed)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
@@ -289,8 +289,8 @@ class _Judge:
 
     def __init__(self, data: _Data, batches: Sequence[int], probe_tiles: int) -> None:
         """Gradients are compared over so many batches of each of the sizes as make `probe_tiles` tiles."""
-        from segmenter.inference import predict_function
-        from segmenter.model import build_model
+        from segmenter.inference.function import predict_function
+        from segmenter.model.unet import build_model
 
         self.data, self._probe_tiles = data, probe_tiles
         recipe = _recipe(data.dataset.root, 1, "off", 0)
@@ -336,7 +336,7 @@ class _Judge:
         """A compiled function of a batch → (all gradients, those of the rare class's logit), as vectors."""
         import tensorflow as tf
 
-        from segmenter.losses import segmentation_loss
+        from segmenter.training.losses import segmentation_loss
 
         model, normalisation, rare = self._model, self.data.normalisation, self.data.rare
         loss = segmentation_loss(recipe.loss, class_weights(recipe, self.data.train), batch)

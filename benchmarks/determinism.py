@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from segmenter.config import load_recipe
-from segmenter.schema import DistributionConfig
-from segmenter.strategy import load_tensorflow, make_devices
+from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import DistributionConfig
+from segmenter.devices.strategy import load_tensorflow, make_devices
 
 RECIPE = Path(__file__).parents[1] / "configs" / "demo.yaml"
 WAYS = ("ours", "deterministic", "keras_norm")
@@ -79,8 +79,8 @@ def _gradients(*, synchronised: bool) -> Any:
     import keras
     import tensorflow as tf
 
-    from segmenter.losses import segmentation_loss
-    from segmenter.model import build_model
+    from segmenter.model.unet import build_model
+    from segmenter.training.losses import segmentation_loss
 
     recipe = load_recipe(RECIPE)
     keras.utils.set_random_seed(0)

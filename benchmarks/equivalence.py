@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.equivalence_matrix import KINDS, LIMIT, NAIVE, ROWS, SEEN, Laboratory
 from benchmarks.page import renew
-from segmenter.strategy import load_tensorflow
+from segmenter.devices.strategy import load_tensorflow
 
 REPLICAS = (2, 4)
 _MARK = "<!-- table: python -m benchmarks.equivalence --page -->"

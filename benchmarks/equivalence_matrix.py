@@ -17,9 +17,9 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
 from segmenter.labels import IGNORE
-from segmenter.normalisation import Normalisation
-from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
+from segmenter.model.normalisation import Normalisation
 
 BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5
 MODEL = ModelConfig(width=2, max_width=8)
@@ -197,7 +197,7 @@ class _Trainer:
     """A model with its compiled step, which starts each run from the same weights."""
 
     def __init__(self, setting: Setting, rows: Sequence[Row]) -> None:
-        from segmenter.steps import StepParts, make_step
+        from segmenter.training.step import StepParts, make_step
 
         self._setting = setting
         self._strategy = strategy_of(setting.replicas)
@@ -261,7 +261,7 @@ class _Trainer:
 
 
 def _model(depth: int, synchronised: bool) -> Any:
-    from segmenter.model import build_model
+    from segmenter.model.unet import build_model
 
     config = MODEL.model_copy(update={"depth": depth})
     return build_model(config, BANDS, CLASSES, dtype="float64", synchronised=synchronised)
@@ -287,7 +287,7 @@ def _switchable(rows: Sequence[Row], naive: bool) -> tuple[dict[_Term, Any], Cal
     """A factor for each different loss of the rows, and the sum of all, each times its factor."""
     import tensorflow as tf
 
-    from segmenter.losses import segmentation_loss
+    from segmenter.training.losses import segmentation_loss
 
     make = _mean_of_means if naive else segmentation_loss
     terms = {_term(row): make(row.loss, row.weights, row.global_batch) for row in rows}
@@ -302,7 +302,7 @@ def _switchable(rows: Sequence[Row], naive: bool) -> tuple[dict[_Term, Any], Cal
 def _optimiser(setting: Setting, model: Any) -> Any:
     import keras
 
-    from segmenter.optimisers import build_optimiser
+    from segmenter.training.optimisers import build_optimiser
 
     norm, value = (limit if setting.clip == kind else 0.0 for kind, limit in _CLIPS.items())
     config = TrainingConfig(
@@ -330,7 +330,7 @@ _CLIPS = {"norm": CLIP_NORM, "value": CLIP_VALUE}
 @contextmanager
 def _clipping_before_the_sum() -> Iterator[None]:
     """The trap: Keras' own optimiser, which clips a replica's gradients and then sums them."""
-    with mock.patch("segmenter.steps.sum_over_replicas", lambda gradients: gradients):
+    with mock.patch("segmenter.training.step.sum_over_replicas", lambda gradients: gradients):
         yield
 
 
@@ -338,14 +338,14 @@ def _mean_of_means(config: LossConfig, weights: Any, _: int | None) -> Callable[
     """The trap: each replica's own loss, of its own images that have a valid pixel, over the replicas."""
     import tensorflow as tf
 
-    from segmenter.losses import segmentation_loss
+    from segmenter.training.losses import segmentation_loss
 
     alone = segmentation_loss(config, weights, None)
 
     def loss(labels: Any, logits: Any) -> Any:
         labelled = tf.reduce_any(labels != IGNORE, axis=(1, 2))
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        with mock.patch("segmenter.losses.replicas.replicas", return_value=1):
+        with mock.patch("segmenter.training.losses.replicas.replicas", return_value=1):
             own = alone(tf.boolean_mask(labels, labelled), tf.boolean_mask(logits, labelled))
         return own / replicas
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.page import renew, table
 from benchmarks.step_cost import Operation, norm_channels, parameters, step_operations
-from segmenter.schema import ModelConfig
-from segmenter.strategy import load_tensorflow
+from segmenter.config.recipe import ModelConfig
+from segmenter.devices.strategy import load_tensorflow
 
 REPLICAS, IMAGES, SIDE = 4, 16, 256
 PRECISIONS = ("float32", "mixed_float16")

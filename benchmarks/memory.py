@@ -12,7 +12,7 @@ import resource
 import subprocess
 import sys
 
-from segmenter.strategy import load_tensorflow
+from segmenter.devices.strategy import load_tensorflow
 
 SIDE, BATCHES = 256, (4, 16)
 
@@ -48,9 +48,9 @@ def main() -> None:
 
 def _formula(depth: int, width: int) -> int:
     load_tensorflow()
-    from segmenter.model import build_model
-    from segmenter.network import training_bytes_per_image
-    from segmenter.schema import ModelConfig
+    from segmenter.config.recipe import ModelConfig
+    from segmenter.model.receptive_field import training_bytes_per_image
+    from segmenter.model.unet import build_model
 
     return training_bytes_per_image(
         build_model(ModelConfig(depth=depth, width=width), 3, 6, synchronised=True), SIDE, SIDE
@@ -62,12 +62,12 @@ def _peak(depth: int, width: int, batch: int) -> int:
     load_tensorflow()
     import tensorflow as tf
 
-    from segmenter.losses import segmentation_loss
-    from segmenter.model import build_model
-    from segmenter.normalisation import Normalisation
-    from segmenter.optimisers import build_optimiser
-    from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
-    from segmenter.steps import StepParts, make_step
+    from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+    from segmenter.model.normalisation import Normalisation
+    from segmenter.model.unet import build_model
+    from segmenter.training.losses import segmentation_loss
+    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.step import StepParts, make_step
 
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.batches import DrawCounts
+from segmenter.config.recipe import DistributionConfig, Recipe
+from segmenter.devices.strategy import load_tensorflow, make_devices
 from segmenter.labels import ClassMap, LandCoverClass
-from segmenter.network import NetworkGeometry
-from segmenter.normalisation import Normalisation
-from segmenter.schema import DistributionConfig, Recipe
-from segmenter.strategy import load_tensorflow, make_devices
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.tiles.batches import DrawCounts
 
 _CLASSES = 8
 
@@ -79,8 +79,8 @@ class _Loader:
 
 def _trainer(options: argparse.Namespace, folder: Path) -> Any:
     """The trainer, on made tables: it never sees a file of imagery."""
-    from segmenter.checkpoint import Run
-    from segmenter.trainer import Trainer
+    from segmenter.runs.run import Run
+    from segmenter.training.trainer import Trainer
 
     recipe = Recipe.model_validate(
         {
@@ -110,8 +110,8 @@ def _trainer(options: argparse.Namespace, folder: Path) -> Any:
 
 def _bare(trainer: Any, options: argparse.Namespace) -> Any:
     """Seconds of so many steps, each a call of the compiled step; the last loss is read."""
-    from segmenter.losses import segmentation_loss
-    from segmenter.steps import StepParts, make_step
+    from segmenter.training.losses import segmentation_loss
+    from segmenter.training.step import StepParts, make_step
 
     loss = segmentation_loss(trainer.run.recipe.loss, None, options.batch)
     optimiser, normalisation = trainer._optimiser, trainer.run.normalisation

@@ -13,18 +13,18 @@ import time
 from pathlib import Path
 
 from datasets import load_dataset
-from datasets.make import make_naic2020
-from segmenter.batches import BatchLoader
-from segmenter.config import recipe_from
+from datasets.synthetic.make import make_naic2020
+from segmenter.config.reading import recipe_from
+from segmenter.devices.strategy import load_tensorflow
 from segmenter.geometry import Window
-from segmenter.index import build_index
-from segmenter.index_cache import cache_folder
-from segmenter.pipeline import epoch_dataset
 from segmenter.raster import open_raster, read_label
-from segmenter.sampler import plan
+from segmenter.sampling import plan
 from segmenter.scenes import Dataset
-from segmenter.store import SceneStore
-from segmenter.strategy import load_tensorflow
+from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index import build_index
+from segmenter.tiles.store import SceneStore
+from segmenter.training.pipeline import epoch_dataset
 
 
 def main() -> None:

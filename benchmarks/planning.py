@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.sampler import plan_epoch
+from segmenter.sampling import plan_epoch
 
 SIZES = ((10_000, 8), (100_000, 8), (1_000_000, 8), (10_000_000, 16))
 """(tiles, classes); the last is left out by --small."""

@@ -23,12 +23,12 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.windows import Window as GdalWindow
 
+from segmenter.devices.setup import load_tensorflow
 from segmenter.geometry import Size
-from segmenter.hardware import load_tensorflow
-from segmenter.normalisation import Normalisation
-from segmenter.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.reading import read_batches
+from segmenter.model.normalisation import Normalisation
 from segmenter.raster import Raster, RasterWriter, open_raster
-from segmenter.reading import read_batches
 
 CLASSES, BLOCK = 8, 512
 
@@ -98,7 +98,7 @@ def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
 
 def pixelwise(classes: int) -> Any:
     """A 1×1 convolution, as what predictor takes."""
-    from segmenter.inference import predict_function
+    from segmenter.inference.function import predict_function
 
     return predict_function(pixelwise_model(classes), Normalisation.of([60] * 3, [40] * 3))
 
@@ -114,8 +114,8 @@ def pixelwise_model(classes: int) -> Any:
 
 def unet() -> tuple[Any, int, int]:
     """The U-Net of 1.9 M parameters, its stride and its radius."""
-    from segmenter.inference import predict_function
-    from segmenter.model import network_geometry
+    from segmenter.inference.function import predict_function
+    from segmenter.model.unet import network_geometry
 
     model = unet_model()
     geometry = network_geometry(model)
@@ -127,8 +127,8 @@ def unet_model() -> Any:
     """The U-Net of 1.9 M parameters, with the same weights in every process."""
     import keras
 
-    from segmenter.model import build_model
-    from segmenter.schema import ModelConfig
+    from segmenter.config.recipe import ModelConfig
+    from segmenter.model.unet import build_model
 
     keras.utils.set_random_seed(0)
     return build_model(ModelConfig(depth=4, width=16), 3, CLASSES)

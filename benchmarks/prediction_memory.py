@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.prediction import make_raster, pixelwise, predict_file, unet
-from segmenter.blending import Blend
+from segmenter.devices.setup import load_tensorflow
 from segmenter.geometry import Size
-from segmenter.hardware import load_tensorflow
-from segmenter.predictor import Tiling
+from segmenter.inference.blending import Blend
+from segmenter.inference.predictor import Tiling
 
 CLASSES, MIB = 8, 2**20
 COLUMN = 1 << 12

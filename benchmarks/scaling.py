@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from segmenter.config import load_recipe
-from segmenter.schema import DistributionConfig, LossConfig, ModelConfig, TrainingConfig
-from segmenter.strategy import Devices, load_tensorflow, make_devices
+from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig
+from segmenter.devices.strategy import Devices, load_tensorflow, make_devices
 
 BANDS, CLASSES = 3, 6
 PRECISIONS = ("float32", "mixed_float16")
@@ -111,11 +111,11 @@ def distribution(count: int, logical: bool) -> DistributionConfig:
 
 
 def _steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
-    from segmenter.losses import segmentation_loss
-    from segmenter.model import build_model
-    from segmenter.normalisation import Normalisation
-    from segmenter.optimisers import build_optimiser
-    from segmenter.steps import StepParts, make_steps
+    from segmenter.model.normalisation import Normalisation
+    from segmenter.model.unet import build_model
+    from segmenter.training.losses import segmentation_loss
+    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.step import StepParts, make_steps
 
     with devices.strategy.scope():
         model = build_model(config, BANDS, CLASSES, dtype=training.precision, synchronised=True)

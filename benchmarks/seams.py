@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.blending import Blend
 from segmenter.geometry import Size, Window
-from segmenter.prediction import Prediction
-from segmenter.predictor import Failed, Mapped, PredictBatch, Tiling, classify_all
+from segmenter.inference.blending import Blend
+from segmenter.inference.prediction import Prediction
+from segmenter.inference.predictor import Failed, Mapped, PredictBatch, Tiling, classify_all
 from segmenter.raster import Raster, open_raster
 
 CLASSES, RADIUS = 4, 8
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def _real(run_path: Path, raster_path: Path) -> tuple[Any, Any, int | None, int]:
-    from segmenter.checkpoint import load_run
+    from segmenter.runs.run import load_run
 
     run = load_run(run_path)
     return _File(raster_path, run.bands), run.predictor(), run.network.radius, run.network.stride

@@ -31,9 +31,9 @@ from rasterio.errors import NotGeoreferencedWarning
 
 from benchmarks.mapping_task import Measured, Task, run_task
 from benchmarks.prediction import make_raster
-from segmenter.budget import parse_memory
 from segmenter.errors import ConfigError, run_script
-from segmenter.tiling import least_window, round_up
+from segmenter.inference.memory import parse_memory
+from segmenter.windows import least_window, round_up
 
 Mode = Literal["exact", "smooth"]
 OURS, MONAI = "benchmarks.sliding_window_ours", "benchmarks.sliding_window_monai"
@@ -158,8 +158,8 @@ def _unet(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 def _geometry() -> tuple[int, int]:
     """(stride, receptive-field radius) of the U-Net."""
     from benchmarks.prediction import unet_model
-    from segmenter.hardware import load_tensorflow
-    from segmenter.network import geometry_of
+    from segmenter.devices.setup import load_tensorflow
+    from segmenter.model.receptive_field import geometry_of
 
     load_tensorflow()
     found = geometry_of(unet_model())

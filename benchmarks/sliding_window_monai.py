@@ -79,7 +79,7 @@ def _free_network() -> Network:
 
 def _keras_network() -> Network:
     """The same Keras model, compiled; tensors pass through NumPy."""
-    from segmenter.hardware import load_tensorflow
+    from segmenter.devices.setup import load_tensorflow
 
     load_tensorflow()
     import tensorflow as tf

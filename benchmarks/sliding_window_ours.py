@@ -11,15 +11,15 @@ import numpy as np
 
 from benchmarks.mapping_task import BANDS, CLASSES, MEAN, STD, Task, asked, free_weights, measure
 from benchmarks.prediction import pixelwise_model, predict_file, unet_model
-from segmenter.blending import Blend
-from segmenter.budget import Choice, Needs, plan_tiling
+from segmenter.devices.setup import load_tensorflow
 from segmenter.errors import run_script
 from segmenter.geometry import Size
-from segmenter.hardware import load_tensorflow
-from segmenter.network import describe
-from segmenter.normalisation import Normalisation
-from segmenter.prediction import Wanted
-from segmenter.predictor import Tiling
+from segmenter.inference.blending import Blend
+from segmenter.inference.memory import Choice, Needs, plan_tiling
+from segmenter.inference.prediction import Wanted
+from segmenter.inference.predictor import Tiling
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import describe
 from segmenter.raster import open_raster
 
 
@@ -27,7 +27,7 @@ def main() -> int:
     """Do what the only argument asks for, and print what it took."""
     task = asked()
     load_tensorflow()
-    from segmenter.inference import predict_function
+    from segmenter.inference.function import predict_function
 
     model = _model(task)
     predict, tiling = predict_function(model, Normalisation.of(MEAN, STD)), _tiling(task, model)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segmenter.schema import LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
 
 BANDS, CLASSES = 3, 6
 _MOVES_NOTHING = {
@@ -65,9 +65,9 @@ def step_operations(
     """
     import tensorflow as tf
 
-    from segmenter.losses import segmentation_loss
-    from segmenter.model import build_model
-    from segmenter.optimisers import build_optimiser
+    from segmenter.model.unet import build_model
+    from segmenter.training.losses import segmentation_loss
+    from segmenter.training.optimisers import build_optimiser
 
     model = build_model(config, BANDS, CLASSES, dtype=precision, synchronised=synchronised)
     optimiser = build_optimiser(TrainingConfig(), model, 1000)
@@ -89,7 +89,7 @@ def step_operations(
 
 def parameters(config: ModelConfig) -> int:
     """Trainable weights of the model."""
-    from segmenter.model import build_model
+    from segmenter.model.unet import build_model
 
     return sum(
         int(v.value.shape.num_elements()) for v in build_model(config, BANDS, CLASSES).trainable_variables
@@ -98,7 +98,7 @@ def parameters(config: ModelConfig) -> int:
 
 def norm_channels(config: ModelConfig) -> list[int]:
     """Channels of each BatchNorm layer."""
-    from segmenter.model import build_model
+    from segmenter.model.unet import build_model
 
     model = build_model(config, BANDS, CLASSES)
     return [layer.output.shape[-1] for layer in model.layers if "_norm" in layer.name]

@@ -10,8 +10,8 @@ from datasets.files import path_of
 from datasets.folder import folder_layout, load_folder
 from datasets.naic2020 import load_naic2020, naic2020_layout
 from datasets.potsdam import load_potsdam, potsdam_layout
+from segmenter.config.recipe import Recipe
 from segmenter.scenes import Dataset, Layout
-from segmenter.schema import Recipe
 
 __all__ = ["LAYOUTS", "LOADERS", "layout_of", "load_dataset"]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
-from segmenter.stopping import enduring_output
+from segmenter.training.signals import enduring_output
 
 _BATCHES = (16, 32, 64, 128)
 _LARGEST_BATCH = 65_536
@@ -92,7 +92,7 @@ def _positive(text: str) -> int:
 def _check(args: argparse.Namespace) -> int:
     from datasets import load_dataset
     from datasets.check import check_dataset
-    from segmenter.config import load_recipe
+    from segmenter.config.reading import load_recipe
 
     report = check_dataset(load_dataset(load_recipe(args.config, args.set)))
     print(report.text(everything=args.all))
@@ -101,10 +101,10 @@ def _check(args: argparse.Namespace) -> int:
 
 def _coverage(args: argparse.Namespace) -> int:
     from datasets import load_dataset
-    from segmenter.config import load_recipe
+    from segmenter.config.reading import load_recipe
     from segmenter.diagnosis import diagnose, table
     from segmenter.files import write_whole
-    from segmenter.index import build_index
+    from segmenter.tiles.index import build_index
 
     recipe = load_recipe(args.config, args.set)
     batches = _batches(args.batch, recipe.training.global_batch)
@@ -126,7 +126,7 @@ def _coverage(args: argparse.Namespace) -> int:
     if args.json:
         write_whole(args.json, (json.dumps(found.to_dict(), allow_nan=False) + "\n").encode())
     if args.report:
-        from segmenter.report import html_report
+        from segmenter.diagnosis.report import html_report
 
         write_whole(args.report, html_report(found).encode())
     for path in filter(None, (args.json, args.report)):
@@ -159,7 +159,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _make(args: argparse.Namespace) -> int:
-    from datasets.make import make_naic2020, make_potsdam
+    from datasets.synthetic.make import make_naic2020, make_potsdam
 
     sized = {} if args.size is None else {"size": args.size}
     if args.kind == "potsdam":

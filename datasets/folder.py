@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 
 from datasets.classes import parse_colour
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
+from segmenter.config.datasets import FolderConfig, FolderSplit
 from segmenter.errors import ConfigError, DatasetError, shortened
 from segmenter.labels import ClassMap, Colour, LandCoverClass
 from segmenter.scenes import Dataset, Layout, Scene, Split
-from segmenter.schema_datasets import FolderConfig, FolderSplit
 
 Unused = tuple[tuple[Path, str], ...]
 

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, ignoring
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
+from segmenter.config.datasets import Naic2020Config
 from segmenter.scenes import Dataset, Layout, Scene
-from segmenter.schema_datasets import Naic2020Config
 
 
 def load_naic2020(config: Naic2020Config) -> Dataset:

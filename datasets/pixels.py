@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.geometry import Size, Window
-from segmenter.pairs import row_bands
 from segmenter.raster import Raster, open_raster
+from segmenter.tiles.pairs import row_bands
 
 _PIECE_BYTES = 1 << 24
 """Of an image read at once: with what is made of it some 100 MiB a thread."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from datasets.classes import POTSDAM_TEST, POTSDAM_TRAIN, ignoring, parse_colour, potsdam_classes
 from datasets.files import Candidates, Named, assign_splits, data_root, files_under, matching
+from segmenter.config.datasets import PotsdamConfig, SplitByNames
 from segmenter.errors import DatasetError
 from segmenter.scenes import Dataset, Layout, Scene
-from segmenter.schema_datasets import PotsdamConfig, SplitByNames
 
 _IMAGE = re.compile(r"top_potsdam_(?P<row>\d+)_(?P<column>\d+)_(RGB|IRRG|RGBIR)\.tiff?", re.IGNORECASE)
 _LABEL = re.compile(r"top_potsdam_(\d+)_(\d+)_label(_noBoundary)?\.tiff?", re.IGNORECASE)

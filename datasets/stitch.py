@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
-from segmenter.pairs import row_bands
 from segmenter.raster import RasterInfo, RasterWriter, open_raster, raster_info, read_label
 from segmenter.threads import in_threads
+from segmenter.tiles.pairs import row_bands
 
 
 def find_parts(pattern: str) -> list[Path]:

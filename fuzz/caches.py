@@ -9,14 +9,14 @@ import numpy as np
 import rasterio
 
 from fuzz.target import Facts, digest
+from segmenter.config.recipe import TilesConfig
 from segmenter.geometry import Window
-from segmenter.index import build_index
-from segmenter.index_cache import cache_folder
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.scenes import Dataset, Scene
-from segmenter.schema import TilesConfig
-from segmenter.statistics import band_statistics
-from segmenter.store import SceneStore
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index import build_index
+from segmenter.tiles.statistics import band_statistics
+from segmenter.tiles.store import SceneStore
 
 _MADE = 1_500_000_000_000_000_000
 _TILES = TilesConfig(size=16)

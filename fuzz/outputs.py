@@ -9,9 +9,9 @@ import numpy as np
 
 from fuzz.target import Facts, digest
 from segmenter.geometry import Window
-from segmenter.maps.journal import Entry, Journal, damage, file_facts
-from segmenter.maps.spool import Spool
-from segmenter.tiling import Columns
+from segmenter.mapping.journal import Entry, Journal, damage, file_facts
+from segmenter.mapping.partial import Spool
+from segmenter.windows import Columns
 
 _NAMES = ("a", "b", "c")
 _PART = Window(3, 5, 64, 48)

@@ -13,7 +13,7 @@ from rasterio.rpc import RPC
 
 from fuzz.target import Facts, digest
 from segmenter.geometry import Size, Window
-from segmenter.maps.jobs import Bounds
+from segmenter.mapping.jobs import Bounds
 from segmenter.raster import RasterWriter, open_raster, read_label
 
 _PLACE = {"crs": "EPSG:25833", "transform": rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)}

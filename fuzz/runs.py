@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from fuzz.target import Facts, digest
-from segmenter.array_file import META, Arrays, save_arrays
-from segmenter.checkpoint import Run, load_run, save_checkpoint
-from segmenter.config import dump_recipe, load_recipe, recipe_from
+from segmenter.config.reading import dump_recipe, load_recipe, recipe_from
+from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.diagnosis.run import run_coverage
 from segmenter.labels import ClassMap, LandCoverClass
-from segmenter.network import NetworkGeometry
-from segmenter.normalisation import Normalisation
-from segmenter.resume import Position, checkpoint_to_resume, facts_array
-from segmenter.sampler.plan import plan
-from segmenter.schema import Recipe, SamplingConfig
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.runs.arrays import META, Arrays, save_arrays
+from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
+from segmenter.runs.run import Run, load_run, save_checkpoint
+from segmenter.sampling.plan import plan
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = ("water", "forest", "a road, 'wide'")
@@ -166,7 +166,7 @@ def read_log(file: Path) -> Facts:
 
 def rewind_log(file: Path) -> Facts:
     """What `--resume` does with a log, and the curves that are drawn of what is left."""
-    from segmenter.trainlog import TrainLog
+    from segmenter.training.log import TrainLog
 
     log = TrainLog(file.parent)
     log.rewind(20, validated=True)

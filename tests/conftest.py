@@ -23,9 +23,9 @@ import pytest
 import rasterio
 from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
-from time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 
 from segmenter.labels import ClassMap, LandCoverClass
+from tests.helpers.time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 
 __all__ = ["pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]  # pytest finds its hooks here
 
@@ -157,7 +157,7 @@ def call(
 
     Named arguments change the run; maps go to `maps`.
     """
-    from exact_network import fake_run, run_predict
+    from tests.helpers.exact_network import fake_run, run_predict
 
     monkeypatch.chdir(tmp_path)
 

@@ -12,8 +12,8 @@ import pytest
 from datasets.files import files_under
 from segmenter.errors import DatasetError
 from segmenter.finding import matches
-from segmenter.maps.inputs import find_inputs
-from segmenter.maps.patterns import LabelPattern
+from segmenter.mapping.inputs import find_inputs
+from segmenter.mapping.patterns import LabelPattern
 from segmenter.scenes import Layout
 
 PATTERNS = (

@@ -7,7 +7,6 @@ import re
 from itertools import product
 from pathlib import Path
 
-import fuzz_table
 import pytest
 
 from fuzz import targets
@@ -15,6 +14,7 @@ from fuzz.__main__ import main
 from fuzz.campaign import Campaign, kept
 from fuzz.mutations import mutant
 from fuzz.worker import Case
+from tests.helpers import fuzz_table
 
 KNOWN: tuple[str, ...] = ()
 """Targets with findings that are still to be mended; strict, so that none stays here afterwards."""
@@ -69,7 +69,7 @@ def test_whatever_goes_wrong_is_found_kept_and_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert set(EXPECTED) == set(fuzz_table.TARGETS)
-    options = ["--table", "fuzz_table", "--seconds", "1", "--found", str(tmp_path)]
+    options = ["--table", "tests.helpers.fuzz_table", "--seconds", "1", "--found", str(tmp_path)]
     assert main([*options, "--cases", "1", "--workers", "1"]) == 1
     shown = capsys.readouterr().out
     for name, said in EXPECTED.items():

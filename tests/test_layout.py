@@ -1,4 +1,4 @@
-"""Who may import whom, read from the sources and tried in a fresh interpreter."""
+"""Layout: every module has its room, imports point one way, and TensorFlow stays where it computes."""
 
 from __future__ import annotations
 
@@ -14,56 +14,45 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("segmenter", "datasets", "benchmarks", "fuzz", "tests")
 SCRIPTS = ("train.py", "predict.py")
 
-# The only modules that may import TensorFlow or Keras, at their top or inside functions.
-TENSORFLOW = {
-    *(
-        "averaging",
-        "batchnorm",
-        "checkpoint",
-        "dropout",
-        "fused",
-        "hardware",
-        "inference",
-        "keras_way",
-        "losses",
-        "metrics",
-        "model",
-    ),
-    *(
-        "normalisation",
-        "optimisers",
-        "pipeline",
-        "profiling",
-        "schedules",
-        "steps",
-        "strategy",
-        "trainer",
-        "trainlog",
-    ),
-    *("losses.pixel", "losses.region", "losses.replicas", "losses.total"),
+GROUND = {
+    *("errors", "terminal", "files", "finding", "locks", "sealed", "machine", "threads"),
+    *("geometry", "windows", "labels", "scenes"),
 }
-# Wires the modules above; the scripts import it late.
-NEEDS_TENSORFLOW = TENSORFLOW | {"session"}
-# What loaders may use of the library; `datasets/__main__.py` wires and may use all of it.
-GROUND_FLOOR = {
-    *("errors", "terminal", "files", "geometry", "tiling", "labels", "scenes", "schema", "schema_datasets"),
-    "config",
-    *("raster", "pairs", "threads", "index", "plain_yaml", "finding"),
+"""Modules that all rooms may use and that use each other only."""
+
+ARROWS = {
+    "ground": "",
+    "config": "ground",
+    "raster": "ground",
+    "evaluation": "ground",
+    "sampling": "ground config",
+    "model": "ground config",
+    "devices": "ground config",
+    "tiles": "ground config raster sampling",
+    "runs": "ground config model",
+    "inference": "ground raster model devices runs",
+    "training": "ground config raster evaluation sampling model devices tiles runs inference",
+    "mapping": "ground raster evaluation runs inference",
+    "diagnosis": "ground config raster sampling tiles runs",
+    "datasets": "ground config raster tiles",
 }
-# Of two modules here, the earlier never reaches the later, by whatever way.
-CHAIN = (
-    *("errors", "geometry", "tiling", "raster", "index", "coverage", "sampler", "batches", "pipeline"),
-    *("trainer",),
-)
-# The diagnosis stands beside training, above the sampler.
-DIAGNOSIS_CHAIN = ("index", "coverage", "sampler", "diagnosis", "report")
-PREDICTION_CHAIN = ("raster", "reading", "predictor", "maps.writing")
+"""Room → the rooms that its modules may import. The one table of who may use whom."""
+
+ALSO = {
+    ("datasets.__main__", "diagnosis"): "`python -m datasets coverage` wires loaders and diagnosis",
+}
+"""Single exceptions, each with its reason."""
+
+TENSORFLOW_ROOMS = {"model", "devices", "training"}
+TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise"}
+LIGHT_MODULES = {"model", "model.receptive_field", "model.weight_shapes", "devices", "training"}
+"""In rooms of TensorFlow, but used where it is not loaded."""
 
 
 def _sources() -> dict[str, Path]:
     """Module name → file, of everything but the tests."""
     files = [path for folder in FOLDERS[:-1] for path in (ROOT / folder).rglob("*.py")]
-    files += [ROOT / script for script in SCRIPTS if (ROOT / script).exists()]
+    files += [ROOT / script for script in SCRIPTS]
     return {_module(path): path for path in files}
 
 
@@ -76,10 +65,14 @@ def _is_for_types_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
-def _imports(node: ast.AST) -> Iterator[str]:
-    """Names of all modules that are imported below a node, also inside functions, at run time."""
+def _imports(node: ast.AST, *, types: bool) -> Iterator[str]:
+    """Names of all modules that are imported below a node, also inside functions.
+
+    Args:
+        types: with those that are imported for types only.
+    """
     for child in ast.iter_child_nodes(node):
-        if _is_for_types_only(child):
+        if _is_for_types_only(child) and not types:
             continue
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
@@ -88,13 +81,35 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield str(child.module)
             yield from (f"{child.module}.{alias.name}" for alias in child.names)
         else:
-            yield from _imports(child)
+            yield from _imports(child, types=types)
+
+
+def _graph(*, types: bool) -> dict[str, set[str]]:
+    """Module → modules of ours that it imports."""
+    return {
+        name: {other for other in _imports(tree, types=types) if other in SOURCES} - {name}
+        for name, tree in TREES.items()
+    }
+
+
+def room_of(module: str) -> str:
+    """The room of a module of `segmenter` or `datasets`; "?" if it is in none."""
+    top, _, rest = module.partition(".")
+    if top == "datasets":
+        return top
+    first = rest.split(".")[0]
+    if first in GROUND:
+        return "ground"
+    return first if first in ARROWS else "?"
 
 
 SOURCES = _sources()
-IMPORTS = {name: set(_imports(ast.parse(path.read_text(encoding="utf-8")))) for name, path in SOURCES.items()}
-GRAPH = {name: {other for other in imports if other in SOURCES} - {name} for name, imports in IMPORTS.items()}
-LIBRARY = sorted(name for name in SOURCES if name.startswith("segmenter."))
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
+IMPORTS = {name: set(_imports(tree, types=False)) for name, tree in TREES.items()}
+GRAPH = _graph(types=False)
+WITH_TYPES = _graph(types=True)
+OURS = sorted(name for name in SOURCES if name.startswith(("segmenter.", "datasets")))
+LIBRARY = [name for name in OURS if name.startswith("segmenter.")]
 
 
 def _reached(start: str) -> set[str]:
@@ -112,64 +127,80 @@ def _importers_of(package: str) -> set[str]:
     return {name for name, imports in IMPORTS.items() if any(i.split(".")[0] == package for i in imports)}
 
 
+def _may_use_tensorflow(module: str) -> bool:
+    name = module.removeprefix("segmenter.")
+    return name in TENSORFLOW_MODULES or (room_of(module) in TENSORFLOW_ROOMS and name not in LIGHT_MODULES)
+
+
 def test_imports_are_found() -> None:
     assert "segmenter.errors" in GRAPH["segmenter.labels"]
     assert "rasterio" in IMPORTS["segmenter.raster.opening"]
     assert "segmenter.errors" in _reached("segmenter.scenes")
 
 
-def test_imports_have_no_circle() -> None:
+def test_every_module_is_in_a_room() -> None:
+    assert [name for name in OURS if room_of(name) == "?"] == []
+    assert {room_of(name) for name in OURS} == set(ARROWS), "rooms without a module"
+
+
+@pytest.mark.parametrize("room", ARROWS)
+def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
+    allowed = {room, *ARROWS[room].split()}
+    wrong = [
+        f"{name} imports {other}"
+        for name in OURS
+        if room_of(name) == room
+        for other in sorted(WITH_TYPES[name])
+        if other in OURS and room_of(other) not in allowed and (name, room_of(other)) not in ALSO
+    ]
+    assert wrong == []
+
+
+def test_rooms_have_no_circle() -> None:
+    order: list[str] = []
+    while len(order) < len(ARROWS):
+        left = {room: set(below.split()) for room, below in ARROWS.items() if room not in order}
+        free = [room for room, below in left.items() if below <= set(order)]
+        assert free, f"a circle among {set(ARROWS) - set(order)}"
+        order += free
+
+
+def test_modules_have_no_circle() -> None:
     assert [name for name in GRAPH if name in _reached(name)] == []
 
 
+def test_arrows_between_rooms_are_few() -> None:
+    """Imports from a room of the house (each ground module counts as a room) to another."""
+
+    def place(name: str) -> str:
+        return name if room_of(name) == "ground" else room_of(name)
+
+    pairs = {(place(name), place(other)) for name in OURS for other in GRAPH[name] if other in OURS}
+    assert len({(a, b) for a, b in pairs if a != b}) <= 200
+
+
 def test_the_library_never_imports_the_datasets_nor_the_scripts() -> None:
-    above = ("datasets", "benchmarks", "fuzz", "train", "predict")
+    above = ("datasets", "benchmarks", "fuzz", "tests", "train", "predict")
     assert {name: i for name in LIBRARY for i in IMPORTS[name] if i.split(".")[0] in above} == {}
-
-
-def test_datasets_use_only_the_ground_floor() -> None:
-    loaders = [name for name in SOURCES if name.startswith("datasets") and name != "datasets.__main__"]
-    used = {other for name in loaders for other in GRAPH[name] if other.startswith("segmenter.")}
-    assert used <= {f"segmenter.{name}" for name in GROUND_FLOOR}
-
-
-@pytest.mark.parametrize("names", [CHAIN, DIAGNOSIS_CHAIN, PREDICTION_CHAIN])
-def test_the_arrows_of_the_chain_point_one_way(names: tuple[str, ...]) -> None:
-    chain = [f"segmenter.{name}" for name in names]
-    wrong = [
-        f"{early} reaches {late}"
-        for i, early in enumerate(chain)
-        for late in chain[i + 1 :]
-        if late in _reached(early)
-    ]
-    assert set(chain) <= set(SOURCES)
-    assert wrong == []
-    assert GRAPH["segmenter.errors"] == set()
 
 
 def test_only_raster_opens_rasters() -> None:
     ours = {name for name in _importers_of("rasterio") if not name.startswith(("benchmarks", "fuzz"))}
-    assert {name for name in ours if not name.startswith("segmenter.raster.")} == set()
+    assert {name for name in ours if room_of(name) != "raster"} == set()
 
 
 def test_only_augment_imports_albumentations() -> None:
-    assert _importers_of("albumentations") <= {"segmenter.augment"}
+    assert _importers_of("albumentations") <= {"segmenter.tiles.augment"}
 
 
-def test_only_the_allowed_modules_import_tensorflow() -> None:
-    users = {name for name in _importers_of("tensorflow") | _importers_of("keras") if name in LIBRARY}
-    assert users <= {f"segmenter.{name}" for name in TENSORFLOW}
-
-
-def test_predictor_knows_no_keras() -> None:
-    reached = _reached("segmenter.predictor")
-    assert not reached & {f"segmenter.{name}" for name in NEEDS_TENSORFLOW}
+def test_tensorflow_is_imported_only_where_it_computes() -> None:
+    users = _importers_of("tensorflow") | _importers_of("keras")
+    assert [name for name in OURS if name in users and not _may_use_tensorflow(name)] == []
 
 
 def test_everything_else_is_imported_without_tensorflow() -> None:
-    light = [name for name in LIBRARY if name.removeprefix("segmenter.") not in NEEDS_TENSORFLOW]
-    light += ["segmenter.checkpoint"]  # reading a run directory needs none either
-    light += [name for name in SOURCES if name.startswith("datasets") or f"{name}.py" in SCRIPTS]
+    light = [name for name in OURS if not _may_use_tensorflow(name)]
+    light += [name.removesuffix(".py") for name in SCRIPTS]
     code = (
         f"import sys\nfor name in {light!r}:\n    __import__(name)\n"
         "    loaded = {'tensorflow', 'keras'} & set(sys.modules)\n"
@@ -177,6 +208,13 @@ def test_everything_else_is_imported_without_tensorflow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_files_stay_under_400_lines(folder: str) -> None:
+    files = [*(ROOT / folder).rglob("*.py"), *(ROOT / script for script in SCRIPTS)]
+    lengths = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert {name: length for name, length in lengths.items() if length >= 400} == {}
 
 
 @pytest.mark.parametrize(
@@ -194,12 +232,3 @@ def test_help_answers_at_once(command: list[str], said: str) -> None:
     heavy = ("tensorflow", "keras", "rasterio", "matplotlib", "cv2", "scipy", "pyarrow", "albumentations")
     assert imported & {*heavy, "plotly", "sklearn"} == set()
     assert len(imported) < 500  # TensorFlow alone has 3,000
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_files_stay_under_400_lines(folder: str) -> None:
-    files = [*(ROOT / folder).rglob("*.py"), *(ROOT / script for script in SCRIPTS)]
-    lengths = {
-        path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files if path.exists()
-    }
-    assert {name: length for name, length in lengths.items() if length >= 400} == {}

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IMPORT = """
 import resource, sys
 from segmenter.errors import run_script
-from segmenter.hardware import load_tensorflow
+from segmenter.devices.setup import load_tensorflow
 kind = getattr(resource, sys.argv[1])
 resource.setrlimit(kind, (int(sys.argv[2]), int(sys.argv[2])))
 sys.exit(run_script(lambda: load_tensorflow() or 0))

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from segmenter.errors import grouped, run_script
-from segmenter.maps import options
+from segmenter.mapping import options
 
 Make = Callable[..., Path]
 

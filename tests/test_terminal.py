@@ -15,9 +15,9 @@ import rasterio
 
 from datasets.check import check_dataset
 from segmenter.errors import LabelError
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.scenes import Dataset, Scene
-from segmenter.scores import ConfusionMatrix, Protocol
 from segmenter.terminal import escaped, padded, terminal_width, unsafe
 
 Make = Callable[..., Path]
@@ -109,7 +109,7 @@ def test_a_folder_with_control_characters_is_printed_escaped(
 
 def test_names_that_the_terminal_cannot_show_end_nothing() -> None:
     code = (
-        "from segmenter.stopping import enduring_output\n"
+        "from segmenter.training.signals import enduring_output\n"
         "with enduring_output():\n    print('–水\\udcff\\x1b')\n    print('done')"
     )
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}

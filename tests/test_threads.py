@@ -9,9 +9,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from time_limits import wait_until
 
 from segmenter.threads import Prefetch
+from tests.helpers.time_limits import wait_until
 
 
 def fed(

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from time_limits import wait_until
 
 from fuzz.own_time import OwnTime, descendants, own_seconds
+from tests.helpers.time_limits import wait_until
 
 TESTS = Path(__file__).parent
 CLOCKS = {name + unit for name in ("time", "monotonic", "perf_counter") for unit in ("", "_ns")} | {"now"}
 HANGS = """
 import ctypes, os, pathlib, subprocess, time
 import pytest
-from time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
+from tests.helpers.time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 
 def test_in_a_process():
     with subprocess.Popen(["sleep", "1000"]) as process:
@@ -87,11 +87,11 @@ def test_children_of_children_are_seen() -> None:
 def test_whatever_hangs_fails_and_the_next_test_runs(tmp_path: Path) -> None:
     (tmp_path / "test_hangs.py").write_text(HANGS)
     (tmp_path / "conftest.py").write_text(
-        "import time_limits\ntime_limits._GRACE = 1\n"
-        "from time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer\n"
+        "from tests.helpers import time_limits\ntime_limits._GRACE = 1\n"
+        "from tests.helpers.time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer\n"
     )
     command = [*(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "1"), "--timeout", "1"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    environment = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout
     assert "4 failed, 1 passed" in done.stdout
@@ -119,6 +119,6 @@ def clocks_read(tree: ast.AST) -> Iterator[int]:
 
 def test_no_test_reads_the_clock_or_limits_a_wait_in_its_seconds() -> None:
     """Such a test fails on a busy machine; what it would find a test's own limit finds, which scales."""
-    found = {path.name: list(clocks_read(ast.parse(path.read_text()))) for path in TESTS.glob("*.py")}
+    found = {path.name: list(clocks_read(ast.parse(path.read_text()))) for path in TESTS.rglob("*.py")}
     del found["time_limits.py"]
     assert {name: lines for name, lines in found.items() if lines} == {}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from segmenter.coverage import Outlook
+from segmenter.sampling.forecast import Outlook
 
 VERSION = 1
 """Of the JSON's layout."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from segmenter.coverage import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
+from segmenter.config.recipe import Recipe
 from segmenter.diagnosis.data import (
     VERSION,
     ClassFacts,
@@ -24,13 +24,13 @@ from segmenter.diagnosis.data import (
     Side,
 )
 from segmenter.diagnosis.limits import REPLICAS, limit, planned
-from segmenter.diagnosis.maps import class_maps
 from segmenter.diagnosis.run import run_coverage
+from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.errors import DatasetError
-from segmenter.index import TileIndex
-from segmenter.sampler import deal, plan
+from segmenter.sampling import deal, plan
+from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
 from segmenter.scenes import Dataset
-from segmenter.schema import Recipe
+from segmenter.tiles.index import TileIndex
 
 _CURVE_END = 256
 _DEALT_ROWS = 512

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.checkpoint import load_run
 from segmenter.diagnosis.data import LogPoint, RunFacts
 from segmenter.errors import CheckpointError
-from segmenter.loglines import log_records
+from segmenter.runs.log import log_records
+from segmenter.runs.run import load_run
 
 __all__ = ["run_coverage"]
 

@@ -35,7 +35,7 @@ from segmenter.errors import RasterError
 from segmenter.files import sync
 from segmenter.geometry import Size, Window
 from segmenter.raster.cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
-from segmenter.tiling import COLUMN, Columns, round_up
+from segmenter.windows import COLUMN, Columns, round_up
 
 FAULTS = (RasterioError, CPLE_BaseError, OSError, CRSError, UnicodeDecodeError)
 """What rasterio, GDAL and the system raise about a file."""

@@ -1,6 +1,0 @@
-"""Procedural aerial imagery with exact land cover: what demo and tests stand on without the real data."""
-
-from datasets.imagery.cover import Cover
-from datasets.imagery.scene import Rendering, render_country, render_town
-
-__all__ = ["Cover", "Rendering", "render_country", "render_town"]

@@ -1,0 +1,205 @@
+"""Town and country: villages, fields, woods, lakes and rare things, at any ground sampling distance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise, product
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.synthetic.canvas import Canvas, Points, Surface
+from datasets.synthetic.cover import Cover, Season
+from datasets.synthetic.texture import Pattern
+from datasets.synthetic.things import Site, Tree, contrast
+from datasets.synthetic.town import PAINT, Town, draw_block, intervals, visible
+
+_STEP = 170.0
+"""Metres from one corner of the pattern of land parcels to the next."""
+_FINEST_WOODS = 0.6
+"""Metres per pixel up to which single crowns of a wood are drawn; beyond, it is a texture."""
+
+_Draw = Callable[[Town, Points], None]
+
+
+def draw_country(canvas: Canvas, season: Season, rng: np.random.Generator) -> None:
+    """Fill a canvas with parcels of land, each of one use, with roads along some of their borders."""
+    town = Town(canvas, season, rng, clutter_share=0.002, sites_share=0.0)
+    corners = _corners(canvas, rng)
+    uses, odds = list(_USES), np.array([share for share, _ in _USES.values()])
+    for row, col in product(range(corners.shape[0] - 1), range(corners.shape[1] - 1)):
+        parcel = corners[[row, row, row + 1, row + 1], [col, col + 1, col + 1, col]]
+        use = uses[int(rng.choice(len(uses), p=odds / odds.sum()))]
+        if canvas.stencil(parcel) is not None:
+            _USES[use][1](town, parcel)
+    _roads(town, corners)
+    town.raise_up()
+
+
+def _corners(canvas: Canvas, rng: np.random.Generator) -> Points:
+    """(rows, columns, 2) corners of the parcels: a grid that is moved, turned and shaken."""
+    reach = float(np.hypot(*canvas.extent)) / 2
+    steps = np.arange(-np.ceil(reach / _STEP) - 2, np.ceil(reach / _STEP) + 3) * _STEP
+    turn, moved = rng.uniform(0, np.pi / 2), rng.uniform(-0.5, 0.5, 2) * _STEP
+    x, y = np.meshgrid(steps + moved[0], steps + moved[1])
+    shaken = np.stack([x, y], -1) + rng.uniform(-0.22, 0.22, (*x.shape, 2)) * _STEP
+    cos, sin = np.cos(turn), np.sin(turn)
+    turned: Points = shaken @ np.array([[cos, sin], [-sin, cos]]) + np.array(canvas.extent) / 2
+    return turned
+
+
+def _direction(parcel: Points) -> float:
+    return float(np.arctan2(*(parcel[1] - parcel[0])[::-1]))
+
+
+def _frame(parcel: Points) -> Site:
+    """A square around a parcel, along its first border."""
+    middle = parcel.mean(0)
+    side = 2 * float(np.linalg.norm(parcel - middle, axis=1).max())
+    return Site(float(middle[0]), float(middle[1]), side, side, _direction(parcel))
+
+
+def _fill(town: Town, parcel: Points, what: str, cover: Cover, pattern: Pattern) -> None:
+    town.canvas.paint(parcel, Surface(town.season.colour(what, town.rng), pattern), cover, town.rng)
+
+
+def _village(town: Town, parcel: Points) -> None:
+    """Blocks whose centres lie in the parcel, on common green."""
+    _fill(town, parcel, "grass", Cover.LAWN, Pattern("grain", 0.4, contrast(town.rng), 0.0, 0.1))
+    frame, outline = _frame(parcel), parcel.astype(np.float32)
+    columns, rows = (intervals(frame.length / 2, *sides, town.rng) for sides in ((34, 52), (25, 31)))
+    for (left, right), (top, bottom) in product(columns, rows):
+        cell = frame.part((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+        inside = cv2.pointPolygonTest(outline, (cell.x, cell.y), False) > 0
+        if inside and visible(town.canvas, cell):
+            draw_block(town, cell)
+
+
+def _crops(town: Town, parcel: Points) -> None:
+    """Two to four strips, each with its own crop in rows."""
+    along, across = parcel[[0, 3]], parcel[[1, 2]]
+    borders = np.linspace(0, 1, int(town.rng.integers(2, 5)) + 1)
+    turn = _direction(parcel) + town.rng.choice([0.0, np.pi / 2])
+    for start, stop in pairwise(borders):
+        edges = [along + (across - along) * share for share in (start, stop)]
+        strip = np.array([edges[0][0], edges[1][0], edges[1][1], edges[0][1]])
+        period = float(town.rng.choice([0.8, 1.5, 6.0]))
+        _fill(town, strip, "crops", Cover.CROPS, Pattern("rows", period, contrast(town.rng) / 1.5, turn))
+
+
+def _meadow(town: Town, parcel: Points) -> None:
+    _fill(town, parcel, "grass", Cover.MEADOW, Pattern("grain", 0.8, contrast(town.rng), 0.0, 0.12))
+
+
+def _wood(town: Town, parcel: Points) -> None:
+    """Crowns that touch, or from further away their texture."""
+    _fill(town, parcel, "forest", Cover.FOREST, Pattern("cells", 5.0, 0.28, 0.0, 0.08))
+    if town.canvas.gsd > _FINEST_WOODS:
+        return
+    (width, height), (low, high) = town.canvas.extent, (parcel.min(0), parcel.max(0))
+    xs = np.arange(max(low[0], -5), min(high[0], width + 5), 4.2)
+    ys = np.arange(max(low[1], -5), min(high[1], height + 5), 4.2)
+    outline = parcel.astype(np.float32)
+    for x, y in product(xs, ys):
+        spot = float(x + town.rng.uniform(-1.4, 1.4)), float(y + town.rng.uniform(-1.4, 1.4))
+        if cv2.pointPolygonTest(outline, spot, False) > 0:
+            town.woods.append(Tree(*spot, float(town.rng.uniform(2.2, 3.6))))
+
+
+def _lake(town: Town, parcel: Points) -> None:
+    """Water with ripples in a bank of reeds."""
+    _meadow(town, parcel)
+    middle = parcel.mean(0)
+    wave = Pattern("grain", 1.2, 0.06, 0.0, 0.06)
+    _fill(town, middle + (_rounded(parcel) - middle) * 0.95, "water", Cover.WATER, wave)
+
+
+def _rounded(parcel: Points) -> Points:
+    """The parcel with its corners cut twice (Chaikin's scheme)."""
+    points = parcel
+    for _ in range(3):
+        ahead = np.roll(points, -1, 0)
+        points = np.stack([0.8 * points + 0.2 * ahead, 0.2 * points + 0.8 * ahead], 1).reshape(-1, 2)
+    return points
+
+
+def _soil(town: Town, parcel: Points) -> None:
+    _fill(town, parcel, "soil", Cover.SOIL, Pattern("grain", 2.5, contrast(town.rng), 0.0, 0.14))
+
+
+def _earthworks(town: Town, parcel: Points) -> None:
+    """Bare ground with the tracks of machines."""
+    turn = town.rng.uniform(0, np.pi)
+    _fill(town, parcel, "soil", Cover.EARTHWORKS, Pattern("seams", 2.4, contrast(town.rng), turn, 0.14))
+
+
+def _greenhouses(town: Town, parcel: Points) -> None:
+    _soil(town, parcel)
+    frame = _frame(parcel)
+    for along, across in product(np.arange(-36.0, 37, 24), np.arange(-36.0, 37, 12)):
+        house = frame.part(float(along), float(across), 21.0, 9.0)
+        colour = np.array([0.66, 0.70, 0.72, 0.62], np.float32)
+        pattern = Pattern("seams", 1.5, 0.16, house.angle + np.pi / 2, 0.03)
+        town.canvas.paint(house.outline(), Surface(colour, pattern), Cover.GREENHOUSE, town.rng)
+
+
+def _sports(town: Town, parcel: Points) -> None:
+    """A red track around a field with white lines."""
+    _meadow(town, parcel)
+    frame = _frame(parcel)
+    red, green = np.array([[0.50, 0.24, 0.20, 0.4], [0.22, 0.42, 0.18, 0.5]], np.float32)
+    for length, width, colour in ((86.0, 52.0, red), (66.0, 34.0, green)):
+        surface = Surface(colour, Pattern("rows", 6.0, 0.05, frame.angle + np.pi / 2))
+        town.canvas.paint(frame.part(0, 0, length, width).outline(), surface, Cover.SPORTS, town.rng)
+    for along in (-33.0, 0.0, 33.0):
+        town.canvas.tint(frame.part(along, 0, 0.3, 34.0).outline(), PAINT)
+
+
+def _airfield(town: Town, parcel: Points) -> None:
+    """The end of a runway with its threshold bars."""
+    _meadow(town, parcel)
+    runway = _frame(parcel).part(0, 0, 95.0, 34.0)
+    colour = np.array([0.34, 0.34, 0.35, 0.36], np.float32)
+    town.canvas.paint(
+        runway.outline(), Surface(colour, Pattern("slabs", 5.0, 0.05, runway.angle)), Cover.AIRPORT, town.rng
+    )
+    for across in np.arange(-14.0, 15, 4):
+        town.canvas.tint(runway.part(-38, float(across), 12, 1.8).outline(), PAINT)
+    for along in np.arange(-24.0, 45, 12):
+        town.canvas.tint(runway.part(float(along), 0, 7, 0.9).outline(), PAINT)
+
+
+_USES: dict[str, tuple[float, _Draw]] = {
+    "village": (0.20, _village),
+    "crops": (0.30, _crops),
+    "wood": (0.19, _wood),
+    "meadow": (0.11, _meadow),
+    "lake": (0.06, _lake),
+    "soil": (0.05, _soil),
+    "earthworks": (0.02, _earthworks),
+    "greenhouses": (0.02, _greenhouses),
+    "sports": (0.0015, _sports),
+    "airfield": (0.0003, _airfield),
+}
+"""Share of the parcels and how each is drawn."""
+
+
+def _roads(town: Town, corners: Points) -> None:
+    """Country roads along a third of the borders between parcels."""
+    surface = town.street()
+    rows, cols = corners.shape[:2]
+    borders = [(corners[r, c], corners[r, c + 1]) for r, c in product(range(rows), range(cols - 1))]
+    borders += [(corners[r, c], corners[r + 1, c]) for r, c in product(range(rows - 1), range(cols))]
+    for start, stop in borders:
+        if town.rng.random() < 0.33:
+            _road(town, start, stop, surface)
+
+
+def _road(town: Town, start: NDArray[np.float64], stop: NDArray[np.float64], surface: Surface) -> None:
+    middle, run = (start + stop) / 2, stop - start
+    length, angle = float(np.hypot(*run)), float(np.arctan2(run[1], run[0]))
+    road = Site(float(middle[0]), float(middle[1]), length + 6.0, 6.5, angle)
+    town.canvas.paint(road.outline(), surface, Cover.ROAD, town.rng)
+    for along in np.arange(-length / 2, length / 2, 6.0):
+        town.canvas.tint(road.part(float(along), 0, 3.0, 0.16).outline(), PAINT)

@@ -1,0 +1,162 @@
+"""The recipe's `dataset` section: what kind of files, where they lie, and how scenes are split."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from segmenter.config.sections import Section, setting
+
+
+def _cache() -> str | None:
+    """The setting that all kinds of datasets have."""
+    found: str | None = setting(
+        None, "", "folder for the tile index and decoded scenes, some GB; default: .tile-index in root"
+    )
+    return found
+
+
+Code = Annotated[int, Field(ge=0, lt=65535)]
+Band = Annotated[int, Field(ge=1)]
+
+
+class SplitByNames(Section):
+    """Scenes by name; everything that is not named here trains."""
+
+    validation: tuple[str, ...] = setting((), "", "names of scenes or groups that validate during training")
+    test: tuple[str, ...] = setting((), "", "names of scenes or groups that training never sees")
+    train: tuple[str, ...] | None = setting(
+        None, "", "if given, scenes named nowhere are left out, and counted"
+    )
+
+
+class PotsdamConfig(Section):
+    """ISPRS Potsdam, as published."""
+
+    kind: Literal["potsdam"]
+    root: str = setting(..., "", "folder with the images and labels, searched with its subfolders")
+    images: Literal["RGB", "IRRG", "RGBIR"] = setting("RGB", "", "which of the three image sets")
+    labels: Literal["full", "eroded"] = setting(
+        "eroded", "", "eroded: the noBoundary set, 3 px border ignored"
+    )
+    classes: Literal[6, 5] = setting(6, "", "5 ignores clutter, as many published numbers do")
+    split: Literal["standard"] | SplitByNames = setting(
+        "standard", "", "standard: the usual 24 to train, 14 to test, none to validate: name scenes for that"
+    )
+    ignore: tuple[str, ...] = setting((), "", "further colours of label files, '#rrggbb', that count nowhere")
+    leave_out: tuple[str, ...] = setting((), "", "scenes that are not used; they are counted and printed")
+    cache: str | None = _cache()
+
+
+class Naic2020Config(Section):
+    """NAIC2020, 256×256 tiles with their codes."""
+
+    kind: Literal["naic2020"]
+    root: str = setting(..., "", "folder with the .tif images and .png labels, searched with its subfolders")
+    round: Literal[1, 2] = setting(1, "", "round 1 has 8 classes (100 … 800), round 2 has 15 (1 … 17)")
+    ignore: tuple[Code, ...] = setting((), "", "further codes of label files that count nowhere")
+    leave_out: tuple[str, ...] = setting(
+        (), "", "stems or glob patterns of tiles that are not used; they are counted and printed"
+    )
+    cache: str | None = _cache()
+    validation_share: float = setting(
+        0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
+    )
+
+
+class FolderClass(Section):
+    """One class of a folder dataset."""
+
+    name: str = setting(..., "", "as it appears in maps and scores")
+    code: int | None = setting(
+        None, "", "the value in label files; needed where labels hold codes", ge=0, lt=65535
+    )
+    colour: str | None = setting(None, "", "'#rrggbb', in label files that hold colours, and on maps")
+
+
+class FolderSplit(Section):
+    """How the scenes of a folder are split: parts of one group are never separated."""
+
+    group: str | None = setting(
+        None, "", "regular expression on the image's relative path; its first group names the group"
+    )
+    validation: tuple[str, ...] = setting(
+        (), "", "groups, names or glob patterns that validate during training"
+    )
+    test: tuple[str, ...] = setting((), "", "groups, names or glob patterns that training never sees")
+    leave_out: tuple[str, ...] = setting(
+        (), "", "groups, names or glob patterns of scenes that are not used; they are counted and printed"
+    )
+    validation_share: float = setting(
+        0.0, "share of the groups", "held out by a hash of the group; instead of naming them", ge=0, lt=1
+    )
+
+    @field_validator("group")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                groups = re.compile(value).groups
+            except re.error as error:
+                raise PydanticCustomError(
+                    "regex", "expected a regular expression ({e})", {"e": str(error)}
+                ) from None
+            if groups != 1:
+                raise PydanticCustomError("regex", "expected a regular expression with one (group)")
+        return value
+
+
+class FolderConfig(Section):
+    """Any folder of image and label files that can be paired by a pattern."""
+
+    kind: Literal["folder"]
+    root: str = setting(..., "", "folder that the patterns start from")
+    images: str = setting(
+        ...,
+        "",
+        "pattern of the image files; * any name, ** any folders, {name} what pairs image and label",
+    )
+    labels: str = setting(..., "", "pattern of the label files, with the same {names}; exactly one per image")
+    encoding: Literal["codes", "colours"] = setting(
+        "codes", "", "what label files hold; codes includes palette indices"
+    )
+    classes: tuple[FolderClass, ...] = setting(..., "", "in the order of their ids", min_length=1)
+    ignore: tuple[int | str, ...] = setting((), "", "further codes, or '#rrggbb', that count nowhere")
+    bands: tuple[Band, ...] | None = setting(
+        None, "", "1-based bands the model sees, in order; default: all but alpha. A band named here is data"
+    )
+    unlabelled: Literal["error", "skip"] = setting(
+        "error", "", "images without a label file; skip: they are left out, counted and printed"
+    )
+    label_kind: Literal["full", "eroded"] = setting(
+        "full", "", "for the protocol of scores: are borders ignored?"
+    )
+    split: FolderSplit = setting(FolderSplit(), "", "what trains, validates and tests")
+    cache: str | None = _cache()
+
+    @field_validator("bands")
+    @classmethod
+    def _some_band(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value == ():
+            raise PydanticCustomError(
+                "bands", "expected at least one band, counted from 1, got []; without this line all are used"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _classes_fit(self) -> FolderConfig:
+        missing = [c.name for c in self.classes if (c.code if self.encoding == "codes" else c.colour) is None]
+        if missing:
+            need = "a code" if self.encoding == "codes" else "a colour"
+            raise PydanticCustomError(
+                "classes",
+                "expected every class to have {need}, missing for {names}",
+                {"need": need, "names": ", ".join(missing)},
+            )
+        return self
+
+
+DatasetConfig = Annotated[PotsdamConfig | Naic2020Config | FolderConfig, Field(discriminator="kind")]

@@ -1,0 +1,81 @@
+"""The `loss` section of a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from segmenter.config.sections import Section, setting
+
+_USED_BY = {
+    ("cross_entropy", "focal"): ("normalisation", "class_weights", "label_smoothing"),
+    ("focal",): ("focal_gamma",),
+    ("tversky",): ("tversky_alpha", "tversky_beta"),
+}
+"""Terms → the settings that nothing but these reads."""
+
+
+class LossConfig(Section):
+    """Weighted sum of the terms; pixels to ignore count in none."""
+
+    cross_entropy: float = setting(1.0, "weight", "of cross-entropy, a mean as `normalisation` says", ge=0)
+    focal: float = setting(0.0, "weight", "of focal loss, a mean as `normalisation` says", ge=0)
+    focal_gamma: float = setting(
+        2.0, "exponent", "how much less an easy pixel counts; the paper's best (arXiv:1708.02002)", ge=0
+    )
+    normalisation: Literal["per_image", "per_pixel"] = setting(
+        "per_image",
+        "",
+        "per_image: mean over the valid pixels of an image, then over images; per_pixel: Σ w·ℓ / Σ w of all",
+    )
+    dice: float = setting(
+        0.0, "weight", "1 − soft Dice over the global batch, mean over the classes in it", ge=0
+    )
+    jaccard: float = setting(0.0, "weight", "1 − soft Jaccard, likewise", ge=0)
+    tversky: float = setting(0.0, "weight", "1 − soft Tversky index, likewise", ge=0)
+    tversky_alpha: float = setting(
+        0.3, "weight", "of false positives; the paper's best (arXiv:1706.05721)", ge=0
+    )
+    tversky_beta: float = setting(0.7, "weight", "of false negatives: missing costs more than adding", ge=0)
+    lovasz: float = setting(
+        0.0, "weight", "Lovász-softmax per image, mean over images; sorts all pixels: slow", ge=0
+    )
+    class_weights: Literal["none", "inverse_sqrt"] | tuple[Annotated[float, Field(ge=0)], ...] = setting(
+        "none",
+        "",
+        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share), mean 1 over pixels",
+    )
+    label_smoothing: float = setting(
+        0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1
+    )
+
+    @model_validator(mode="after")
+    def _something(self) -> LossConfig:
+        terms = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")
+        if not any(getattr(self, term) for term in terms):
+            raise PydanticCustomError(
+                "loss",
+                "expected a weight above 0 for one of {terms}, got 0 for all",
+                {"terms": ", ".join(terms)},
+            )
+        if self.tversky and not self.tversky_alpha + self.tversky_beta:
+            raise PydanticCustomError(
+                "loss", "expected tversky_alpha or tversky_beta above 0, got 0 for both: the index is then 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_unused(self) -> LossConfig:
+        """Settings that would do nothing: more likely a slip than meant."""
+        fields = type(self).model_fields
+        for terms, keys in _USED_BY.items():
+            for key in keys:
+                if getattr(self, key) != fields[key].default and not any(getattr(self, t) for t in terms):
+                    raise PydanticCustomError(
+                        f"loss.{key}",
+                        "expected a weight above 0 for {terms} with it, got 0: it would change nothing",
+                        {"terms": " or ".join(terms)},
+                    )
+        return self

@@ -1,0 +1,152 @@
+"""Reads a recipe (YAML), applies overrides, and says of every mistake where it is and what was expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from segmenter.config.datasets import FolderConfig, Naic2020Config, PotsdamConfig, SplitByNames
+from segmenter.config.plain_yaml import parse, read_text
+from segmenter.config.recipe import MAX_NAME, Recipe
+from segmenter.config.sections import unit_of
+from segmenter.errors import ConfigError, shortened
+
+_KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
+_SHOWN = 10
+"""Mistakes that are told at once."""
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a YAML file, with `section.key=value` overrides applied.
+
+    A recipe without a `name` is called after its file.
+
+    Raises:
+        ConfigError: naming file, dotted path, what was expected and what came; all mistakes at once.
+    """
+    data = parse(read_text(path), str(path))
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a mapping of sections, got {type(data).__name__}")
+    for override in overrides:
+        _override(data, override)
+    data.setdefault("name", _name_of(path))
+    return recipe_from(data, str(path))
+
+
+def _name_of(path: Path) -> str:
+    """The name of a recipe that says none: its file's, without what no name may hold."""
+    return re.sub(r"[^\w .-]|^\W+", "_", path.stem)[:MAX_NAME] or "recipe"
+
+
+def recipe_from(data: dict[str, Any], where: str) -> Recipe:
+    """A recipe from plain data; `where` is named in errors."""
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        found = [_explain(e, where) for e in error.errors()]
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise ConfigError("; ".join(found[:_SHOWN]) + more) from None
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The recipe as plain YAML that `load_recipe` reads."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def describe_recipe(recipe: Recipe) -> str:
+    """The resolved recipe as YAML, each setting with its unit and the reason for its default."""
+    return "\n".join(_describe(recipe, 0)) + "\n"
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    dotted, equals, value = override.partition("=")
+    if not equals or not dotted:
+        raise ConfigError(f"--set {override}: expected section.key=value, as in training.global_batch=32")
+    *sections, key = dotted.split(".")
+    node = data
+    for section in sections:
+        if node.get(section) is None:
+            node[section] = {}
+        node = node[section]
+        if not isinstance(node, dict):
+            raise ConfigError(f"--set {override}: {section} is a single setting, it has no {key}")
+    node[key] = parse(value, f"--set {override}")
+
+
+def _explain(error: ErrorDetails, where: str) -> str:
+    # The tag of a union (`dataset.folder.root`) is no part of what the user wrote.
+    full = [shortened(str(part)) for part in error["loc"]]
+    tags = (*_KINDS, "SplitByNames")
+    location = [p for p in full if p not in tags and not p.startswith(("function-", "tuple[", "literal["))]
+    # An impossible combination names its own path; its location is only the section that checks it.
+    dotted = error["type"] if "." in error["type"] else ".".join(location) or "recipe"
+    section = _section(full[:-1])
+    if error["type"] == "extra_forbidden":
+        known = list(getattr(section, "model_fields", ()))
+        near = get_close_matches(location[-1], known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{where}: {dotted}: unknown key; known here: {', '.join(known) or 'see --print-config'}{hint}"
+    if error["type"] == "missing":
+        return f"{where}: {dotted}: expected a value, got none"
+    if error["type"].startswith("union_tag"):
+        kind = error.get("ctx", {}).get("tag", "none")
+        return f"{where}: {dotted}.kind: expected {', '.join(_KINDS)}, got {shortened(str(kind))}"
+    message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
+    message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
+    message = message.replace("valid tuple", "list")
+    unit = unit_of(section, location[-1]) if location else ""
+    of_unit = f" ({unit})" if unit else ""
+    # A whole section as the culprit would bury the message.
+    given = "" if "got" in message or _is_long(error["input"]) else f", got {shortened(repr(error['input']))}"
+    return f"{where}: {dotted}: {message[:1].lower()}{message[1:]}{of_unit}{given}"
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, (dict, list, tuple)) and len(repr(value)) > 80
+
+
+def _section(location: Sequence[str]) -> Any:
+    """The section class at a location of an error; None where it cannot be told."""
+    model: Any = Recipe
+    for part in location:
+        if part in _KINDS:
+            model = _KINDS[part]
+        elif part == "SplitByNames":
+            model = SplitByNames
+        elif part.isdigit():  # an item of a list of sections
+            model = next(iter(get_args(model)), None)
+        else:
+            field = getattr(model, "model_fields", {}).get(part)
+            model = _without_none(field.annotation) if field is not None else None
+    return model
+
+
+def _without_none(annotation: Any) -> Any:
+    """The section of `Section | None`; anything else as it is."""
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    return parts[0] if len(parts) == 1 and hasattr(parts[0], "model_fields") else annotation
+
+
+def _describe(section: BaseModel, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            doc = (type(value).__doc__ or "").split("\n")[0]
+            yield f"{indent}{name}:  # {doc}"
+            yield from _describe(value, depth + 1)
+            continue
+        extra = field.json_schema_extra
+        unit = extra.get("unit") if isinstance(extra, dict) else None
+        plain = section.model_dump(mode="json")[name]
+        scalar = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
+        note = f"{unit}: {field.description}" if unit else field.description
+        text = scalar.removesuffix("\n").removesuffix("\n...")
+        yield f"{indent}{name}: {text}" + (f"  # {note}" if note else "")

@@ -1,0 +1,280 @@
+"""The sections of a recipe: every setting with its unit, its default and the reason for that default.
+
+Combinations that cannot work are refused here, where they can be named; what depends on the machine
+(devices, replicas) or on the data is checked where that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from segmenter.config.datasets import DatasetConfig as DatasetConfig
+from segmenter.config.devices import DistributionConfig as DistributionConfig
+from segmenter.config.losses import LossConfig as LossConfig
+from segmenter.config.sections import Section, setting
+
+MAX_NAME = 60
+"""Characters of a recipe's name: a folder's name has 255 bytes at most, and ours get endings."""
+
+# --------------------------------------------------------------------------------- what is sampled
+
+
+class TilesConfig(Section):
+    """Windows of the scenes that training samples."""
+
+    size: int = setting(256, "pixels", "side of a tile; what an 11 GB card takes 16 of", ge=16, le=4096)
+    overlap: int = setting(0, "pixels", "that neighbouring tiles share; 0: each pixel is in one tile", ge=0)
+    jitter: bool = setting(
+        True, "", "move each tile by up to half its step, anew each epoch, within its scene"
+    )
+    min_labelled: float = setting(
+        0.05,
+        "share of the tile",
+        "tiles with fewer labelled, valid pixels are left out, and counted",
+        ge=0,
+        le=1,
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> TilesConfig:
+        if self.overlap >= self.size:
+            raise PydanticCustomError(
+                "tiles.overlap",
+                "expected an overlap smaller than the size of {size} pixels, got {overlap}",
+                {"size": self.size, "overlap": self.overlap},
+            )
+        return self
+
+
+class SamplingConfig(Section):
+    """How an epoch is cut into global batches."""
+
+    coverage: Literal["relaxed", "strict", "off"] = setting(
+        "relaxed",
+        "",
+        "plan each step to hold every class; strict refuses where that needs repeats; off: shuffle",
+    )
+    min_pixels: int = setting(32, "pixels", "a tile holds a class when it shows at least so many", ge=32)
+    max_repeats_per_tile: int = setting(
+        4, "repeats", "a class whose tiles would be shown more often than that is best effort", ge=0
+    )
+    per_replica: Literal["best_effort", "off", "guarantee"] = setting(
+        "best_effort",
+        "",
+        "deal each row so that every device sees as many classes as it can; guarantee: plan all for each",
+    )
+
+    @property
+    def planned_per_replica(self) -> bool:
+        """Whether the plan depends on the number of replicas."""
+        return self.per_replica == "guarantee" and self.coverage != "off"
+
+    @field_validator("coverage", "per_replica", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: object) -> object:
+        return "off" if value is False else value  # YAML reads a bare `off` as false
+
+
+class AugmentationConfig(Section):
+    """Random changes of a tile; 0 turns one off. Geometry moves the label along."""
+
+    d4: bool = setting(True, "", "the eight flips and quarter turns: land has no up from above")
+    scale: float = setting(0.0, "share", "zoom in or out by up to this share", ge=0, lt=0.9)
+    rotation: float = setting(
+        0.0, "degrees", "rotate by up to this; uncovered corners are ignored", ge=0, le=180
+    )
+    brightness: float = setting(0.2, "share of the range", "add up to this share, either way", ge=0, le=1)
+    contrast: float = setting(0.2, "share", "stretch by up to this share, either way", ge=0, lt=1)
+    hue: int = setting(0, "degrees", "shift hue by up to this; 8-bit RGB only", ge=0, le=180)
+    saturation: float = setting(0.0, "share", "change saturation by up to this; 8-bit RGB only", ge=0, le=1)
+    blur: float = setting(0.0, "probability", "of a slight Gaussian blur", ge=0, le=1)
+    noise: float = setting(0.0, "share of the range", "deviation of added noise; slow", ge=0, le=0.5)
+
+
+# ------------------------------------------------------------------------------- what is trained
+
+
+class ModelConfig(Section):
+    """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) with same-padded convolutions."""
+
+    kind: Literal["unet"] = setting("unet", "", "the family; pretrained encoders will be further kinds")
+    depth: int = setting(4, "levels", "number of halvings; the total stride is 2**depth", ge=1, le=6)
+    width: int = setting(32, "channels", "at full resolution, doubled at each level", ge=1, le=256)
+    max_width: int = setting(512, "channels", "no level is wider than this", ge=1, le=2048)
+    upsampling: Literal["nearest", "bilinear", "transpose"] = setting(
+        "nearest", "", "nearest leaves no checkerboard"
+    )
+    normalisation: Literal["batch", "none"] = setting("batch", "", "batch: synchronised over the replicas")
+    dropout: float = setting(0.0, "probability", "at the deepest level, where weights are most", ge=0, lt=1)
+
+
+class TrainingConfig(Section):
+    """The one loop."""
+
+    global_batch: int = setting(64, "tiles", "of one optimiser step, over all replicas: 4 × 16", ge=1)
+    epochs: int = setting(100, "epochs", "of planned steps; in one, each tile is seen once", ge=1)
+    optimizer: Literal["adamw", "sgd"] = setting("adamw", "", "sgd has Nesterov momentum 0.9")
+    learning_rate: float = setting(1e-3, "per step", "the peak, after the warm-up, before scaling", gt=0)
+    scaling: Literal["none", "linear", "sqrt"] = setting(
+        "none", "", "multiply the peak by global_batch / reference_batch (arXiv:1706.02677), or its root"
+    )
+    reference_batch: int | None = setting(
+        None, "tiles", "the global batch that learning_rate was found for; needed where it is scaled", ge=1
+    )
+    weight_decay: float = setting(1e-4, "per step", "decoupled, not on biases and normalisation", ge=0)
+    schedule: Literal["poly", "cosine", "constant", "exponential", "piecewise"] = setting(
+        "poly", "", "poly: (1 − t)^0.9 (DeepLab, arXiv:1606.00915); t runs from the warm-up to the last step"
+    )
+    warmup: int = setting(100, "steps", "linear from 0; early BatchNorm statistics are poor", ge=0)
+    decay_rate: float = setting(0.9, "share", "exponential: what is left after decay_steps", gt=0, le=1)
+    decay_steps: int | None = setting(None, "steps", "exponential: counted from the end of the warm-up", ge=1)
+    staircase: bool = setting(False, "", "exponential: falls once every decay_steps, at a stroke")
+    boundaries: tuple[Annotated[int, Field(ge=1)], ...] = setting(
+        (), "", "piecewise: the last step of each piece but the last, counted from 0"
+    )
+    values: tuple[Annotated[float, Field(ge=0)], ...] = setting(
+        (), "", "piecewise: the share of the peak in each piece: one more than boundaries, as in 1, 0.1, 0.01"
+    )
+    clip_norm: float = setting(
+        0.0, "gradient norm", "clip by global norm, after the sum over replicas; 0: off", ge=0
+    )
+    clip_value: float = setting(
+        0.0, "gradient", "clip each component to ± this, after the sum over replicas; 0: off", ge=0
+    )
+    precision: Literal["float32", "mixed_float16"] = setting(
+        "float32", "", "mixed_float16 uses the 2080 Ti's tensor cores"
+    )
+    accumulate: int = setting(
+        1,
+        "micro-batches",
+        "that a device cuts its part of a step into, one after the other: less memory",
+        ge=1,
+    )
+    ema: float = setting(
+        0.0,
+        "share",
+        "decay of a moving average of the weights that validates and predicts; 0: off",
+        ge=0,
+        lt=1,
+    )
+    steps_per_call: int = setting(
+        4,
+        "steps",
+        "done on the devices between two looks of the host; a stop waits for so many",
+        ge=1,
+        le=1000,
+    )
+    xla: bool = setting(False, "", "compile the step with XLA; one device only")
+    validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
+    checkpoint_every: int = setting(
+        1000, "steps", "and at the end of an epoch: what a power cut may cost at most", ge=1
+    )
+    keep_checkpoints: int = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
+
+    @model_validator(mode="after")
+    def _one_clip(self) -> TrainingConfig:
+        if self.clip_norm and self.clip_value:
+            raise PydanticCustomError(
+                "training", "expected one of clip_norm and clip_value, got both: set the other to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rates_fit(self) -> TrainingConfig:
+        for key, message in (*self._unused(), *self._missing()):
+            raise PydanticCustomError(f"training.{key}", message)
+        return self
+
+    def _unused(self) -> Iterator[tuple[str, str]]:
+        """Settings that would do nothing: more likely a slip than meant."""
+        defaults = type(self).model_fields
+        users = dict.fromkeys(("decay_rate", "decay_steps", "staircase"), ("schedule", "exponential"))
+        users |= dict.fromkeys(("boundaries", "values"), ("schedule", "piecewise"))
+        for key, (chooser, choice) in users.items():
+            if getattr(self, key) != defaults[key].default and getattr(self, chooser) != choice:
+                yield key, f"expected {chooser}: {choice} with it, got {getattr(self, chooser)}"
+        if self.reference_batch is not None and self.scaling == "none":
+            yield "reference_batch", "expected scaling: linear or sqrt with it, got none"
+
+    def _missing(self) -> Iterator[tuple[str, str]]:
+        if self.scaling != "none" and self.reference_batch is None:
+            yield "reference_batch", f"expected a number of tiles with scaling: {self.scaling}, got none"
+        if self.schedule == "exponential" and self.decay_steps is None:
+            yield "decay_steps", "expected a number of steps with schedule: exponential, got none"
+        if self.schedule == "piecewise":
+            if not self.boundaries:
+                yield "boundaries", "expected steps with schedule: piecewise, as in [8000, 12000], got none"
+            if any(b <= a for a, b in pairwise(self.boundaries)):
+                yield "boundaries", f"expected rising steps, got {list(self.boundaries)}"
+            if len(self.values) != len(self.boundaries) + 1:
+                expected = f"expected {len(self.boundaries) + 1} values for {len(self.boundaries)} boundaries"
+                yield "values", f"{expected}, got {len(self.values)}"
+
+
+class PredictionConfig(Section):
+    """Windows of validation, and of `predict.py` in smooth mode; in exact mode it chooses by the memory."""
+
+    window: int = setting(
+        512, "pixels", "side of a window, halo included; rounded up to the model's stride", ge=16
+    )
+    batch: int = setting(4, "windows", "computed at once", ge=1)
+
+
+class Recipe(Section):
+    """A whole recipe."""
+
+    name: str = setting(
+        ...,
+        "",
+        "names the run directory; a recipe without is called after its file",
+        pattern=r"^\w[\w .-]*$",
+        max_length=MAX_NAME,
+    )
+    seed: int = setting(0, "seed", "all randomness is derived from it", ge=0, lt=2**32)
+    dataset: DatasetConfig
+    tiles: TilesConfig = TilesConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    augmentation: AugmentationConfig = AugmentationConfig()
+    model: ModelConfig = ModelConfig()
+    loss: LossConfig = LossConfig()
+    training: TrainingConfig = TrainingConfig()
+    distribution: DistributionConfig = DistributionConfig()
+    prediction: PredictionConfig = PredictionConfig()
+
+    @model_validator(mode="after")
+    def _micro_batches(self) -> Recipe:
+        terms = [term for term in ("dice", "jaccard", "tversky") if getattr(self.loss, term)]
+        if self.training.accumulate > 1 and terms:
+            raise PydanticCustomError(
+                "training.accumulate",
+                "expected 1 with loss.{terms}, got {count}: a ratio of sums over the whole batch is no sum "
+                "over micro-batches; use cross_entropy, focal or lovasz",
+                {"terms": ", loss.".join(terms), "count": self.training.accumulate},
+            )
+        if self.training.accumulate > 1 and self.training.xla:
+            raise PydanticCustomError(
+                "training.xla", "expected false with training.accumulate above 1, got true"
+            )
+        if self.training.global_batch % self.training.accumulate:
+            raise PydanticCustomError(
+                "training.accumulate",
+                "expected a divisor of global_batch, {batch}, got {count}",
+                {"batch": self.training.global_batch, "count": self.training.accumulate},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stride(self) -> Recipe:
+        stride = 2**self.model.depth
+        if self.tiles.size % stride:
+            raise PydanticCustomError(
+                "tiles.size",
+                "expected a multiple of {stride} pixels (2**model.depth), got {size}",
+                {"stride": stride, "size": self.tiles.size},
+            )
+        return self

@@ -1,0 +1,1 @@
+"""Settings that TensorFlow takes before it starts its devices, and the tf.distribute strategy."""

@@ -1,0 +1,375 @@
+"""What TensorFlow is told before it starts its devices, and what the devices are.
+
+TensorFlow reads some of it when it is imported (`load_tensorflow`) and the rest when it first computes
+(`set_up_devices`); afterwards nothing can be changed in that process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from segmenter.config.devices import DistributionConfig
+from segmenter.errors import DeviceError
+from segmenter.machine import shortages
+
+_GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
+_MIB = 2**20
+_IMPORT_BYTES = 1400 * _MIB, 512 * _MIB, 384 * _MIB
+"""Address space, data and memory that importing TensorFlow 2.21 takes and starting it, at the least: measured
+on two cores without a GPU, the import took 1350, 450 and, with what is read of its libraries, 560 MiB."""
+_NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
+"""How CUDA and cuDNN say it, in errors that are not TensorFlow's own ResourceExhaustedError."""
+
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+_DEVICE_FILES = Path("/dev")
+
+
+# ------------------------------------------------------------------------------- before the import
+
+
+def load_tensorflow(logical_devices: int | None = None, *, log_placement: bool = False) -> None:
+    """Import TensorFlow with what it reads at its import: once, late, and without its greetings.
+
+    Several CPU replicas under oneDNN take a hundred times as long as without it, and a convolution of an
+    empty batch gets a wrong shape; on one device oneDNN is a third faster, and stays. The log of placements
+    is one of TensorFlow's informations, which are held back otherwise.
+
+    Raises:
+        DeviceError: TensorFlow is imported already, and several CPU replicas or the log are asked for; or
+            there is too little memory for it.
+    """
+    wanted = {}
+    if logical_devices is not None and logical_devices > 1:
+        wanted["--logical-devices"] = ("TF_ENABLE_ONEDNN_OPTS", "0")
+    if log_placement:
+        wanted["distribution.log_placement"] = ("TF_CPP_MIN_LOG_LEVEL", "0")
+    for setting, (variable, value) in wanted.items():
+        if "tensorflow" in sys.modules and os.environ.get(variable) != value:
+            raise DeviceError(f"{setting}: expected before TensorFlow is imported; it was too late")
+        os.environ[variable] = value
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if "tensorflow" not in sys.modules:
+        _check_room()
+    try:
+        with _without_greetings():
+            import tensorflow  # noqa: F401
+    except ImportError as error:
+        raise DeviceError(
+            f"TensorFlow cannot be imported ({error}); run make setup, or make setup GPU=1"
+        ) from None
+
+
+def _check_room() -> None:
+    """Refuse to import TensorFlow where there is no room for it: it would crash, or never come back."""
+    if lacking := next(shortages(*_IMPORT_BYTES), None):
+        raise DeviceError(
+            f"TensorFlow cannot be imported: expected at least {lacking}; raise the limit, or free memory"
+        )
+
+
+@contextmanager
+def _without_greetings() -> Iterator[None]:
+    """Hold back what native code writes to stderr before its log level counts; anything else passes."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held.read().decode(errors="replace").splitlines():
+                if not any(greeting in line for greeting in _GREETINGS):
+                    print(line, file=sys.stderr)
+
+
+# ------------------------------------------------------------------------------- before the start
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that can compute a replica.
+
+    Attributes:
+        name: TensorFlow's, as in GPU:0.
+        model: of the card or processor.
+        memory: what it may take, for people; empty where that cannot be found out.
+        card: the physical device it is, or is a part of.
+    """
+
+    name: str
+    model: str
+    memory: str
+    card: str
+
+
+def set_up_devices(config: DistributionConfig, logical_devices: int | None = None) -> list[Device]:
+    """Tell TensorFlow all that the recipe says of devices, start them, and give those that can compute.
+
+    These are the visible GPUs, or the parts that one was split into; without a GPU, or where
+    `logical_devices` splits the CPU into so many, the CPU's.
+
+    Raises:
+        DeviceError: TensorFlow has started its devices already, or there is no such GPU.
+    """
+    import tensorflow as tf
+
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    tf.config.set_soft_device_placement(config.soft_placement)
+    if config.log_placement:
+        tf.debugging.set_log_device_placement(True)
+    gpus = _see(config, logical_devices)
+    _give_memory(config, gpus, logical_devices)
+    if logical_devices is not None:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        parts = [tf.config.LogicalDeviceConfiguration()] * logical_devices
+        _before_start("--logical-devices", tf.config.set_logical_device_configuration, cpu, parts)
+    if logical_devices is not None or not gpus:
+        memory, model = _processor_memory(), _processor_model()
+        names = _logical_names("CPU")
+        return [Device(name, model, memory, "CPU") for name in names]
+    return _gpu_devices(config, gpus)
+
+
+def let_memory_grow() -> None:
+    """For predicting: let TensorFlow take GPU memory as it is needed, where it can still be told so.
+
+    A program that has started its devices before has decided this for itself.
+    """
+    import tensorflow as tf
+
+    for gpu in tf.config.get_visible_devices("GPU"):
+        with suppress(RuntimeError, ValueError):
+            tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def _see(config: DistributionConfig, logical_devices: int | None) -> list[Any]:
+    """The visible GPUs, as physical devices."""
+    import tensorflow as tf
+
+    gpus = list(tf.config.list_physical_devices("GPU"))
+    wanted = config.visible_devices
+    if wanted is None or (logical_devices is not None and not gpus):
+        return gpus
+    if missing := [number for number in wanted if number >= len(gpus)]:
+        found = f"0 to {len(gpus) - 1}" if gpus else "none"
+        raise DeviceError(
+            f"distribution.visible_devices: expected numbers of GPUs, found {found}, got {missing[0]}; "
+            "leave it out, or see nvidia-smi and CUDA_VISIBLE_DEVICES"
+        )
+    visible = [gpus[number] for number in sorted(wanted)]  # the order in which TensorFlow numbers them anew
+    _before_start("distribution.visible_devices", tf.config.set_visible_devices, visible, "GPU")
+    return visible
+
+
+def _give_memory(config: DistributionConfig, gpus: Sequence[Any], logical_devices: int | None) -> None:
+    import tensorflow as tf
+
+    part = tf.config.LogicalDeviceConfiguration
+    split = config.logical_gpus
+    if split is not None and logical_devices is None:
+        if len(gpus) != 1:
+            raise DeviceError(
+                f"distribution.logical_gpus: expected one visible GPU to split, found {len(gpus)}"
+                + ("; name one with distribution.visible_devices" if gpus else "; try --logical-devices")
+            )
+        parts = [part(memory_limit=split.memory)] * split.number
+        _before_start("distribution.logical_gpus", tf.config.set_logical_device_configuration, gpus[0], parts)
+        return
+    for gpu in gpus:
+        if config.memory_limit is not None:
+            limits = [part(memory_limit=config.memory_limit)]
+            _before_start(
+                "distribution.memory_limit", tf.config.set_logical_device_configuration, gpu, limits
+            )
+        else:
+            growth = tf.config.experimental.set_memory_growth
+            _before_start("distribution.memory_growth", growth, gpu, config.memory_growth)
+
+
+def _before_start(setting: str, call: Callable[..., None], *args: Any) -> None:
+    try:
+        call(*args)
+    except RuntimeError as error:
+        raise DeviceError(
+            f"{setting}: expected to be set before TensorFlow starts its devices; it was too late ({error})"
+        ) from None
+    except ValueError as error:  # an earlier setting of the same process that excludes this one
+        raise DeviceError(f"{setting}: TensorFlow refuses it: {error}") from None
+
+
+def _logical_names(kind: str) -> list[str]:
+    """Names like GPU:0; this starts TensorFlow's devices."""
+    import tensorflow as tf
+
+    try:
+        devices = tf.config.list_logical_devices(kind)
+    except (RuntimeError, ValueError, tf.errors.OpError) as error:
+        raise DeviceError(f"TensorFlow cannot start its devices: {error}") from None
+    return [device.name.removeprefix("/device:") for device in devices]
+
+
+# ------------------------------------------------------------------------------- what is there
+
+
+def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device]:
+    """The logical GPUs, in TensorFlow's order: that of the physical ones, each with its parts."""
+    import tensorflow as tf
+
+    totals = _card_memory()
+    parts = config.logical_gpus.number if config.logical_gpus is not None else 1
+    limit = config.logical_gpus.memory if config.logical_gpus is not None else config.memory_limit
+    found = []
+    for position, name in enumerate(_logical_names("GPU")):
+        gpu = gpus[position // parts]
+        details = tf.config.experimental.get_device_details(gpu)
+        model = str(details.get("device_name", "GPU"))
+        total = totals.get(model)
+        memory = f"{limit} MiB, fixed" if limit is not None else _gibibytes(total)
+        found.append(Device(name, model, memory, gpu.name.removeprefix("/physical_device:")))
+    return found
+
+
+def cards_listed() -> int:
+    """How many NVIDIA GPUs the machine has: by the driver's own tool, by the driver, or by their files."""
+    by_driver = len(list(_DRIVER.glob("*"))) if _DRIVER.is_dir() else 0
+    return len(_ask_driver()) or by_driver or len(list(_DEVICE_FILES.glob("nvidia[0-9]*")))
+
+
+def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
+    """A warning where the machine has GPUs that TensorFlow cannot use; empty where all is as it should be.
+
+    Nothing where CUDA_VISIBLE_DEVICES hides them all, or names those that TensorFlow finds. TensorFlow is
+    imported only where the machine has GPUs.
+
+    Args:
+        cpu_chosen: the CPU was asked for in another way.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = named is not None and named.strip().split(",")[0] in ("", "-1")
+    there = 0 if cpu_chosen or hidden else cards_listed()
+    if not there:
+        return ""
+    import tensorflow as tf
+
+    known = len(tf.config.list_physical_devices("GPU"))
+    if known >= there or (known and named is not None):
+        return ""
+    machine = f"this machine has {there} GPU{'s' * (there > 1)}"
+    if known:
+        return f"{machine}, TensorFlow finds {known} of them; nvidia-smi shows their state"
+    if tf.test.is_built_with_cuda():
+        why = "TensorFlow finds none of them: its CUDA libraries, or the driver, do not work"
+    else:
+        why = "the TensorFlow that is installed computes on the CPU only"
+    return f"{machine}, {why}; install the one for GPUs: make setup GPU=1"
+
+
+def smallest_card() -> int | None:
+    """Bytes of the smallest GPU that TensorFlow may use; None without one.
+
+    Told without starting TensorFlow: by the driver, and by CUDA_VISIBLE_DEVICES where that hides all.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+        return None
+    return min((size for _, size in _ask_driver()), default=None)
+
+
+def _card_memory() -> dict[str, int]:
+    """Bytes of each model of GPU; a model that comes with several sizes is left out.
+
+    By model and not by number: CUDA and the driver count in different orders.
+    """
+    sizes: dict[str, set[int]] = {}
+    for model, size in _ask_driver():
+        sizes.setdefault(model, set()).add(size)
+    return {model: found.pop() for model, found in sizes.items() if len(found) == 1}
+
+
+@functools.cache
+def _ask_driver() -> list[tuple[str, int]]:
+    """(model, bytes) of each GPU, from nvidia-smi: TensorFlow does not tell a card's memory."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        rows = [line.rsplit(",", 1) for line in done.stdout.splitlines() if line.strip()]
+        return [(model.strip(), int(mebibytes) * _MIB) for model, mebibytes in rows]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []  # the table then lacks a column; nothing depends on it
+
+
+def computed_on(used: Sequence[Device]) -> dict[str, str]:
+    """What the last bits of a computation on devices depend on, beside programs: name → value.
+
+    Sums are cut into as many parts as there are threads, and a processor's instructions decide how many
+    numbers are added at a time. After `set_up_devices`.
+    """
+    import tensorflow as tf
+
+    cores = str(len(os.sched_getaffinity(0)))  # TensorFlow's default
+    within = tf.config.threading.get_intra_op_parallelism_threads()
+    between = tf.config.threading.get_inter_op_parallelism_threads()
+    return {
+        "processor": _processor_model(),
+        "devices": ", ".join(sorted({d.model if d.name.startswith("GPU") else "CPU" for d in used})),
+        "threads of an operation": str(within or os.environ.get("TF_NUM_INTRAOP_THREADS", cores)),
+        "operations at a time": str(between or os.environ.get("TF_NUM_INTEROP_THREADS", cores)),
+        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "not set"),
+    }
+
+
+def _processor_memory() -> str:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{_gibibytes(total)}, shared"
+
+
+def _gibibytes(count: int | None) -> str:
+    return "" if count is None else f"{count / 2**30:.1f} GiB"
+
+
+def _processor_model() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+# ------------------------------------------------------------------------------- out of memory
+
+
+@contextmanager
+def memory_errors(doing: str, remedy: str) -> Iterator[None]:
+    """Turn TensorFlow's out-of-memory errors into one line; both texts become part of it.
+
+    Raises:
+        DeviceError: in place of such an error; all others pass.
+    """
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        text = str(error)
+        if not isinstance(error, tf.errors.ResourceExhaustedError) and not any(w in text for w in _NO_MEMORY):
+            raise
+        cause = next((line for line in text.splitlines() if "OOM" in line), text.splitlines()[0])
+        raise DeviceError(f"out of memory {doing}: {remedy} ({cause.strip()})") from None

@@ -1,0 +1,5 @@
+"""The coverage diagnosis as one HTML page that needs no network."""
+
+from segmenter.diagnosis.report.sections import headline, html_report
+
+__all__ = ["headline", "html_report"]

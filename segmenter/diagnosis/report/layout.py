@@ -1,0 +1,78 @@
+"""What the report's charts share: colours, axes, bars, the order of the classes.
+
+Figures are Plotly's `data` and `layout` as plain dictionaries (tests hold them against Plotly's own schema),
+so that nothing but the page needs the package. What shows on hover is written in Python, as whole sentences.
+Colours follow Okabe and Ito (2008, "Color universal design"); what differs in colour differs in pattern or
+symbol as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from segmenter.diagnosis.data import Diagnosis
+from segmenter.diagnosis.report.html import label, short
+
+PLAN, SHUFFLE, BAR, GREY = "#0072b2", "#d55e00", "#4a6fa5", "#52606d"
+FILLER = "#e69f00"
+ROW = 26  # pixels of a bar with its gap
+_STILL = {"itemclick": False, "itemdoubleclick": False}
+INK, _GRID = "#1b1f24", "#e3e7eb"
+RAMP = [[0.0, "#f7fbff"], [0.25, "#c6dbef"], [0.6, "#6baed6"], [1.0, "#08306b"]]
+HOVER = "%{customdata}<extra></extra>"
+COLOUR_BAR = {"ticksuffix": " %", "thickness": 12, "len": 1.0, "outlinewidth": 0, "dtick": 25, "x": 1.01}
+
+Data = dict[str, Any]
+
+
+def order(diagnosis: Diagnosis) -> list[int]:
+    """The classes that occur, rarest first: the order of all charts."""
+    classes = diagnosis.classes
+    return sorted((c.id for c in classes if c.tiles), key=lambda c: (classes[c].tiles, c))
+
+
+def names(diagnosis: Diagnosis) -> list[str]:
+    """Names of all the classes, by id."""
+    return [c.name for c in diagnosis.classes]
+
+
+def axis(title: str, **more: Any) -> Data:
+    text = {"text": title, "standoff": 8}
+    line = {"gridcolor": _GRID, "zeroline": False, "automargin": True, "fixedrange": True, "ticks": ""}
+    return {"title": text, **line, **more}
+
+
+def percent_axis(title: str, top: float = 100, **more: Any) -> Data:
+    return axis(title, range=[0, top], ticksuffix=" %", tickangle=0, **more)
+
+
+def names_axis(texts: Sequence[str]) -> Data:
+    """Rows with names, the first on top; by position, since names need not differ after cutting."""
+    places = {"tickmode": "array", "tickvals": list(range(len(texts))), "ticktext": [short(t) for t in texts]}
+    return {**axis("", showgrid=False, range=[len(texts) - 0.4, -0.6]), "title": {"text": ""}, **places}
+
+
+def layout(height: int, xaxis: Data, yaxis: Data, **more: Any) -> Data:
+    return {
+        "height": height,
+        "autosize": False,  # the page gives the width
+        "margin": {"l": 8, "r": 12, "t": 30 if more.get("showlegend") else 10, "b": 8},
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
+        "paper_bgcolor": "#ffffff",
+        "plot_bgcolor": "#ffffff",
+        "dragmode": False,
+        "showlegend": False,
+        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", **_STILL},
+        "hoverlabel": {"bgcolor": "#ffffff", "bordercolor": INK, "font": {"color": INK}, "align": "left"},
+        "xaxis": xaxis,
+        "yaxis": yaxis,
+        **more,
+    }
+
+
+def bars(values: Sequence[float], texts: Sequence[str], hovers: Iterable[str], **more: Any) -> Data:
+    """Bars with their numbers at the end."""
+    bar = {"type": "bar", "text": [label(t) for t in texts], "textposition": "outside", "cliponaxis": False}
+    look = {"textfont": {"size": 12}, "hovertemplate": HOVER, "customdata": list(hovers)}
+    return {**bar, **look, "marker": {"color": BAR}, **more}

@@ -1,0 +1,112 @@
+"""The report's small maps of where in the scenes a class lies; the page's script draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from segmenter.diagnosis.data import Diagnosis, SceneMap
+from segmenter.diagnosis.report.html import (
+    Maps,
+    Named,
+    Paragraph,
+    Section,
+    Table,
+    colour,
+    counted,
+    label,
+    percent,
+    plain,
+)
+from segmenter.diagnosis.report.layout import names, order
+
+_FEW_MAPS = 4  # up to so many are drawn large
+
+
+def map_section(diagnosis: Diagnosis) -> Section:
+    """A small map for each scene or group, for a class to choose; the rarest first."""
+    title, maps = "Where does a class lie?", diagnosis.maps
+    if not maps:
+        return Section("maps", title, [Paragraph("There is no scene to draw a map of.")])
+    if not order(diagnosis):
+        return Section("maps", title, [Paragraph("")])
+    left = diagnosis.maps_left_out
+    note = "Each cell is a part of a scene; north is up where the scene has a place on the ground. "
+    note += f"{counted(left, 'more map is', 'more maps are')} not shown." if left else ""
+    block = Maps(
+        maps=[(one.name, _map_text(one)) for one in maps],
+        choices=["All classes: the largest of each cell", *names(diagnosis)],
+        chosen=order(diagnosis)[0] + 1,
+        legend=[Named(c.name, c.colour) for c in diagnosis.classes],
+        few=len(maps) <= _FEW_MAPS,
+        note=note,
+        table=_map_table(diagnosis),
+    )
+    return Section("maps", title, [block])
+
+
+def _map_text(one: SceneMap) -> str:
+    text = counted(one.scenes, "scene")
+    return f"{text}, {one.crs}" if one.georeferenced and one.crs else f"{text}, no place on the ground"
+
+
+def _cells(one: SceneMap, c: int) -> list[float]:
+    """Shares of class c in the cells that have data."""
+    return [share for row in one.share[c] for share in row if share is not None]
+
+
+def _map_table(diagnosis: Diagnosis) -> Table:
+    """Of each map, the share of its cells that show any of the class."""
+    rows = []
+    for one in diagnosis.maps:
+        cells = [_cells(one, c.id) for c in diagnosis.classes]
+        shares = [sum(s > 0 for s in of_class) / len(of_class) if of_class else None for of_class in cells]
+        rows.append([one.name, *map(percent, shares)])
+    return Table("Cells that show any of the class", ["Map", *names(diagnosis)], rows)
+
+
+def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """What the page's script draws the maps from; shares in percent, to two digits."""
+    maps, ids = diagnosis.maps, range(len(diagnosis.classes))
+    if not maps or not order(diagnosis):
+        return None
+    most = [max((s for m in maps for s in _cells(m, c)), default=0.0) for c in ids]
+    shown = [sum(any(s > 0 for s in _cells(m, c)) for m in maps) for c in ids]
+    titles = ["The class that covers most of each cell"]
+    for name, count in zip(names(diagnosis), shown, strict=True):
+        titles.append(f"{plain(name)} lies in {count} of {counted(len(maps), 'map')}")
+    return {
+        "maps": [
+            {
+                "rows": m.rows,
+                "cols": m.cols,
+                "aspect": _aspect(m),
+                "share": [_rounded(m.share[c]) for c in ids],
+            }
+            for m in maps
+        ],
+        "names": [label(name) for name in names(diagnosis)],
+        "colours": [colour(c.colour) for c in diagnosis.classes],
+        "most": [_two_digits(share) for share in most],
+        "mostText": [f"up to {percent(share)} of a cell" for share in most],
+        "titles": titles,
+    }
+
+
+def _aspect(one: SceneMap) -> float:
+    """Height over width of a map, within what fits a page."""
+    height, width = float(one.rows), float(one.cols)
+    if one.bounds:
+        left, bottom, right, top = one.bounds
+        height, width = abs(top - bottom), abs(right - left)
+    return float(min(1.6, max(0.3, height / width if width else 1.0)))
+
+
+def _rounded(share: Sequence[Sequence[float | None]]) -> list[list[float | None]]:
+    return [[None if s is None else _two_digits(s) for s in row] for row in share]
+
+
+def _two_digits(share: float) -> float:
+    """In percent; whole numbers without a point, since a page may hold a million of them."""
+    value = float(f"{100 * share:.2g}")
+    return int(value) if value.is_integer() else value

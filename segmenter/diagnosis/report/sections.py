@@ -1,0 +1,235 @@
+"""The coverage diagnosis as one HTML page that needs no network: charts, tables, sentences that sum them up.
+
+The page works from disk, on a phone and on paper, and without seeing: every chart has a heading that says
+what it shows, a text on how to read it, and its numbers as a table.
+"""
+
+from __future__ import annotations
+
+import segmenter.diagnosis.report.charts as report_charts
+import segmenter.diagnosis.report.plans as report_plans
+import segmenter.diagnosis.report.run as report_run
+from segmenter.diagnosis.data import Diagnosis
+from segmenter.diagnosis.report.html import (
+    Block,
+    Chart,
+    Charts,
+    Paragraph,
+    Points,
+    Section,
+    Table,
+    counted,
+    drawn,
+    listed,
+    number,
+    percent,
+    plain,
+)
+from segmenter.diagnosis.report.layout import names, order
+from segmenter.diagnosis.report.maps import map_data, map_section
+from segmenter.errors import SegmenterError
+
+_USUAL_BATCH = 64
+_LEVERS = {
+    "batch": "Batch size",
+    "min_pixels": "Pixels that hold a class",
+    "label": "Labels",
+    "tile_size": "Tile size",
+}
+
+
+def html_report(diagnosis: Diagnosis) -> str:
+    """The report as one self-contained HTML page, UTF-8.
+
+    Args:
+        diagnosis: names in it may be any text.
+
+    Raises:
+        SegmenterError: a package of the extra `report` is not installed.
+    """
+    sections = [
+        _classes(diagnosis),
+        _together(diagnosis),
+        _forecast(diagnosis),
+        _plans(diagnosis),
+        _limits(diagnosis),
+        map_section(diagnosis),
+        _run(diagnosis),
+    ]
+    charts = [
+        chart
+        for section in sections
+        for block in section.blocks
+        if isinstance(block, Charts)
+        for chart in block.charts
+    ]
+    title = f"Class coverage of {plain(diagnosis.dataset)}, {plain(diagnosis.split)}"
+    data = {"charts": drawn(charts), "maps": map_data(diagnosis)}
+    try:
+        from segmenter.diagnosis.report.page import page
+
+        return page(title, headline(diagnosis), _facts(diagnosis), sections, data)
+    except ImportError as error:
+        raise SegmenterError(
+            f"the HTML report needs the package {error.name}: pip install 'coverage-segmenter[report]'"
+        ) from None
+
+
+# ------------------------------------------------------------------------------------------ sentences
+
+
+def main_batch(diagnosis: Diagnosis) -> int:
+    """The batch size that the page speaks of first: the recipe's, else 64, else the largest with a plan."""
+    made = [p.batch for p in report_plans.made(diagnosis)]
+    sizes = made or [p.batch for p in diagnosis.plans]
+    wanted = (diagnosis.global_batch, _USUAL_BATCH)
+    found = [size for size in wanted if size is not None and size in sizes]
+    return int(found[0] if found else max(sizes, default=0))
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """What a random batch and the plan hold, in one or two sentences."""
+    plans = {p.batch: p for p in diagnosis.plans}
+    if not plans or not order(diagnosis):
+        return "There is nothing to plan: no tile holds a class."
+    plan = plans[main_batch(diagnosis)]
+    every = _everything(diagnosis)
+    if plan.refused:
+        return f"No batch of {plan.batch:,} tiles can hold {every}: {plain(plan.refused)}"
+    said = {i.batch: i.probability for i in diagnosis.forecast.batches}
+    random = said.get(plan.batch, plan.shuffle.complete_steps)
+    repeats = counted(plan.coverage_repeats, "repeat") if plan.coverage_repeats else "no repeats"
+    text = (
+        f"A random batch of {plan.batch:,} holds {every} in {_spoken(random)} of the steps; the plan in "
+        f"{_spoken(plan.planned.complete_steps)}, with {repeats} in {counted(plan.steps, 'step')}."
+    )
+    rare = [names(diagnosis)[c] for c in plan.best_effort]
+    if not rare:
+        return text
+    held = min((plan.planned.held_share[c] for c in plan.promised), default=1.0)
+    text += f" {listed(rare)} {'is' if len(rare) == 1 else 'are'} too rare to be promised"
+    if plan.promised:
+        text += f"; the other {counted(len(plan.promised), 'class is', 'classes are')} "
+        text += "in every planned step" if held >= 1 else f"in at least {percent(held)} of the planned steps"
+    return text + "."
+
+
+def _spoken(share: float) -> str:
+    return percent(share).replace(">", "more than").replace("<", "less than")
+
+
+def _everything(diagnosis: Diagnosis) -> str:
+    """`all 8 classes`; `all 6 classes that occur` where the class map has more."""
+    ids = order(diagnosis)
+    every = f"all {len(ids)} classes" if len(ids) > 1 else "the only class"
+    return every + (" that occur" if len(ids) > 1 and len(ids) < len(diagnosis.classes) else "")
+
+
+def _facts(diagnosis: Diagnosis) -> dict[str, str]:
+    facts = {
+        "Scenes": number(diagnosis.scenes),
+        "Tiles": number(diagnosis.tiles),
+        "Tile size": f"{diagnosis.tile_px} px, overlap {diagnosis.overlap_px} px",
+        "Holds a class from": counted(diagnosis.min_pixels, "pixel"),
+        "Classes that occur": f"{len(order(diagnosis))} of {len(diagnosis.classes)}",
+    }
+    if diagnosis.left_out:
+        facts["Left out"] = counted(diagnosis.left_out, "tile")
+    return facts
+
+
+# ------------------------------------------------------------------------------------------- sections
+
+
+def _charts(*charts: Chart | None) -> list[Block]:
+    """Those that there are, side by side."""
+    found = [chart for chart in charts if chart]
+    return [Charts(found)] if found else []
+
+
+def _classes(diagnosis: Diagnosis) -> Section:
+    blocks: list[Block] = []
+    if absent := [c.name for c in diagnosis.classes if not c.tiles]:
+        text = f"No tile holds {listed(absent)}: nothing can be planned or learnt for that."
+        blocks.append(Paragraph(text, "notice"))
+    blocks += _charts(report_charts.class_tiles(diagnosis), report_charts.class_pixels(diagnosis))
+    blocks += _charts(report_charts.classes_per_tile(diagnosis))
+    return Section("classes", "Which classes are rare?", blocks)
+
+
+def _together(diagnosis: Diagnosis) -> Section:
+    return Section("together", "Which classes come together?", _charts(report_charts.together(diagnosis)))
+
+
+def _forecast(diagnosis: Diagnosis) -> Section:
+    title = "What does a random batch hold?"
+    if not order(diagnosis):
+        return Section("forecast", title, [])
+    rows = [
+        [f"{mark} %", counted(n, "tile") if n else "not even with all tiles"]
+        for mark, n in diagnosis.forecast.needed.items()
+    ]
+    header = ["Share of random batches with all classes", "Tiles in the batch"]
+    numbers = Table("How large a random batch has to be", header, rows)
+    return Section("forecast", title, [*_charts(report_charts.forecast(diagnosis)), numbers])
+
+
+def _plans(diagnosis: Diagnosis) -> Section:
+    blocks: list[Block] = [
+        Paragraph(f"{counted(p.batch, 'tile')}: no plan. {plain(p.refused)}", "notice")
+        for p in diagnosis.plans
+        if p.refused
+    ]
+    if report_plans.made(diagnosis):
+        batch = main_batch(diagnosis)
+        blocks += _charts(report_plans.complete_steps(diagnosis))
+        blocks += [report_plans.plan_table(diagnosis)]
+        blocks += _charts(report_plans.gaps(diagnosis, batch))
+        blocks += _charts(report_plans.repeats(diagnosis), report_plans.per_replica(diagnosis, batch))
+    return Section("plan", "What does the plan change?", blocks)
+
+
+def _limits(diagnosis: Diagnosis) -> Section:
+    limit = diagnosis.limit
+    blocks: list[Block] = [Paragraph(limit.why), *_best_effort(diagnosis)]
+    if limit.levers:
+        blocks.append(Points([(_LEVERS.get(one.lever, one.lever), one.text) for one in limit.levers]))
+    return Section("limits", "What limits it, and what would help?", blocks)
+
+
+def _best_effort(diagnosis: Diagnosis) -> list[Block]:
+    """What becomes of the classes that are too rare for a promise."""
+    name = names(diagnosis)
+    rows = [
+        [name[c], number(p.batch), *(percent(p.side(side).held_share[c]) for side in ("shuffle", "plan"))]
+        for p in report_plans.made(diagnosis)
+        for c in p.best_effort
+    ]
+    if not rows:
+        return [Paragraph("The plan promises every class that occurs, at every batch size that has a plan.")]
+    header = ["Class", "Tiles in the batch", "Shuffle: steps that hold it", "Plan: steps that hold it"]
+    text = (
+        "These classes are in so few tiles that a promise would show the same tiles again and again. The "
+        "plan spreads them as far as the limit of repeats allows, and promises nothing:"
+    )
+    return [Paragraph(text), Table("Classes at best effort", header, rows)]
+
+
+def _run(diagnosis: Diagnosis) -> Section:
+    run, blocks = diagnosis.run, list[Block]()
+    title = "After the run: what was promised, and what was there"
+    if run is None:
+        return Section("run", title, [])
+    short = run.short_steps
+    if short:
+        note = f"{counted(short, 'step')} of {run.steps:,} lacked a class that was promised."
+        blocks.append(Paragraph(note, "notice"))
+    text = f"{plain(run.path)}: {counted(run.steps, 'step')}, {counted(run.tiles_drawn, 'tile')} drawn. "
+    text += "No step was short of a promised class. " if not short and run.promised else ""
+    text += (
+        f"The augmentation of {percent(run.redrawn)} of these tiles was drawn again, because it had lost "
+        f"the tile's class; that of {percent(run.replaced)} was replaced by one that cannot lose it."
+    )
+    blocks.append(Paragraph(text))
+    blocks += _charts(report_run.run_held(diagnosis, run), report_run.run_history(diagnosis, run))
+    return Section("run", title, blocks)

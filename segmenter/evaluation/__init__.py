@@ -1,0 +1,1 @@
+"""Scores with their protocol, from one confusion matrix, and figures of them."""

@@ -1,0 +1,222 @@
+"""A model as a compiled function from pixels to class ids: one byte a pixel leaves the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from segmenter.devices.setup import memory_errors
+from segmenter.geometry import Size, Window
+from segmenter.inference.pixelwise import per_pixel
+from segmenter.inference.prediction import Prediction, Wanted
+from segmenter.inference.tta import SYMMETRIES, Symmetry
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import inference_bytes_per_pixel
+
+
+class PredictFunction:
+    """(image (B, H, W, C) of any dtype, valid (B, H, W) bool) → `Prediction` of the batch.
+
+    Height and width are multiples of the model's stride. Normalisation, the average over symmetries and the
+    choice of the class are part of the compiled graph.
+
+    Attributes:
+        wanted: what it gives beside class ids.
+        classes: K.
+        bytes_per_pixel: memory that a pixel of a window takes while it is computed.
+
+    Raises:
+        DeviceError: where a batch does not fit into memory.
+    """
+
+    def __init__(
+        self, model: Any, normalisation: Normalisation, wanted: Wanted, symmetries: str, device: str | None
+    ) -> None:
+        self.wanted, self._device = wanted, device
+        self.classes, self.bytes_per_pixel = _measures(model)
+        self._several = len(SYMMETRIES[symmetries]) > 1
+
+        def scores(image_BHWC: Any, valid_BHW: Any) -> Any:
+            pixels = tf.cond(
+                tf.reduce_all(valid_BHW),
+                lambda: normalisation.apply(image_BHWC),  # a third of the time
+                lambda: normalisation.apply(image_BHWC, valid_BHW),
+            )
+            if not self._several:
+                return model(pixels, training=False)
+            return _average(model, pixels, SYMMETRIES[symmetries])
+
+        def compiled(image_BHWC: Any, valid_BHW: Any, box_4: Any) -> Any:
+            found = scores(image_BHWC, valid_BHW)
+            return _outputs(found, box_4, wanted, are_logits=not self._several)
+
+        def weighted(image_BHWC: Any, valid_BHW: Any, rows_BH: Any, cols_BW: Any) -> Any:
+            weights = rows_BH[:, :, tf.newaxis] * cols_BW[:, tf.newaxis, :]
+            weigh = _weigh if self._several else _weigh_logits
+            return per_pixel(weigh, scores(image_BHWC, valid_BHW), weights)
+
+        self._plain, self._weighted = _Graphs(compiled), _Graphs(weighted)
+
+    def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
+        return self.part(image_BHWC, valid_BHW, Window.of(Size(*valid_BHW.shape[1:])))
+
+    def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
+        """Of the same part of each window only: what lies around it is computed, but no classes chosen."""
+        edges = np.array([box.row, box.row_stop, box.col, box.col_stop], np.int32)
+        with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
+            outputs = self._plain(image_BHWC, valid_BHW, edges)
+            return Prediction(**{name: np.asarray(tensor) for name, tensor in outputs.items()})
+
+    def _placed(self) -> Any:
+        return nullcontext() if self._device is None else tf.device(self._device)
+
+    def run_on(self, device: str) -> None:
+        """Compute there from now on."""
+        self._device = device
+
+    def weighted(
+        self,
+        image_BHWC: NDArray[Any],
+        valid_BHW: NDArray[np.bool_],
+        rows_BH: NDArray[np.float32],
+        cols_BW: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """(B, H, W, K) probabilities × the weights of each window's rows and columns."""
+        with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
+            # Not .numpy(), which copies.
+            result: NDArray[np.float32] = np.asarray(self._weighted(image_BHWC, valid_BHW, rows_BH, cols_BW))
+        return result
+
+
+class OnSeveralDevices:
+    """One function for each device: `predictor.classify_all` gives batches to all of them at once."""
+
+    def __init__(self, workers: Sequence[PredictFunction]) -> None:
+        self.workers = tuple(workers)
+        self.wanted, self.classes = workers[0].wanted, workers[0].classes
+        self.bytes_per_pixel = workers[0].bytes_per_pixel
+
+    def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
+        """On the first of them."""
+        return self.workers[0](image_BHWC, valid_BHW)
+
+
+def on_all_gpus(build: Callable[[], PredictFunction], devices: Sequence[str] | None = None) -> Any:
+    """A function on every GPU that TensorFlow sees, each with a model of its own; without any, on the CPU.
+
+    Args:
+        build: makes a model and its function, on the device that is in force.
+        devices: other ones, as CPU:1.
+    """
+    names = devices or [device.name for device in tf.config.list_logical_devices("GPU")]
+    if len(names) < 2:
+        return build()
+    workers = []
+    for name in names:
+        with tf.device(name):
+            worker = build()
+        worker.run_on(name)
+        workers.append(worker)
+    return OnSeveralDevices(workers)
+
+
+class _Graphs:
+    """A function compiled once per type and bands of its image, for windows of all shapes.
+
+    One graph for all shapes is less waiting, and a window goes through the same operations as a whole
+    raster does.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._compiled: dict[Any, Any] = {}
+
+    def __call__(self, *arrays: NDArray[Any]) -> Any:
+        key = (arrays[0].dtype.name, arrays[0].shape[-1])
+        if key not in self._compiled:
+            specs = [tf.TensorSpec([None] * array.ndim, array.dtype) for array in arrays]
+            specs[0] = tf.TensorSpec([None, None, None, key[1]], arrays[0].dtype)
+            self._compiled[key] = tf.function(self._function, input_signature=specs)
+        return self._compiled[key](*(tf.constant(array) for array in arrays))
+
+
+_REMEDY = "lower prediction.batch or prediction.window (--batch, --tile)"
+
+
+def _doing(valid_BHW: NDArray[np.bool_]) -> str:
+    batch, height, width = valid_BHW.shape
+    return f"at {batch} windows of {width}×{height} pixels"
+
+
+def predict_function(
+    model: Any, normalisation: Normalisation, wanted: Wanted | None = None, symmetries: str = "none"
+) -> PredictFunction:
+    """A Keras model that gives logits, as what `predictor` takes.
+
+    Args:
+        symmetries: none, flips or all: see `symmetries.SYMMETRIES`.
+    """
+    return PredictFunction(model, normalisation, wanted or Wanted(), symmetries, None)
+
+
+def _measures(model: Any) -> tuple[int, float]:
+    """(classes, bytes per pixel) of a Keras model; 0 where a plain function stands in for one."""
+    if not hasattr(model, "outputs"):
+        return 0, 0.0
+    return int(model.outputs[0].shape[-1]), inference_bytes_per_pixel(model)
+
+
+def _average(model: Any, pixels_BHWC: Any, symmetries: tuple[Symmetry, ...]) -> Any:
+    """Mean probabilities over symmetries, one after the other: memory for one of them at a time."""
+    total: Any = None
+    for symmetry in symmetries:
+        with tf.control_dependencies([] if total is None else [total]):
+            turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
+        scores = model(turned, training=False)
+        found = symmetry.undo(per_pixel(tf.nn.softmax, scores), tf.transpose)
+        total = found if total is None else total + found
+    return total / len(symmetries)
+
+
+def _outputs(scores: Any, box_4: Any, wanted: Wanted, *, are_logits: bool) -> dict[str, Any]:
+    """The parts of a `Prediction` of a box from logits or probabilities, as tensors."""
+    box = (slice(None), slice(box_4[0], box_4[1]), slice(box_4[2], box_4[3]))
+    # Cut out afterwards: the class of a pixel costs less than a copy of its scores.
+    outputs = {"ids": per_pixel(_largest, scores)[box]}
+    if not wanted.confidence and wanted.probabilities is None:
+        return outputs  # without a softmax
+    # Fused for the bits, too: TensorFlow's own softmax has others at the end of an array than in its middle.
+    share, found = (tf.nn.softmax if are_logits else tf.identity), scores[box]
+    if wanted.confidence:
+        with tf.control_dependencies(list(outputs.values())):  # XLA's programs not at once, see `fused`
+            outputs["confidence"] = per_pixel(lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), found)
+    with tf.control_dependencies(list(outputs.values())):
+        if wanted.probabilities == "uint8":
+            outputs["probabilities"] = per_pixel(lambda x: _as_byte(share(x)), found)
+        elif wanted.probabilities is not None:
+            outputs["probabilities"] = per_pixel(lambda x: tf.cast(share(x), wanted.probabilities), found)
+    return outputs
+
+
+def _largest(scores: Any) -> Any:
+    """(..., K) → (...,): the index of the largest, the first of several, as uint8."""
+    return tf.cast(tf.argmax(scores, axis=-1, output_type=tf.int32), tf.uint8)
+
+
+def _weigh(probabilities: Any, weights: Any) -> Any:
+    """(..., K) and (...,) → (..., K)."""
+    return probabilities * weights[..., tf.newaxis]
+
+
+def _weigh_logits(scores: Any, weights: Any) -> Any:
+    """The same from logits."""
+    return _weigh(tf.nn.softmax(scores), weights)
+
+
+def _as_byte(probability: Any) -> Any:
+    return tf.cast(tf.minimum(tf.round(probability * 255), 255), tf.uint8)

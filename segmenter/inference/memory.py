@@ -1,0 +1,264 @@
+"""How rasters are cut for the model: exact or blended, and windows as large as the memory allows.
+
+Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns c pixels wide:
+
+    base       1 GiB: Python, TensorFlow, GDAL's block cache
+    model      b · p · bytes_per_pixel (`network.inference_bytes_per_pixel`)
+    under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
+    rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4
+
+where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K for probabilities; blended,
+4K more are under way. On a GPU the model's part is held against the card's memory. Wider rasters are mapped
+column by column (`tiling.Columns`): nothing depends on their width or height.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from segmenter.devices.setup import smallest_card
+from segmenter.errors import ConfigError
+from segmenter.geometry import Size
+from segmenter.inference.blending import Blend
+from segmenter.inference.prediction import Wanted
+from segmenter.inference.reading import Tiling
+from segmenter.machine import machine_memory
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.raster.write import BLOCK
+from segmenter.windows import COLUMN, least_window, round_up
+
+BASE_BYTES = 1 << 30
+_SHARE_OF_MACHINE = 0.5
+"""Of all its memory, in use or not: the same call is to give the same windows."""
+_SHARE_OF_CARD = 0.8
+_GOOD_ENOUGH = 1.03
+"""Of two window sizes the smaller, where it computes at most so much more: memory is worth something."""
+_LARGEST = 8192
+_LEAST_COLUMN, _WINDOWS_ACROSS = 8 * BLOCK, 8
+"""Of a column, in pixels and in windows: what it shares with the next is computed twice, or discarded."""
+_MOST_AT_ONCE = 64
+_READ, _GIVEN = 5, 3
+"""Batches under way: being read, stacked, waiting, computed; computed, waiting, being written."""
+_UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a user says of how to compute; None: the program chooses.
+
+    Attributes:
+        mode: see `plan_tiling`.
+        blend: overlap and weights, where windows are blended.
+        memory: bytes.
+        window: side in pixels.
+        batch: windows computed at once.
+    """
+
+    mode: Literal["exact", "smooth"] | None = None
+    blend: Blend = field(default_factory=Blend)
+    memory: int | None = None
+    window: int | None = None
+    batch: int | None = None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a prediction takes and gives.
+
+    Attributes:
+        network: stride, radius and memory of the model.
+        classes: K.
+        pixel_bytes: of one pixel of the rasters, all bands.
+        wanted: beside class ids.
+        usual: the window that the recipe names, in pixels; for blending.
+    """
+
+    network: NetworkGeometry
+    classes: int
+    pixel_bytes: int
+    wanted: Wanted
+    usual: int
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of a pixel's prediction."""
+        each = {None: 0, "uint8": 1, "float16": 2}[self.wanted.probabilities]
+        return 1 + self.wanted.confidence + each * self.classes
+
+    def total(self, window: Size, batch: int, column: int, *, blended: bool) -> float:
+        """Bytes of a prediction without the model's part: see the head of this module."""
+        pixels, out = batch * window.pixels, self.out_bytes
+        under_way = _READ * (self.pixel_bytes + 1) + _GIVEN * (out + 4 * self.classes * blended)
+        rows = (window.height + BLOCK) * out + 4 * self.classes * window.height * blended
+        return BASE_BYTES + pixels * under_way + column * rows
+
+    def model(self, window: Size, batch: int) -> float:
+        """Bytes that the model takes for a batch."""
+        return batch * window.pixels * self.network.bytes_per_pixel
+
+
+def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Tiling, list[str]]:
+    """The tiling for rasters of these sizes, and what is to be said about it.
+
+    Exact is the default. Windows are blended where the model looks at the whole image, and where exact
+    windows within the memory would discard more than half of what they compute.
+
+    Raises:
+        ConfigError: exact is asked for and impossible, or nothing fits.
+    """
+    network, counts = needs.network, Counter(sizes)
+    if network.radius is None:
+        if choice.mode == "exact":
+            raise ConfigError(f"--mode exact: expected a model of limited reach; {network.unlimited}")
+        return _smooth(counts, needs, choice, f"smooth mode: {network.unlimited}")
+    if choice.mode == "smooth":
+        return _smooth(counts, needs, choice)
+    tiling = _exact(counts, needs, choice)
+    share = useful_share(tiling, counts)
+    if choice.mode is None and choice.window is None and share < 0.5:
+        why = f"exact windows of {tiling.window} pixels would discard {1 - share:.0%} of what they compute"
+        return _smooth(counts, needs, choice, f"smooth mode: {why}; --mode exact or more --memory")
+    return tiling, []
+
+
+def useful_share(tiling: Tiling, counts: Counter[Size]) -> float:
+    """Pixels that are kept, of those that are computed; the padding to the stride is nobody's waste."""
+    kept = sum(size.round_up(tiling.stride).pixels * count for size, count in counts.items())
+    return kept / max(1, _computed(tiling.window.height, tiling, counts))
+
+
+def _computed(side: int, tiling: Tiling, counts: Counter[Size]) -> int:
+    halo = round_up(tiling.halo, tiling.stride)
+
+    def along(length: int) -> int:
+        length = round_up(length, tiling.stride)
+        if length <= side:
+            return length
+        window = least_window(length, side, halo, tiling.stride)
+        return window * -(-(length - 2 * halo) // (window - 2 * halo))
+
+    return sum(along(size.height) * along(size.width) * count for size, count in counts.items())
+
+
+def _exact(counts: Counter[Size], needs: Needs, choice: Choice) -> Tiling:
+    network = needs.network
+    assert network.radius is not None
+    stride, halo = network.stride, round_up(network.radius, network.stride)
+    if choice.window is not None:
+        window = Size(choice.window, choice.window).round_up(stride)
+        return _tiling(window, network.radius, needs, choice, counts)
+    # No raster needs more than its own sides.
+    most = min(_LARGEST, max((round_up(max(s.height, s.width), stride) for s in counts), default=stride))
+    least = 2 * halo + stride
+    sides = [s for s in range(least, max(most, least) + 1, stride) if _fits(s, 1, counts, needs, choice)]
+    if not sides:
+        # The smallest that keeps as much as it discards; what is discarded then decides the mode.
+        sides = [min(max(most, least), round_up(4 * halo, stride) or stride)]
+        _refuse_to_exceed(sides[0], counts, needs, choice)
+    tiling = Tiling(Size(sides[-1], sides[-1]), network.radius, stride, 1)
+    computed = {side: _computed(side, tiling, counts) for side in sides}
+    best = min(computed.values())
+    side = next(side for side in sides if computed[side] <= best * _GOOD_ENOUGH)
+    return _tiling(Size(side, side), network.radius, needs, choice, counts)
+
+
+def _smooth(counts: Counter[Size], needs: Needs, choice: Choice, *notes: str) -> tuple[Tiling, list[str]]:
+    """Windows of the recipe's size, which the model knows; down to half of it where the memory is less.
+
+    Not smaller: a model that sees but a few pixels of a scene at a time maps it wrongly.
+    """
+    stride, said = needs.network.stride, list(notes)
+    side = usual = round_up(choice.window or needs.usual, stride)
+    if choice.window is None and not _fits(side, 1, counts, needs, choice, blended=True):
+        side = round_up(usual // 2, stride)
+        if not _fits(side, 1, counts, needs, choice, blended=True):
+            _refuse_to_exceed(side, counts, needs, choice, blended=True)
+        said.append(f"windows of {side} pixels, the recipe has {usual}: more --memory would allow them")
+    return _tiling(Size(side, side), 0, needs, choice, counts, choice.blend), said
+
+
+def _refuse_to_exceed(
+    side: int, counts: Counter[Size], needs: Needs, choice: Choice, *, blended: bool = False
+) -> None:
+    """An amount that was asked for is kept or refused; a small machine does what it can."""
+    if choice.memory is None:
+        return
+    needed = _needed(side, 1, counts, needs, blended=blended)[1]
+    raise ConfigError(
+        f"--memory: expected at least {math.ceil(needed / 1e8) / 10:.1f}GB for windows of {side} pixels, the "
+        f"smallest that are of use, got {choice.memory / 1e9:.1f}GB; give more, or choose --tile and --batch"
+    )
+
+
+def _tiling(
+    window: Size, halo: int, needs: Needs, choice: Choice, counts: Counter[Size], blend: Blend | None = None
+) -> Tiling:
+    """In columns as wide as fit, then with as many windows at once as fit."""
+    blended, side = blend is not None, window.height
+    column = _least_column(side)
+    while column < COLUMN and _fits(
+        side, choice.batch or 1, counts, needs, choice, blended=blended, column=2 * column
+    ):
+        column *= 2
+    stride = needs.network.stride
+    if choice.batch is not None:
+        return Tiling(window, halo, stride, choice.batch, blend, column=column)
+    # A window is at most as large as the largest raster.
+    largest = max((s.round_up(stride).pixels for s in counts), default=window.pixels)
+    batch = 1
+    while batch < _MOST_AT_ONCE and batch * window.pixels < _MOST_AT_ONCE * min(largest, window.pixels):
+        if not _fits(side, 2 * batch, counts, needs, choice, blended=blended, column=column):
+            break
+        batch *= 2
+    return Tiling(window, halo, stride, batch, blend, batch * window.pixels, column)
+
+
+def _least_column(side: int) -> int:
+    """The narrowest column for windows of a side: a power of two, as whole blocks are."""
+    return max(_LEAST_COLUMN, 1 << (_WINDOWS_ACROSS * side - 1).bit_length())
+
+
+def _fits(
+    side: int,
+    batch: int,
+    counts: Counter[Size],
+    needs: Needs,
+    choice: Choice,
+    *,
+    blended: bool = False,
+    column: int = 0,
+) -> bool:
+    model, whole = _needed(side, batch, counts, needs, blended=blended, column=column)
+    card = smallest_card()
+    if card is not None and model > card * _SHARE_OF_CARD:
+        return False
+    memory = machine_memory() * _SHARE_OF_MACHINE if choice.memory is None else choice.memory
+    return whole <= memory
+
+
+def _needed(
+    side: int, batch: int, counts: Counter[Size], needs: Needs, *, blended: bool, column: int = 0
+) -> tuple[float, float]:
+    """Bytes of the model's part, and of all that is in the machine's memory; in the narrowest columns."""
+    window, widest = Size(side, side), max((size.width for size in counts), default=side)
+    width = min(widest, column or _least_column(side))
+    model, rest = needs.model(window, batch), needs.total(window, batch, width, blended=blended)
+    return model, rest + (model if smallest_card() is None else 0)
+
+
+def parse_memory(text: str) -> int:
+    """Bytes from a number with a unit: 8GB, 500M, 2.5GiB.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)B?\s*", text.upper())
+    if found is None:
+        raise ValueError(f"expected a number with a unit, as 8GB or 500MB, got {text}")
+    return int(float(found[1]) * _UNITS[found[2]])

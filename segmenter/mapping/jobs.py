@@ -1,0 +1,228 @@
+"""What is mapped of each raster: the part, the bands, and where its map goes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import ChangedInputError, RasterError
+from segmenter.geometry import Size, Window
+from segmenter.labels import ClassMap
+from segmenter.raster import Raster, RasterInfo, open_raster, read_label
+from segmenter.raster.mosaic import Mosaic, MosaicView
+from segmenter.raster.remote import RemotePath
+from segmenter.windows import COLUMN, Columns
+
+_EDGE = 1e-6
+"""Share of a pixel by which a bounding box may miss a pixel's edge by rounding."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A bounding box in the coordinates of a raster's CRS."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def window(self, info: RasterInfo) -> Window:
+        """The pixels that the box touches; of no extent where it lies beside the raster."""
+        if info.transform is None:
+            raise RasterError(f"{info.path}: has no geotransform, a bounding box cannot be found in it")
+        if info.transform.is_degenerate:
+            raise RasterError(f"{info.path}: its pixels have no area, a bounding box cannot be found in it")
+        corners = ((x, y) for x in (self.left, self.right) for y in (self.bottom, self.top))
+        points = np.array([~info.transform @ corner for corner in corners])
+        if not np.isfinite(points).all():
+            raise RasterError(
+                f"{info.path}: a bounding box cannot be found in it: its geotransform "
+                f"{tuple(info.transform[:6])} leads beyond all numbers; give it another one"
+            )
+        left, top = (int(v) for v in np.floor(points.min(axis=0) + _EDGE))
+        right, bottom = (int(v) for v in np.ceil(points.max(axis=0) - _EDGE))
+        size = info.size
+        top, left = min(max(top, 0), size.height), min(max(left, 0), size.width)
+        bottom, right = min(max(bottom, top), size.height), min(max(right, left), size.width)
+        return Window(top, left, bottom - top, right - left)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is wanted of every raster.
+
+    Attributes:
+        bands: 1-based; None: all but alpha.
+        band_count: how many the model takes.
+        part: what to map; None: everything.
+        max_pixels: see `open_raster`; so `drivers`.
+    """
+
+    bands: tuple[int, ...] | None
+    band_count: int
+    part: Bounds | Window | None = None
+    max_pixels: int | None = None
+    drivers: tuple[str, ...] = ()
+
+    def open(self, path: Path) -> Raster:
+        """Open a raster with the model's bands.
+
+        Raises:
+            RasterError: where it has too few of them, or it cannot be told which.
+        """
+        raster = open_raster(path, self.bands, max_pixels=self.max_pixels, drivers=self.drivers)
+        if len(raster.bands) != self.band_count:
+            info = raster.info
+            raster.__exit__(None, None, None)
+            raise RasterError(f"{path}: {self._band_mismatch(info, len(raster.bands))}")
+        return raster
+
+    def window(self, info: RasterInfo) -> Window:
+        """The part of a raster that is wanted; of no extent where a bounding box lies beside it."""
+        if isinstance(self.part, Bounds):
+            return self.part.window(info)
+        whole = Window.of(info.size)
+        if self.part is not None and not whole.contains(self.part):
+            raise RasterError(f"{info.path}: {self.part} reach beyond the raster of {info.size} pixels")
+        return self.part or whole
+
+    def _band_mismatch(self, info: RasterInfo, got: int) -> str:
+        hint = "name the ones to use with --bands"
+        if info.has_palette:
+            hint = "its values are indices of a palette, see gdal_translate -expand rgb"
+        elif info.count == self.band_count:
+            hint = "if that is data like the others, name all of them with --bands"
+        elif got < self.band_count:
+            hint = "it does not fit this run"
+        alpha = f" and alpha ({', '.join(map(str, info.alpha))})" if info.alpha else ""
+        return f"expected {self.band_count} bands as in training, got {got}{alpha}; {hint}"
+
+
+@dataclass(eq=False)
+class MapJob:
+    """One raster to map: a `predictor.Job`.
+
+    Attributes:
+        name: of its outputs, without extension; unique among the jobs.
+        output: its map.
+        beside: further files that are written with the map.
+        label: to score the map with.
+        label_classes: what its values mean, with the ids of the map's classes; None: as the map's.
+        scene: what scores call it; None: its name.
+        abandoned: see `predictor.Job`; so `done_rows`.
+        mosaic: the files that its windows look into, beside its own; None: only its own.
+        remark: what is to be said of the raster once it was read.
+        stamp: `file_stamp` of the raster before its header was read; None: not looked at.
+        spooled: whether what is computed is kept against a kill.
+        column: the tiling's, see there.
+    """
+
+    request: Request
+    info: RasterInfo
+    part: Window
+    name: str
+    output: Path
+    label: Path | None = None
+    beside: tuple[Path, ...] = ()
+    abandoned: bool = False
+    done_rows: int = 0
+    mosaic: Mosaic | None = None
+    label_classes: ClassMap | None = None
+    scene: str | None = None
+    remark: str | None = None
+    stamp: tuple[int, int] | None = None
+    spooled: bool = True
+    column: int = COLUMN
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All outputs, the map first."""
+        return self.output, *self.beside
+
+    @property
+    def columns(self) -> Columns:
+        """The part in the order in which it is mapped."""
+        return Columns(self.part, self.column)
+
+    @property
+    def view(self) -> Path:
+        """Where the picture of the map goes."""
+        return self.output.with_name(f"{self.output.stem}.view.png")
+
+    def truth(
+        self, window: Window, classes: ClassMap, where: str, shape: Size | None = None
+    ) -> NDArray[np.uint8]:
+        """(H, W) class ids of the label in a window of the raster, thinned out to `shape`.
+
+        Args:
+            classes: of the map.
+            where: named in errors.
+
+        Raises:
+            RasterError, LabelError: it cannot be read, or has a value that no class has.
+        """
+        assert self.label is not None
+        classes = self.label_classes or classes
+        raw = read_label(self.label, window, expand_palette=classes.encoding == "colours", shape=shape)
+        return classes.decode(raw, where)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Raster | MosaicView]:
+        """Open the raster with the model's bands; in a mosaic, with what lies around it.
+
+        Raises:
+            ChangedInputError: it is no longer what it was when the job was planned.
+            RasterError: it cannot be opened.
+        """
+        path = self.info.path
+        with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
+            if header(raster.info) != header(self.info):
+                raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
+            if file_stamp(path) != self.stamp is not None:
+                raise changed(path)
+            yield raster
+            self.remark = raster.partial_remark
+
+
+def changed(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:
+    """The error of an input that is another now."""
+    return ChangedInputError(
+        f"{path}: has changed since this call began: expected {expected}; no map is made of it: wait until "
+        "nothing writes to it any more, then the same call again"
+    )
+
+
+def _described(info: RasterInfo) -> str:
+    crs = info.gcp_crs or info.crs
+    where = f"{crs}, {tuple(info.transform[:6])}" if info.transform else f"{crs or 'no CRS'}"
+    return f"{info.size} pixels of {info.count} {info.dtype} bands in {where}"
+
+
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """Bytes and time of change (ns) of a file; None where it cannot be looked at."""
+    if isinstance(path, RemotePath):
+        return None
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def header(info: RasterInfo) -> dict[str, Any]:
+    """A raster's header as plain JSON, to tell a changed one."""
+    return {
+        "size": [info.size.height, info.size.width],
+        "bands": [info.count, info.dtype, list(info.alpha), info.has_palette],
+        "nodata": [str(value) for value in info.nodata],
+        "crs": [str(crs and crs.to_wkt()) for crs in (info.crs, info.gcp_crs)],
+        "transform": info.transform and list(info.transform[:6]),
+        "gcps": [[p.row, p.col, p.x, p.y, p.z] for p in info.gcps],
+        **({"rpcs": info.rpcs.to_dict()} if info.rpcs else {}),
+    }

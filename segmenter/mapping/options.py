@@ -1,0 +1,210 @@
+"""The arguments of `predict.py`; answers `--help` without the libraries."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmenter.errors import DatasetError
+from segmenter.geometry import Window
+from segmenter.mapping.compute_options import add_options, positive
+
+if TYPE_CHECKING:
+    from segmenter.mapping.jobs import Bounds
+
+_EPILOG = """\
+outputs
+  One map per input, DIR/STEM.tif: a tiled, compressed GeoTIFF with the CRS, transform and size of the input
+  (of the part, with --bbox or --window), class ids, colours and names of the classes. With a NAIC2020 run,
+  images without georeference give PNGs with the original codes. Inputs of the same stem get longer names.
+  A map appears when it is complete and checked; one that was there before is replaced in that moment.
+
+stopped and gone on
+  The same command again, after whatever end, goes on: maps that are finished are checked and kept, large
+  rasters go on within the file. Maps of a changed input, with another run or other options are made anew.
+  docs/prediction.md has the guarantees.
+
+scores
+  --labels 'truth/{stem}.png' finds each image's label by the image's name without extension; {scene} is that
+  name without a trailing _RGB, _IRRG or _RGBIR, as in 'labels/{scene}_label_noBoundary.tif'. A pattern may
+  hold * and **, and must match one file per image; the {names} of the run's recipe can be used too. A label
+  must lie on its image. --split test takes images and labels from the run's recipe instead. Both write
+  DIR/scores.json (the total, and each scene) and DIR/confusion.png.
+
+exit code
+  0 all done; 1 some inputs failed, the others are done; 2 wrong call; 130 interrupted.
+"""
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments of a call; ends the process with code 2 where they are wrong.
+
+    Raises:
+        DatasetError: arguments that exclude each other.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "--" in given:  # it gets lost where options and inputs may be mixed
+        end = given.index("--")
+        given[end:] = [f"./{path}" if path.startswith("-") else path for path in given[end + 1 :]]
+    # Plain parse_args would take `RUN --output DIR INPUT` for a call without INPUT, since there may be none.
+    args = _parser().parse_intermixed_args(given)
+    _check_source(args)
+    return args
+
+
+def _check_source(args: argparse.Namespace) -> None:
+    """Images come from INPUT or from a split, labels from a pattern or with the split."""
+    if args.split is None:
+        if not args.inputs:
+            raise DatasetError("expected INPUT (images, folders or globs), or --split for a recipe's scenes")
+        if args.recipe is not None:
+            raise DatasetError(f"--recipe {args.recipe}: says whose scenes; it needs --split")
+        args.split_name = args.split_name or "unstated"
+        return
+    for name, given in (("INPUT", args.inputs), ("--labels", args.labels), ("--split-name", args.split_name)):
+        if given:
+            shown = given if isinstance(given, str) else given[0]
+            raise DatasetError(
+                f"--split {args.split}: images, labels and the split's name are the recipe's; leave out "
+                f"{name} {shown}"
+            )
+
+
+def part_of(args: argparse.Namespace) -> Bounds | Window | None:
+    """The part of each raster that is wanted; None for all of it.
+
+    Raises:
+        DatasetError: the numbers are none of a window or a box.
+    """
+    from segmenter.mapping.jobs import Bounds  # brings rasterio
+
+    if args.window is not None:
+        row, col, height, width = args.window
+        if min(row, col) < 0 or min(height, width) < 1:
+            raise DatasetError(f"--window: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got {args.window}")
+        return Window(row, col, height, width)
+    if args.bbox is None:
+        return None
+    left, bottom, right, top = args.bbox
+    if not (left < right and bottom < top and all(map(math.isfinite, args.bbox))):
+        raise DatasetError(f"--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got {args.bbox}")
+    return Bounds(left, bottom, right, top)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="predict.py",
+        description="Class maps from images, with the model of a run directory.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory that train.py made")
+    parser.add_argument(
+        "inputs", metavar="INPUT", nargs="*", help="image, folder of images (not its subfolders) or glob"
+    )
+    parser.add_argument(
+        "--split",
+        metavar="NAME",
+        help="test, validation or train: the recipe's scenes instead of INPUT, scored",
+    )
+    parser.add_argument(
+        "--recipe", metavar="FILE", type=Path, help="whose scenes --split takes (default: the run's)"
+    )
+    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for the maps")
+    _add_part(parser)
+    parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
+    parser.add_argument("--redo", action="store_true", help="make all maps anew, also finished ones")
+    parser.add_argument("--fail-fast", action="store_true", help="stop at the first input that fails")
+    _add_outputs(parser.add_argument_group("outputs"))
+    _add_opening(parser.add_argument_group("what is opened"))
+    add_options(parser)
+    _add_scores(parser.add_argument_group("scores"))
+    return parser
+
+
+def _add_part(parser: argparse.ArgumentParser) -> None:
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument(
+        "--bbox",
+        nargs=4,
+        type=float,
+        metavar=("LEFT", "BOTTOM", "RIGHT", "TOP"),
+        help="map only this box, in the coordinates of the input's CRS; inputs beside it are left out",
+    )
+    part.add_argument(
+        "--window", nargs=4, type=int, metavar=("ROW", "COL", "HEIGHT", "WIDTH"), help="map only these pixels"
+    )
+
+
+def _add_outputs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--confidence", action="store_true", help="also STEM.confidence.tif: the largest probability × 255"
+    )
+    group.add_argument(
+        "--probabilities",
+        choices=("uint8", "float16"),
+        help="also STEM.probabilities.tif: a band for each class; uint8 is × 255",
+    )
+    group.add_argument("--cog", action="store_true", help="cloud-optimised GeoTIFFs, with overviews")
+    group.add_argument(
+        "--quicklook", action="store_true", help="also STEM.quicklook.png: the map, small, in its colours"
+    )
+    group.add_argument(
+        "--format", choices=("auto", "geotiff", "png"), default="auto", help="of the maps; see below"
+    )
+    group.add_argument(
+        "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
+    )
+    group.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
+
+
+def _add_opening(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-pixels",
+        metavar="N",
+        type=positive,
+        help="refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
+    )
+    group.add_argument(
+        "--drivers",
+        metavar="NAME,…",
+        type=_names,
+        default=(),
+        help="further GDAL drivers that may open inputs; a VRT can read any other file",
+    )
+    group.add_argument(
+        "--remote",
+        action="store_true",
+        help="inputs may also be URLs (https://, s3://, gs://, az://) and GDAL's own paths (/vsizip/…), of "
+        "GeoTIFFs; their maps are made in each call",
+    )
+
+
+def _add_scores(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--labels", metavar="PATTERN", help="score the maps with these labels; see below")
+    group.add_argument(
+        "--label-kind", choices=("full", "eroded"), help="what these labels are (those it trained on)"
+    )
+    group.add_argument("--protocol", metavar="NAME", help="a published protocol: potsdam-6 or potsdam-5")
+    group.add_argument(
+        "--split-name",
+        metavar="NAME",
+        help="what --labels are of, for the record: test, … (default unstated)",
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _bands(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(positive(band) for band in text.split(","))
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(
+            f"expected numbers of bands, counted from 1, as in 1,2,3 (of an RGB image), got {text!r}"
+        ) from None

@@ -1,0 +1,44 @@
+"""Finished maps as pictures that a person can judge: image, label and map side by side."""
+
+from __future__ import annotations
+
+from segmenter.evaluation.figures import side_by_side
+from segmenter.geometry import Size
+from segmenter.mapping.jobs import MapJob
+from segmenter.mapping.outputs import MapStyle
+from segmenter.raster import read_label
+
+_SIDE = 1024
+"""Pixels of the longer side of a panel: what a screen shows of a scene beside another."""
+
+
+def draw_view(job: MapJob, style: MapStyle) -> None:
+    """Write `STEM.view.png` beside a finished map; large rasters are thinned out while they are read.
+
+    Raises:
+        RasterError, LabelError: a file cannot be read again.
+    """
+    longer = max(job.part.height, job.part.width)
+    factor = max(1, -(-longer // _SIDE))
+    shape = Size(max(1, job.part.height // factor), max(1, job.part.width // factor))
+    with job.open() as raster:
+        image, valid = raster.thinned(job.part, shape)
+    ids = style.ids(job, read_label(job.output, shape=shape))
+    label = None
+    if job.label is not None:
+        label = job.truth(job.part, style.classes, str(job.label), shape)
+    side_by_side(
+        *(image, label, ids, style.classes, job.view, job.name),
+        valid_HW=valid,
+        of=job.part.size,
+        side=3 * _SIDE,
+    )
+
+
+def view_is_current(job: MapJob) -> bool:
+    """Whether there is a picture that is newer than the map and its label."""
+    shown = [path for path in (job.output, job.label) if path is not None]
+    try:
+        return job.view.stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in shown)
+    except OSError:
+        return False

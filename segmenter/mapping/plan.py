@@ -1,0 +1,135 @@
+"""From images to what is mapped of them and where it goes, told from the headers alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmenter.errors import DatasetError, RasterError, SegmenterError
+from segmenter.files import real
+from segmenter.mapping.inputs import Inputs
+from segmenter.mapping.jobs import MapJob, Request, file_stamp
+from segmenter.mapping.outputs import MapStyle
+from segmenter.mapping.truth import Truth
+from segmenter.scenes import Layout
+from segmenter.tiles.pairs import check_label
+
+if TYPE_CHECKING:
+    from segmenter.runs.run import Run
+
+_HEADER_THREADS = 4
+_LONGEST_NAME = 255
+_ROOM = 40
+"""Bytes that are added to a file's name while it is made."""
+
+
+def plan_maps(
+    images: Mapping[Path, str], request: Request, style: MapStyle, truth: Truth | None = None
+) -> Iterator[tuple[Path, MapJob | SegmenterError | None]]:
+    """What to do for each image (with the name of its output), read from its header only.
+
+    Args:
+        truth: the images' labels.
+
+    Yields:
+        The image with its job, with the error that forbids it, or with None where a bounding box does not
+        touch it.
+    """
+
+    def plan(image: Path) -> MapJob | SegmenterError | None:
+        try:
+            return _plan(image, images[image], request, style, truth)
+        except SegmenterError as error:
+            return error
+
+    with ThreadPoolExecutor(_HEADER_THREADS) as pool:
+        yield from zip(images, pool.map(plan, images), strict=True)
+
+
+def _plan(image: Path, name: str, request: Request, style: MapStyle, truth: Truth | None) -> MapJob | None:
+    stamp = file_stamp(image)
+    with request.open(image) as raster:
+        info = raster.info
+    part = request.window(info)
+    if not part.size.pixels:
+        return None
+    label = None if truth is None else truth.label(image)
+    if label is not None:
+        check_label(label, info)
+    style.check(info, part)
+    job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
+    if truth is not None:
+        job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
+    job.stamp = stamp
+    if max(len(os.fsencode(path.name)) for path in job.files) > _LONGEST_NAME - _ROOM:
+        raise RasterError(
+            f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
+        )
+    return job
+
+
+def check_outputs(
+    jobs: Sequence[MapJob],
+    inputs: Inputs,
+    folder: Path,
+    others: Iterable[str] = (),
+    *,
+    pictures: bool = False,
+    layout: Layout | None = None,
+) -> None:
+    """Refuse outputs that would replace an input, a label or each other.
+
+    Args:
+        folder: of the outputs.
+        others: names of further files that are written there.
+        pictures: whether each map gets one beside it.
+        layout: of the dataset that the images are of, among whose files no output may lie.
+
+    Raises:
+        DatasetError: also where the folder is one of the inputs': a second call would take maps for images.
+    """
+    if any(real(given) == real(folder) for given in inputs.folders):
+        raise DatasetError(f"--output {folder}: expected another folder than that of the inputs")
+    kept = {real(path) for path in inputs.files}
+    kept |= {real(job.label) for job in jobs if job.label is not None}
+    # Some file systems do not tell capital letters from small ones.
+    taken: dict[str, Path] = {name.casefold(): folder / name for name in others}
+    dataset = layout if layout is not None and layout.covers(folder) else None
+    for path in taken.values():
+        _replaces_none(path, kept, folder, dataset)
+    for job in jobs:
+        for path in (*job.files, job.view) if pictures else job.files:
+            _replaces_none(path, kept, folder, dataset)
+            other = taken.setdefault(path.name.casefold(), job.info.path)
+            if other != job.info.path:
+                raise DatasetError(
+                    f"{path}: would be written for {job.info.path} and for {other}; map them into two folders"
+                )
+
+
+def _replaces_none(path: Path, kept: Container[Path], folder: Path, dataset: Layout | None) -> None:
+    if real(path) in kept:
+        raise DatasetError(f"--output {folder}: {path} would replace an input; choose another folder")
+    if dataset is not None and dataset.holds(path):
+        raise DatasetError(
+            f"--output {folder}: {path.name} would be taken for a file of the dataset in {dataset.root}; "
+            "choose a folder outside"
+        )
+
+
+def differences(run: Run, job: MapJob) -> list[str]:
+    """In what an input differs from what the model has seen, and what its map does not keep."""
+    found = list(job.info.remarks)
+    if job.info.has_palette and run.band_count == 1:
+        found.append("values are indices of a palette, not of light")
+    if job.info.dtype != run.dtype:
+        found.append(f"values are {job.info.dtype}, the model was trained on {run.dtype}")
+    mine, theirs = job.info.metres_per_pixel, run.metres_per_pixel
+    if mine and theirs and not theirs / 2 <= mine <= theirs * 2:
+        found.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m")
+    if job.output.suffix == ".png" and job.info.georeferenced:
+        found.append("its georeference is lost in a PNG; --format geotiff keeps it")
+    return found

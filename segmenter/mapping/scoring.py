@@ -1,0 +1,167 @@
+"""What came of the maps, and how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import SegmenterError, plain
+from segmenter.evaluation.scores import MEANS, ConfusionMatrix, Protocol, Scores, percent
+from segmenter.geometry import Size, Window
+from segmenter.labels import ClassMap
+from segmenter.mapping.jobs import MapJob
+from segmenter.mapping.outputs import MapStyle
+from segmenter.raster import read_label
+from segmenter.windows import COLUMN, grid
+
+_SCENES_SHOWN = 40
+"""Lines of the table of scenes: of more, those that need a look."""
+_AT_ONCE = Size(512, COLUMN)
+"""Pixels of a finished map that are read to be scored."""
+
+
+class Scorer:
+    """One map against its label."""
+
+    def __init__(self, job: MapJob, classes: ClassMap) -> None:
+        self._job, self._classes = job, classes
+        self.confusion = ConfusionMatrix(classes)
+        self.error: SegmenterError | None = None
+
+    def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
+        """Count a window; what is wrong with the label is kept, since the map is still good."""
+        label = self._job.label
+        if label is None or self.error is not None:
+            return
+        try:
+            self.confusion.add(self._job.truth(window, self._classes, f"{label}, {window}"), ids)
+        except SegmenterError as error:
+            self.error = error
+
+
+@dataclass
+class Outcome:
+    """What came of the jobs.
+
+    Attributes:
+        confusion: of all maps that have a label.
+        each: the maps whose label was counted, with the confusion matrix of each.
+        written: maps made by this call.
+        kept: maps that were there, finished by an earlier call or by another process.
+        failed: jobs with no (new) map.
+        unscored: maps whose label could not be counted.
+        warnings: what went wrong without harm to a map.
+        stopped: what ended it before the last job; those that are in none of the lists were not finished.
+    """
+
+    confusion: ConfusionMatrix
+    written: list[MapJob] = field(default_factory=list)
+    kept: list[MapJob] = field(default_factory=list)
+    failed: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
+    each: list[tuple[MapJob, ConfusionMatrix]] = field(default_factory=list)
+    unscored: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    stopped: SegmenterError | None = None
+
+    def add_score(self, job: MapJob, scorer: Scorer) -> None:
+        """Add a map's score to the others', or note why it has none."""
+        if scorer.error is not None:
+            self.unscored.append((job, scorer.error))
+        elif job.label is not None:
+            self.each.append((job, scorer.confusion))
+            self.confusion.merge(scorer.confusion)
+
+
+def score_kept(outcome: Outcome, style: MapStyle) -> None:
+    """Score the maps that were there, as far as they have a label."""
+    for job in outcome.kept:
+        if job.label is None:
+            continue
+        scorer = Scorer(job, style.classes)
+        try:
+            for place in grid(job.part.size, _AT_ONCE):
+                ids = style.ids(job, read_label(job.output, place.keep))
+                scorer.add(place.keep.shifted(job.part.row, job.part.col), ids)
+        except SegmenterError as error:
+            scorer.error = error
+        outcome.add_score(job, scorer)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How maps are scored.
+
+    Attributes:
+        labels: full or eroded.
+        split: what is scored, for the record.
+        protocol: name of a published one; None: all classes of the run.
+        tta: test-time augmentation.
+    """
+
+    classes: ClassMap
+    labels: Literal["full", "eroded"]
+    split: str
+    protocol: str | None = None
+    tta: str = "none"
+
+    def __post_init__(self) -> None:
+        ConfusionMatrix(self.classes).scores(
+            self.of(())
+        )  # raises where the protocol does not fit the classes
+
+    def of(self, scenes: Sequence[str]) -> Protocol:
+        """The protocol with the scenes that were scored."""
+        if self.protocol:
+            kind, split, tta = self.labels, self.split, self.tta
+            return Protocol.published(self.protocol, labels=kind, split=split, tta=tta, scenes=scenes)
+        return Protocol(tuple(self.classes.names), self.labels, self.split, self.tta, scenes=tuple(scenes))
+
+
+def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -> str:
+    """Write `scores.json` and `confusion.png` of the maps that have a label; gives the tables for people.
+
+    Beside the total, `scores.json` has under `per_scene` the scores of each scene and the name of its map.
+    """
+    from segmenter.evaluation.figures import confusion_figure  # brings matplotlib
+
+    # By name: the same file whether the maps were made by this call or by earlier ones.
+    each = {_scene(job): (job, confusion) for job, confusion in outcome.each}
+    scenes = {name: each[name] for name in sorted(each)}
+    protocol = scoring.of(list(scenes))
+    scores = outcome.confusion.scores(protocol)
+    alone = {name: confusion.scores(scoring.of([name])) for name, (_, confusion) in scenes.items()}
+    per_scene = {name: _facts(scenes[name][0], found) for name, found in alone.items()}
+    scores.write(folder / "scores.json", {"per_scene": per_scene})
+    confusion_figure(scores, folder / "confusion.png", f"{title}: {protocol}")
+    return "\n\n".join([*([scene_table(alone)] if len(alone) > 1 else []), scores.table()])
+
+
+def _scene(job: MapJob) -> str:
+    return job.name if job.scene is None else job.scene
+
+
+def _facts(job: MapJob, scores: Scores) -> dict[str, Any]:
+    found = scores.to_dict()
+    return {"map": job.output.name, **{key: found[key] for key in (*MEANS, "iou", "pixels")}}
+
+
+def scene_table(scores: Mapping[str, Scores]) -> str:
+    """For a terminal: a line per scene in percent; of many scenes those with the lowest mIoU."""
+    shown = list(scores)
+    more = ""
+    if len(shown) > _SCENES_SHOWN:
+        order = sorted(shown, key=lambda name: np.nan_to_num(scores[name].miou, nan=2))
+        shown = order[:_SCENES_SHOWN]
+        more = f"the {len(shown)} of {len(scores)} scenes with the lowest mIoU; scores.json has all"
+    names = {name: plain(name) for name in shown}
+    width = max(len(name) for name in (*names.values(), "scene"))
+    lines = [f"{'scene':<{width}}" + "".join(f"{head:>8}" for head in MEANS.values()) + f"{'pixels':>16}"]
+    for name in shown:
+        cells = "".join(f"{percent(getattr(scores[name], key)):>8}" for key in MEANS)
+        lines.append(f"{names[name]:<{width}}{cells}{scores[name].pixels:>16,}")
+    return "\n".join([*lines, *([more] if more else [])])

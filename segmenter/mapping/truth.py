@@ -1,0 +1,169 @@
+"""The images of a call and the labels they are scored with: inputs and a pattern, or a recipe's split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from segmenter.errors import DatasetError, SegmenterError
+from segmenter.files import real
+from segmenter.labels import ClassMap
+from segmenter.mapping.inputs import Inputs, output_names
+from segmenter.mapping.patterns import LabelPattern
+from segmenter.raster import raster_info
+from segmenter.scenes import SPLITS, Dataset, Layout
+from segmenter.tiles.pairs import both_placed
+
+if TYPE_CHECKING:
+    from segmenter.mapping.jobs import MapJob
+    from segmenter.runs.run import Run
+
+_LOOKING_THREADS = 4
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The labels of a call's images.
+
+    Attributes:
+        asked: the arguments that they come from, for messages.
+        files: image → its label, or why it has none.
+        classes: what the labels' values mean, in the order of the run's classes.
+        kind: full or eroded.
+        split: what is scored, for the record.
+        scenes: image → its scene's name; without, scores call it as its map.
+    """
+
+    asked: str
+    files: Mapping[Path, Path | SegmenterError]
+    classes: ClassMap
+    kind: Literal["full", "eroded"]
+    split: str
+    scenes: Mapping[Path, str] = field(default_factory=dict)
+
+    def label(self, image: Path) -> Path:
+        """The label of an image.
+
+        Raises:
+            SegmenterError: it has none.
+        """
+        found = self.files[image]
+        if isinstance(found, SegmenterError):
+            raise found
+        return found
+
+
+@dataclass(frozen=True)
+class Images:
+    """What is mapped, and the labels that the maps are scored with.
+
+    Attributes:
+        names: image → name of its outputs, all different.
+        truth: None: nothing is scored.
+        bands: of the image files, where the recipe names others than the run.
+        layout: of the dataset that the images belong to, whose files no output may join.
+    """
+
+    inputs: Inputs
+    names: Mapping[Path, str]
+    truth: Truth | None = None
+    bands: tuple[int, ...] | None = None
+    layout: Layout | None = None
+
+
+def labels_by_pattern(
+    pattern: str, layout: Layout, inputs: Inputs, run: Run, split: str = "unstated"
+) -> Truth:
+    """The labels of inputs by `--labels`; an image without one is told when its turn comes.
+
+    Raises:
+        DatasetError: the pattern cannot be meant.
+    """
+    wanted = LabelPattern(pattern, layout, len(inputs.files))
+
+    def label(image: Path) -> Path | SegmenterError:
+        try:
+            return wanted.label(image)
+        except SegmenterError as error:
+            return error
+
+    with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
+        files = dict(zip(inputs.files, pool.map(label, inputs.files), strict=True))
+    return Truth(f"--labels {pattern}", files, run.classes, run.labels, split)
+
+
+def check_split(split: str) -> None:
+    """Refuse a name that no split has."""
+    if split not in SPLITS:
+        raise DatasetError(f"--split: expected {', '.join(SPLITS)}, got {split}")
+
+
+def images_of_split(dataset: Dataset, layout: Layout, split: str, run: Run, recipe: Path) -> Images:
+    """The scenes of a split with their labels; outputs are named as if all splits were mapped at once.
+
+    Args:
+        recipe: that names the dataset, for messages.
+
+    Raises:
+        DatasetError: the split has no scenes, or the dataset has other classes than the run.
+    """
+    check_split(split)
+    scenes = [scene for scene in dataset.scenes if scene.split == split]
+    if not scenes:
+        there = ", ".join(f"{len(dataset.of(each))} {each}" for each in SPLITS if dataset.of(each))
+        raise DatasetError(
+            f"{recipe}: expected scenes of the split {split}, it has {there or 'none'}; name some in "
+            "dataset.split, or another recipe with --recipe"
+        )
+    names = output_names(scene.image for scene in dataset.scenes)
+    truth = Truth(
+        f"--split {split}",
+        {
+            scene.image: scene.label or DatasetError(f"{scene.image}: scene {scene.name} has no label")
+            for scene in scenes
+        },
+        _in_order_of(run.classes, dataset.classes, recipe),
+        dataset.labels,
+        split,
+        {scene.image: scene.name for scene in scenes},
+    )
+    inputs = Inputs(tuple(scene.image for scene in scenes), (), ())
+    bands = None if dataset.bands == run.bands else dataset.bands
+    return Images(inputs, {image: names[image] for image in inputs.files}, truth, bands, layout)
+
+
+def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
+    """A dataset's class map that gives the run's ids, by the classes' names."""
+    if different := sorted({*ours.names} ^ {*theirs.names}):
+        whose = "the run" if different[0] in ours.names else "the recipe"
+        raise DatasetError(
+            f"{recipe}: expected the classes of the run ({', '.join(ours.names)}), got "
+            f"{', '.join(theirs.names)}; only {whose} has {different[0]}"
+        )
+    by_name = {each.name: each for each in theirs.classes}
+    return ClassMap(tuple(by_name[name] for name in ours.names), theirs.encoding, theirs.ignored)
+
+
+def check_shared(truth: Truth, jobs: Sequence[MapJob]) -> None:
+    """Refuse one label file for several images, unless its georeference shows that it lies on each.
+
+    Raises:
+        DatasetError: nothing says to which image it belongs.
+    """
+    files = {image: real(label) for image, label in truth.files.items() if isinstance(label, Path)}
+    images: dict[Path, list[Path]] = {}
+    for image, label in files.items():
+        images.setdefault(label, []).append(image)
+    for job in jobs:
+        if job.label is None:
+            continue
+        sharing = images[files[job.info.path]]
+        if len(sharing) > 1 and not both_placed(job.info, raster_info(job.label)):
+            raise DatasetError(
+                f"{truth.asked}: expected a label file for each image, got {job.label} for {sharing[0]} and "
+                f"for {sharing[1]}, and no georeference that says where it lies; use one call for each "
+                "folder, or --split"
+            )

@@ -1,5 +1,0 @@
-"""The coverage diagnosis as one HTML page that needs no network."""
-
-from segmenter.report.sections import headline, html_report
-
-__all__ = ["headline", "html_report"]

@@ -1,0 +1,1 @@
+"""The run directory: arrays with a digest, checkpoints, weights, resume, log."""

@@ -1,0 +1,337 @@
+"""Going on with a run: from which checkpoint, and whether what it was made with is what is here.
+
+Law 3, *resume*: N steps, stop, resume, M steps are N + M steps in one go, bit for bit on a CPU. That takes
+the same recipe, the same plan and the same versions; the checkpoint says which it was made with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from segmenter import __version__
+from segmenter.config.recipe import Recipe
+from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
+from segmenter.files import make_folder, write_whole
+from segmenter.runs.arrays import META, Arrays, load_arrays
+from segmenter.runs.run import BEST, checkpoints, newest_checkpoint, newest_whole
+from segmenter.sampling import Plan
+from segmenter.training.run_scores import BEST_FILES, later_scores
+
+_FORMAT = 2
+"""1: without `META` and digest."""
+_PACKAGES = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    **{name: (name,) for name in ("keras", "numpy", "scipy", "albumentations", "opencv-python-headless")},
+}
+"""Whose versions the bits may depend on, with the names they are installed under."""
+_ASIDE = "aside"
+
+
+class Position(NamedTuple):
+    """Where a training stands: optimiser steps done, the next step of which epoch's plan, the best mIoU."""
+
+    done: int
+    epoch: int
+    step: int
+    best_miou: float
+
+    @property
+    def planned_epoch(self) -> int:
+        """The epoch that the last step was in."""
+        return self.epoch if self.step else max(self.epoch - 1, 0)
+
+
+Seen = tuple[tuple[str, int], ...]
+"""Name and time of change (ns) of each checkpoint of a run, and of the best."""
+
+
+class Facts(BaseModel):
+    """What a checkpoint was made with, as it is written into it.
+
+    Attributes:
+        format: of the checkpoint.
+        versions: package → version.
+        seed: the recipe's.
+        epoch, step: the next step of the plan.
+        planned_epoch: the epoch that the last step was in.
+        plan: fingerprint of that epoch's plan.
+        replicas: devices that it was made on.
+        recipe: resolved.
+        computed_on: what else its bits depend on (`hardware.computed_on`); empty from older programs.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    format: int = _FORMAT
+    versions: dict[str, str]
+    seed: int
+    epoch: int
+    step: int
+    planned_epoch: int
+    plan: str
+    replicas: int
+    recipe: dict[str, Any]
+    computed_on: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was found whole.
+
+    Attributes:
+        path: its file.
+        arrays: all that it holds.
+        position: where it stands.
+        facts: what it was made with; None in one of an older program.
+        seen: the run's checkpoints when it was chosen among them, as `check_as_seen` knows them.
+    """
+
+    path: Path
+    arrays: Arrays
+    position: Position
+    facts: Facts | None
+    seen: Seen = ()
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse to go on where the rest of an epoch would not be the rest of the plan that was begun.
+
+        Args:
+            plan: of the epoch `position.planned_epoch`, as it is made here.
+
+        Raises:
+            CheckpointError: it is another.
+        """
+        at = self.position
+        known = self.facts.plan if self.facts is not None else fingerprint(plan)
+        if known != fingerprint(plan) or at.step > plan.steps:
+            changed = version_changes(self.facts)
+            why = ", ".join(changed) or "the tiles, or the planner, have changed"
+            raise CheckpointError(
+                f"{self.path}: epoch {at.planned_epoch + 1} was planned otherwise when it was begun ({why}); "
+                "use --init-from to start a new run from it"
+            )
+
+    def warnings(self, replicas: int, computed_on: Mapping[str, str]) -> list[str]:
+        """A line for each thing that makes the rest another than it would have been without the stop.
+
+        Args:
+            replicas: devices here.
+            computed_on: here, as in `Facts`.
+        """
+        if self.facts is None:
+            return []
+        lines = []
+        if changed := version_changes(self.facts):
+            lines.append(
+                f"made with other versions, the bits of what follows may differ: {', '.join(changed)}"
+            )
+        there = self.facts.computed_on
+        if there and (changed := _changes(there, computed_on)):
+            lines.append(f"computed otherwise, the bits of what follows may differ: {', '.join(changed)}")
+        if self.facts.replicas != replicas:
+            follows = _on_other_devices(self.facts.recipe)
+            lines.append(f"made on {self.facts.replicas} devices, this is {replicas}: {follows}")
+        return [f"warning: {self.path.name}: {line}" for line in lines]
+
+
+def _on_other_devices(recipe: Mapping[str, Any]) -> str:
+    """What another number of devices does to the rest of a training under a recipe."""
+    model, micro_batches = recipe.get("model", {}), recipe.get("training", {}).get("accumulate", 1)
+    felt = ["BatchNorm's statistics"] if model.get("normalisation") == "batch" else []
+    felt += ["dropout's masks"] if model.get("dropout") else []
+    if micro_batches > 1 and felt:
+        return (
+            f"what follows is another training, not the same but for rounding: each of the {micro_batches} "
+            f"micro-batches of a step holds other images, and so {' and '.join(felt)} differ"
+        )
+    return (
+        "what follows is the same but for rounding and, with dropout, for the images that its masks fall on"
+    )
+
+
+def facts_array(
+    recipe: Recipe, plan: Plan, position: Position, replicas: int, computed_on: Mapping[str, str]
+) -> NDArray[np.uint8]:
+    """What a checkpoint carries as `META`; `plan` is that of the epoch `position.planned_epoch`."""
+    facts = Facts(
+        versions=_versions(),
+        seed=recipe.seed,
+        epoch=position.epoch,
+        step=position.step,
+        planned_epoch=position.planned_epoch,
+        plan=fingerprint(plan),
+        replicas=replicas,
+        recipe=recipe.model_dump(mode="json"),
+        computed_on=dict(computed_on),
+    )
+    return np.frombuffer(facts.model_dump_json().encode(), np.uint8)
+
+
+def fingerprint(plan: Plan) -> str:
+    """SHA-256 of the rows of a plan."""
+    rows = np.ascontiguousarray(plan.rows_SB, "<i8")
+    return hashlib.sha256(repr((rows.shape, plan.blocks)).encode() + rows.tobytes()).hexdigest()
+
+
+def version_changes(facts: Facts | None) -> list[str]:
+    """`numpy 2.3.1 → 2.4.0` for each package that is another here."""
+    if facts is None:
+        return []
+    return _changes(facts.versions, _versions())
+
+
+def _changes(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+    return [f"{name} {there.get(name, 'none')} → {here.get(name, 'none')}" for name in names]
+
+
+def _versions() -> dict[str, str]:
+    found = {"coverage-segmenter": __version__}
+    for name, installed_as in _PACKAGES.items():
+        for package in installed_as:
+            try:
+                found.setdefault(name, version(package))
+            except PackageNotFoundError:
+                continue
+    return found
+
+
+# ------------------------------------------------------------------------------ which to go on from
+
+
+def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
+    """The checkpoint of a step, or the newest; imports no TensorFlow.
+
+    Raises:
+        CheckpointError: there is none of that step, or it does not hold a position.
+        DamagedCheckpointError: it is damaged; says from which one it can go on instead.
+    """
+    seen = _seen(run)  # before any is read
+    there = checkpoints(run)
+    if not there:
+        raise CheckpointError(
+            f"{run}: expected a run directory with a checkpoint to go on from, there is none yet; start "
+            "again without --resume, or name another directory with --run"
+        )
+    if step is not None and step not in there:
+        known = ", ".join(map(str, there))
+        raise CheckpointError(f"{run}: --resume-from {step}: expected one of {known}")
+    path = newest_checkpoint(run) if step is None else there[step]
+    try:
+        return replace(_checkpoint(path, load_arrays(path)), seen=seen)
+    except DamagedCheckpointError as error:
+        raise DamagedCheckpointError(f"{error}; {_instead(run, path)}") from None
+
+
+def _seen(run: Path) -> Seen:
+    found = []
+    for path in (*checkpoints(run).values(), run / BEST):
+        with suppress(FileNotFoundError):  # also of one that another process removes while we look
+            found.append((path.name, path.stat().st_mtime_ns))
+    return tuple(found)
+
+
+def check_as_seen(run: Path, start: Checkpoint | None) -> None:
+    """Refuse to go on, or to start (None), where another process has trained meanwhile.
+
+    From the look at the run directory to its lock minutes can pass, in which files are indexed; with the
+    lock this has to be asked again.
+
+    Raises:
+        CheckpointError: the checkpoints are others.
+    """
+    if _seen(run) != (start.seen if start is not None else ()):
+        raise CheckpointError(
+            f"{run}: its checkpoints have changed while this program was getting ready: another process has "
+            "trained there; start again, with --resume to go on from its newest, or name another with --run"
+        )
+
+
+def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
+    try:
+        done, epoch, step, best = arrays["position"].tolist()
+        position = Position(int(done), int(epoch), int(step), float(best))
+        facts = Facts.model_validate_json(arrays[META].tobytes()) if META in arrays else None
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        what = shortened(" ".join(str(error).split()))
+        raise CheckpointError(f"{path}: not a checkpoint that train.py wrote ({what})") from None
+    if facts is not None and facts.format > _FORMAT:
+        raise CheckpointError(
+            f"{path}: expected format {_FORMAT} or older, got {facts.format}; use a newer program"
+        )
+    if min(position[:3]) < 0:
+        raise CheckpointError(f"{path}: not a checkpoint that train.py wrote (position {position[:3]})")
+    return Checkpoint(path, arrays, position, facts)
+
+
+def _instead(run: Path, damaged: Path) -> str:
+    """What to do without a damaged checkpoint."""
+    whole = newest_whole(run, but=damaged)
+    if whole is not None:
+        step = next(step for step, path in checkpoints(run).items() if path == whole)
+        return f"the one of step {step} is whole: go on from it with --resume-from {step}"
+    others = len(checkpoints(run)) - 1
+    every = f"all {others + 1} checkpoints are damaged" if others else "there is no other"
+    best = run / BEST
+    if best.is_file() and _is_whole(best):
+        return f"{every}, but {best} is whole: start a new run from it with --init-from {run}"
+    return f"{every}: start anew in another directory with --run"
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        load_arrays(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def set_aside_after(run: Path, step: int) -> list[Path]:
+    """Move what is from after a step out of the way, and keep a copy of the log; gives where it is.
+
+    That is checkpoints, the best with its scores, and the last validation's scores. What was done after the
+    step is done again, to the same result, and would meet them; but nothing is deleted that the user may
+    have meant to keep: neither by the training, to whom a best from after the step would be none, nor by
+    the next who goes back.
+    """
+    later = [path for number, path in checkpoints(run).items() if number > step]
+    if _step_of(run / BEST) > step:
+        later += [path for name in (*BEST_FILES, BEST) if (path := run / name).is_file()]
+    later += later_scores(run, step)
+    if not later:
+        return []
+    log = run / "log.jsonl"
+    try:
+        folder = _new_folder(run / "checkpoints" / _ASIDE)
+        if log.is_file():
+            write_whole(folder / log.name, log.read_bytes())
+        return [path.replace(folder / path.name) for path in later]
+    except OSError as error:
+        what = f"cannot set what is from after step {step} aside: {error.strerror}"
+        raise CheckpointError(f"{run / 'checkpoints' / _ASIDE}: {what}") from None
+
+
+def _new_folder(parent: Path) -> Path:
+    """The next of the folders `1`, `2` …, so that none goes over another."""
+    numbers = [int(path.name) for path in parent.glob("*") if path.name.isdecimal()]
+    folder = parent / str(max(numbers, default=0) + 1)
+    make_folder(folder)
+    return folder
+
+
+def _step_of(path: Path) -> int:
+    """After how many steps a checkpoint was written; -1 where there is none, or none that tells."""
+    try:
+        return _checkpoint(path, load_arrays(path)).position.done
+    except CheckpointError:
+        return -1

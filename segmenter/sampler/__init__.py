@@ -1,6 +1,0 @@
-"""The batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy."""
-
-from segmenter.sampler.dealing import classes_seen, deal
-from segmenter.sampler.plan import Plan, batch_without_repeats, held_by_rows, plan, plan_epoch
-
-__all__ = ["Plan", "batch_without_repeats", "classes_seen", "deal", "held_by_rows", "plan", "plan_epoch"]

@@ -1,0 +1,283 @@
+"""The batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy.
+
+All randomness is keyed by (seed, epoch), so that a plan is the same on every machine, for any number of
+replicas and workers, and any step can be had without the ones before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.recipe import SamplingConfig
+from segmenter.errors import DatasetError
+from segmenter.sampling.kinds import MOST_CLASSES, Kinds, class_codes, numbered, projected, smallest_batch
+from segmenter.sampling.rows import lay_out, shuffled
+from segmenter.sampling.search import Cover, TooRareError, cover
+
+Tiles = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One epoch.
+
+    Attributes:
+        rows_SB: (steps, global batch) tile indices.
+        coverage_repeats: uses of a tile beyond its first that coverage forced.
+        repeats_bound: no plan of so many steps does with fewer: the largest `steps − tiles with c` over the
+            promised classes.
+        proven: no plan has fewer steps, nor as many steps and fewer coverage repeats.
+        fillers: uses beyond the first that complete the last row; fewer than the global batch.
+        promised: ids of the classes that every row holds.
+        best_effort: ids of the classes that are too rare to be promised.
+        blocks: equal parts of a row that hold each promised class on their own; 1 unless
+            `sampling.per_replica: guarantee`.
+    """
+
+    rows_SB: Tiles
+    coverage_repeats: int
+    repeats_bound: int
+    proven: bool
+    fillers: int
+    promised: tuple[int, ...]
+    best_effort: tuple[int, ...]
+    blocks: int = 1
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of the epoch."""
+        return int(self.rows_SB.shape[0])
+
+
+def plan_epoch(
+    counts: NDArray[np.integer],
+    global_batch: int,
+    *,
+    min_pixels: int = 32,
+    max_repeats: int | None = None,
+    seed: int = 0,
+    epoch: int = 0,
+) -> Tiles:
+    """An epoch of global batches, each of which holds every class.
+
+    The law. A tile *holds* a class when it shows at least `min_pixels` pixels of it. Each class that some
+    tile holds is held by at least one tile of every row. Every tile is in the plan. It is there once,
+    except for coverage repeats, where the counts force them, and for at most `global_batch` − 1 fillers,
+    which complete the last row. There are as few steps as a plan can have, and then as few repeats: proven
+    for small tables and wherever the repeats are the largest `steps − tiles with c`, which no plan can
+    undercut; elsewhere found by a greedy search. Apart from that the plan is random.
+
+    Args:
+        counts: (tiles, classes) pixels of each class in each tile, any integer type; at most 62 classes.
+        global_batch: tiles of a step, over all replicas; the plan does not depend on their number.
+        min_pixels: see above.
+        max_repeats: coverage shows no tile oftener than 1 + `max_repeats` times an epoch; a class that
+            would need more is left out of the promise, and its tiles are shown once, like any. None: no
+            limit.
+        seed, epoch: the same two give the same plan; other epochs give other batches.
+
+    Returns:
+        (steps, global_batch) int64 tile indices.
+
+    Raises:
+        DatasetError: there are no tiles; no `global_batch` tiles hold all classes, or, with more than 20
+            classes, a row has no more places than classes; an argument is out of its range.
+    """
+    _check(counts, global_batch)
+    if min_pixels < 1 or (max_repeats is not None and max_repeats < 0) or min(seed, epoch) < 0:
+        raise DatasetError(
+            "expected min_pixels of at least 1, max_repeats, seed and epoch of at least 0, got "
+            f"{min_pixels}, {max_repeats}, {seed}, {epoch}"
+        )
+    return _planned(counts, global_batch, min_pixels, max_repeats, _generator(seed, epoch), 1, None).rows_SB
+
+
+def plan(
+    counts_NK: NDArray[np.integer],
+    global_batch: int,
+    config: SamplingConfig,
+    seed: int,
+    epoch: int,
+    *,
+    names: Sequence[str] | None = None,
+    replicas: int = 1,
+) -> Plan:
+    """The plan of an epoch under the recipe's sampling rules; see `plan_epoch` for the law.
+
+    Args:
+        counts_NK: (tiles, classes) pixels of each class in each tile.
+        global_batch: tiles of a step, over all replicas.
+        names: of the classes, for what is said of them.
+        replicas: only `per_replica: guarantee` asks for it: each replica's block of a row holds each class.
+
+    Raises:
+        DatasetError: there are no tiles, no `global_batch` tiles hold all classes, or `strict` coverage
+            would need repeats.
+    """
+    _check(counts_NK, global_batch)
+    rng = _generator(seed, epoch)
+    if config.coverage == "off":
+        rows = shuffled(len(counts_NK), global_batch, rng)
+        return Plan(rows, 0, 0, True, rows.size - len(counts_NK), (), ())
+    blocks = replicas if config.planned_per_replica else 1
+    if global_batch % blocks:
+        raise DatasetError(
+            "sampling.per_replica: guarantee: expected a training.global_batch that is a multiple of the "
+            f"{blocks} devices, got {global_batch}"
+        )
+    result = _planned(
+        *(counts_NK, global_batch // blocks, config.min_pixels, config.max_repeats_per_tile, rng, blocks),
+        names,
+    )
+    if config.coverage == "strict" and (result.coverage_repeats or result.best_effort):
+        raise DatasetError(_strict_refusal(counts_NK, result, config.min_pixels, names))
+    return result
+
+
+def held_by_rows(rows_SB: Tiles, counts_NK: NDArray[np.integer], min_pixels: int) -> NDArray[np.bool_]:
+    """(steps, classes): whether a row has a tile that alone shows at least `min_pixels` of the class."""
+    return np.asarray((counts_NK >= min_pixels)[rows_SB].any(axis=1))
+
+
+def _generator(seed: int, epoch: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence([seed, epoch]))
+
+
+def _check(counts_NK: NDArray[np.integer], global_batch: int) -> None:
+    if counts_NK.ndim != 2 or counts_NK.dtype.kind not in "iu":
+        raise DatasetError(
+            f"expected a table of whole numbers (tiles, classes), got {counts_NK.dtype} {counts_NK.shape}"
+        )
+    if len(counts_NK) == 0:
+        raise DatasetError(
+            "no tiles to train on: expected at least one labelled tile; see tiles.min_labelled"
+        )
+    if global_batch < 1:
+        raise DatasetError(f"training.global_batch: expected at least 1 tile, got {global_batch}")
+
+
+def _planned(
+    counts_NK: NDArray[np.integer],
+    batch: int,
+    min_pixels: int,
+    max_repeats: int | None,
+    rng: np.random.Generator,
+    blocks: int,
+    names: Sequence[str] | None,
+) -> Plan:
+    if counts_NK.shape[1] > MOST_CLASSES:
+        raise DatasetError(
+            f"expected at most {MOST_CLASSES} classes to plan for, got {counts_NK.shape[1]}; use "
+            "sampling.coverage: off"
+        )
+    codes_T, kind_N, tiles_T = numbered(class_codes(counts_NK, min_pixels))
+    held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K
+    promised, kinds, new_T, needed = _promise(
+        codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, rng
+    )
+    present = np.flatnonzero((held_K > 0) | counts_NK.any(axis=0))
+    rows_SB = lay_out(needed, kinds, new_T, kind_N, batch, rng)
+    rows_SB = rows_SB.reshape(needed.steps // blocks, blocks * batch)
+    return Plan(
+        rows_SB=rows_SB,
+        coverage_repeats=needed.repeats,
+        repeats_bound=needed.bound,
+        proven=needed.proven,
+        fillers=rows_SB.size - len(kind_N) - needed.repeats,
+        promised=tuple(promised),
+        best_effort=tuple(int(c) for c in present if c not in promised),
+        blocks=blocks,
+    )
+
+
+def _promise(
+    codes_T: Tiles,
+    tiles_T: Tiles,
+    held_K: Tiles,
+    batch: int,
+    max_repeats: int | None,
+    blocks: int,
+    names: Sequence[str] | None,
+    rng: np.random.Generator,
+) -> tuple[list[int], Kinds, Tiles, Cover]:
+    """The classes that can be promised, the kinds as far as these go, and what the rows need of them.
+
+    As long as some class cannot be held within the limit of repeats, the rarest of these is given up.
+    """
+    least = -(-int(tiles_T.sum()) // batch) if max_repeats is not None else 0
+    promised = [int(c) for c in np.flatnonzero(held_K) if held_K[c] * (1 + (max_repeats or 0)) >= least]
+    while True:
+        asked = [c for c in promised if held_K[c] < tiles_T.sum()]  # what all tiles hold, any row holds
+        kinds, new_T = projected(codes_T, tiles_T, asked)
+        if batch <= kinds.classes and (need := smallest_batch(kinds)) > batch:
+            raise DatasetError(_too_small(batch, blocks, need, promised, names))
+        try:
+            needed = cover(kinds, batch, max_repeats, blocks, rng)
+        except TooRareError as error:
+            rare = [c for bit, c in enumerate(asked) if error.lacking >> bit & 1]
+        else:
+            rare = [
+                c
+                for c in promised
+                if max_repeats is not None and held_K[c] * (1 + max_repeats) < needed.steps
+            ]
+            if not rare:
+                return promised, kinds, new_T, needed
+        promised.remove(min(rare, key=lambda c: int(held_K[c])))
+
+
+def _called(ids: Sequence[int], names: Sequence[str] | None) -> str:
+    return ", ".join(names[c] if names else f"class {c}" for c in ids)
+
+
+def _too_small(batch: int, blocks: int, need: int, promised: list[int], names: Sequence[str] | None) -> str:
+    where = "a step" if blocks == 1 else "a replica's part of a step"
+    return (
+        f"{where} of {batch} tiles cannot hold all {len(promised)} classes ({_called(promised, names)}) "
+        f"whatever tile is in it; expected a training.global_batch of at least {need * blocks}, or "
+        "sampling.coverage: off"
+    )
+
+
+def _strict_refusal(
+    counts_NK: NDArray[np.integer], result: Plan, min_pixels: int, names: Sequence[str] | None
+) -> str:
+    held_K = (counts_NK >= min_pixels).sum(axis=0)
+    also = ""
+    if result.best_effort:
+        also = f"; too rare to be promised: {_called(result.best_effort, names)}"
+    if not result.coverage_repeats and not any(held_K[c] for c in result.best_effort):
+        return (
+            f"sampling.coverage: strict: no tile holds {min_pixels} pixels of "
+            f"{_called(result.best_effort, names)}; no batch size would do: expected such tiles, or "
+            "sampling.coverage: relaxed"
+        )
+    held = [c for c in range(len(held_K)) if held_K[c]]
+    rarest = min(held, key=lambda c: int(held_K[c]))
+    enough = batch_without_repeats(counts_NK, min_pixels, result.blocks)
+    return (
+        f"sampling.coverage: strict: {_called([rarest], names)} is held by {held_K[rarest]} tiles, an epoch "
+        f"has {result.steps} steps, so tiles would have to be repeated{also}; a training.global_batch of "
+        f"{enough} would do, or sampling.coverage: relaxed"
+    )
+
+
+def batch_without_repeats(counts_NK: NDArray[np.integer], min_pixels: int, blocks: int = 1) -> int:
+    """The least global batch found with which every row holds each class that tiles hold, without repeats.
+
+    It starts from tiles ÷ tiles of the scarcest class, below which there are too many steps.
+    """
+    codes_T, _, tiles_T = numbered(class_codes(counts_NK, min_pixels))
+    held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K
+    asked = np.flatnonzero((held_K > 0) & (held_K < tiles_T.sum()))
+    kinds, _ = projected(codes_T, tiles_T, [int(c) for c in asked])
+    batch = max(-(-kinds.tiles // kinds.scarcest), smallest_batch(kinds)) if kinds.classes else 1
+    while batch < kinds.tiles:
+        if cover(kinds, batch, None, blocks, np.random.default_rng(0)).repeats == 0:
+            return batch * blocks
+        batch += max(1, batch // 32)
+    return kinds.tiles * blocks

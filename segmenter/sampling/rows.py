@@ -1,0 +1,175 @@
+"""Tiles laid out in rows: what coverage needs where it is needed, all else at random. Pure NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.sampling.kinds import Kinds
+from segmenter.sampling.search import Cover
+
+Tiles = NDArray[np.integer]
+
+_SWEEPS = 4
+"""Each halves what is left of the difference to rows drawn at random among all that hold every class."""
+
+
+_FILL_ROUNDS = 64
+"""Each gives every open place another tile to try: one of them is in another row, if there are several."""
+
+
+def shuffled(tiles: int, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(steps, batch) all tiles at random; the last row is completed with others."""
+    rows = -(-tiles // batch)
+    order = np.concatenate([rng.permutation(tiles), _others(np.arange(tiles), rows * batch - tiles, rng)])
+    return order.reshape(rows, batch)
+
+
+def lay_out(
+    needed: Cover,
+    kinds: Kinds,
+    new_T: Tiles,
+    kind_N: NDArray[np.integer],
+    batch: int,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """(steps, batch) tile indices.
+
+    Args:
+        needed: the kinds that each row must have.
+        kinds: what its kinds are.
+        new_T: kind of each of the finer kinds that `kind_N` names.
+        kind_N: finer kind of each tile.
+        batch: tiles of a row.
+    """
+    order_N = rng.permutation(len(kind_N)).astype(np.int32)
+    kind_of = new_T.astype(np.uint16 if len(kinds) < 1 << 16 else np.int64)[kind_N[order_N]]
+    chosen_P, free_N = _chosen(needed, kinds, kind_of)
+    rest = order_N[free_N]
+    grid_SB, fixed_SB = _grid(needed, order_N[chosen_P], rest, batch, rng)
+    codes_SB = kinds.codes_T.astype(_unsigned(kinds.classes))[new_T][kind_N[grid_SB]]
+    turn = rng.permutation(needed.steps)
+    grid_SB, fixed_SB, codes_SB = grid_SB[turn], fixed_SB[turn], codes_SB[turn]
+    for sweep in range(_SWEEPS):
+        _mix(grid_SB, fixed_SB, codes_SB, kinds.everything, sweep, rng)
+    grid_SB = grid_SB[rng.permutation(needed.steps)]
+    rng.permuted(grid_SB, axis=1, out=grid_SB)
+    return grid_SB.astype(np.int64)
+
+
+def _unsigned(classes: int) -> type[np.unsignedinteger]:
+    return np.uint8 if classes <= 8 else np.uint16 if classes <= 16 else np.uint64
+
+
+def _chosen(needed: Cover, kinds: Kinds, kind_of: NDArray[np.integer]) -> tuple[Tiles, NDArray[np.bool_]]:
+    """(place in the random order of each entry's tile, which places no entry uses).
+
+    The first entries of a kind take its tiles one by one, further ones start again with the first.
+    """
+    by_kind = np.argsort(kind_of, kind="stable")
+    start_T = np.cumsum(kinds.tiles_T) - kinds.tiles_T
+    chosen = np.empty(len(needed.kind_P), np.int64)
+    # First uses come before repeats, so that a tile is repeated only when all of its kind are in use.
+    for again in (False, True):
+        entries = np.flatnonzero(needed.repeat_P == again)
+        kind_P = needed.kind_P[entries]
+        order = np.argsort(kind_P, kind="stable")
+        uses_T = np.bincount(kind_P, minlength=len(kinds))
+        number = np.arange(len(order)) - np.repeat(np.cumsum(uses_T) - uses_T, uses_T)
+        kind = kind_P[order]
+        chosen[entries[order]] = by_kind[start_T[kind] + number % kinds.tiles_T[kind]]
+    free = np.ones(len(kind_of), bool)
+    free[chosen] = False
+    return chosen, free
+
+
+def _grid(
+    needed: Cover, tile_P: Tiles, rest: Tiles, batch: int, rng: np.random.Generator
+) -> tuple[Tiles, NDArray[np.bool_]]:
+    """(tiles (S, B), whether a place is taken by a tile that stands in several rows (S, B))."""
+    order = np.argsort(needed.row_P, kind="stable")
+    uses_S = np.bincount(needed.row_P, minlength=needed.steps)
+    row = needed.row_P[order]
+    place = np.arange(len(order)) - np.repeat(np.cumsum(uses_S) - uses_S, uses_S)
+    grid = np.full((needed.steps, batch), -1, np.int32)
+    grid[row, place] = tile_P[order]
+    open_places = np.flatnonzero(grid.reshape(-1) < 0)
+    fillers = len(open_places) - len(rest)
+    filled = rng.choice(len(open_places), fillers, replace=False) if fillers else np.empty(0, np.int64)
+    is_rest = np.ones(len(open_places), bool)
+    is_rest[filled] = False
+    grid.reshape(-1)[open_places[is_rest]] = rest
+    tiles = len(rest) + int((~needed.repeat_P).sum())
+    several_N = np.zeros(tiles, bool)
+    several_N[tile_P[needed.repeat_P]] = True
+    if fillers:
+        _fill(grid, several_N, open_places[filled], rng)
+    return grid, several_N[grid]
+
+
+def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.random.Generator) -> None:
+    """Fillers for the last open places: tiles that are in the plan once, and not in that row.
+
+    Where there are too few of these, any tiles, none much oftener than another.
+    """
+    batch = grid_SB.shape[1]
+    taken = np.flatnonzero(grid_SB.reshape(-1) >= 0)
+    row_N = np.empty(len(several_N), np.int32)
+    row_N[grid_SB.reshape(-1)[taken]] = taken // batch
+    waiting = rng.permutation(np.flatnonzero(~several_N))
+    places = rng.permutation(places)
+    for _ in range(_FILL_ROUNDS):
+        tiles = waiting[: len(places)]
+        fits = row_N[tiles] != places[: len(tiles)] // batch
+        grid_SB.reshape(-1)[places[: len(tiles)][fits]] = tiles[fits]
+        several_N[tiles[fits]] = True
+        places = np.concatenate([places[len(tiles) :], places[: len(tiles)][~fits]])
+        waiting = np.concatenate([waiting[len(tiles) :], tiles[~fits]])
+    if len(places):
+        uses_N = np.bincount(grid_SB[grid_SB >= 0], minlength=len(several_N))
+        least = np.flatnonzero(uses_N == uses_N.min())
+        tiles = _others(least, len(places), rng)
+        grid_SB.reshape(-1)[places] = tiles
+        several_N[tiles] = True
+
+
+def _others(pool: Tiles, number: int, rng: np.random.Generator) -> Tiles:
+    """`number` tiles of a pool, none more than once oftener than another."""
+    rounds = [rng.permutation(pool)[: number - i] for i in range(0, number, max(1, len(pool)))]
+    return np.concatenate(rounds) if rounds else np.empty(0, np.int64)
+
+
+def _mix(
+    grid_SB: Tiles,
+    fixed_SB: NDArray[np.bool_],
+    codes_SB: NDArray[np.unsignedinteger],
+    everything: int,
+    sweep: int,
+    rng: np.random.Generator,
+) -> None:
+    """Swap about half of the tiles of random pairs of rows where both rows go on holding every class.
+
+    A step of a Metropolis walk whose steady state is uniform over the plans that cover: what a row must
+    hold says no more about it than that. Rows are in random order, so neighbours are random pairs.
+    """
+    steps, batch = grid_SB.shape
+    half = steps // 2
+    if not half or not everything:
+        return
+    a, b = (
+        (slice(0, half), slice(half, 2 * half))
+        if sweep % 2 == 0
+        else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    )
+    shift = int(rng.integers(batch))
+    for array in (grid_SB, fixed_SB, codes_SB):
+        array[b] = np.roll(array[b], shift, axis=1)
+    bits = rng.integers(0, 256, (half, -(-batch // 8)), np.uint8)
+    swap = np.unpackbits(bits, axis=1, count=batch).view(bool) & ~(fixed_SB[a] | fixed_SB[b])
+    first, second = np.where(swap, codes_SB[b], codes_SB[a]), np.where(swap, codes_SB[a], codes_SB[b])
+    holds = [np.bitwise_or.reduce(side, axis=1) == everything for side in (first, second)]
+    swap &= (holds[0] & holds[1])[:, None]
+    for array in (grid_SB, codes_SB):
+        exchange = np.where(swap, array[a] ^ array[b], 0).astype(array.dtype)
+        array[a] ^= exchange
+        array[b] ^= exchange

@@ -1,0 +1,359 @@
+"""Which kinds of tile each row of a plan must have, so that every row holds every class. Pure NumPy.
+
+Tiles that hold the same classes are interchangeable: they are planned together, as one *kind*, a set of
+classes as bits of an integer. The cost depends on the kinds and the rows, hardly on the tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.sampling.exact import exact_rows
+from segmenter.sampling.kinds import Kinds, cover_sizes, pick, water_fill
+
+Ints = NDArray[np.int64]
+
+_PAIRS = 1 << 16
+"""At most so many pairs of row states and kinds are matched one by one."""
+_TRIES = 12
+"""Runs of the greedy search, each with other random choices, where none is proven the best."""
+_TRIES_SIZE = 50_000
+"""… for up to so many rows × kinds; with more, two: a repeat more or less is no matter there."""
+_EXACT_REPEATS = 12
+"""With up to so many classes the repeats of a row are a smallest set cover; beyond, a greedy one."""
+
+
+@dataclass(frozen=True)
+class Cover:
+    """The kinds that rows need, as parallel arrays.
+
+    Attributes:
+        steps: number of rows.
+        row_P, kind_P: each entry puts a tile of a kind into a row.
+        repeat_P: it is a further use of a tile; the other entries use each tile at most once.
+        bound: no plan of so many steps has fewer repeats than the largest `steps − tiles with c`.
+        proven: no plan has fewer steps, nor as many steps and fewer repeats.
+    """
+
+    steps: int
+    row_P: Ints
+    kind_P: Ints
+    repeat_P: NDArray[np.bool_]
+    bound: int
+    proven: bool
+
+    @property
+    def repeats(self) -> int:
+        """Uses of a tile beyond its first that coverage needs."""
+        return int(self.repeat_P.sum())
+
+
+class TooRareError(Exception):
+    """Within the limit of repeats, these classes (as bits) cannot be in every row."""
+
+    def __init__(self, lacking: int) -> None:
+        super().__init__(lacking)
+        self.lacking = lacking
+
+
+def cover(
+    kinds: Kinds, batch: int, max_repeats: int | None, multiple: int, rng: np.random.Generator
+) -> Cover:
+    """The fewest rows of `batch` tiles, then the fewest repeats, that hold every class in every row.
+
+    A tile may stand in at most 1 + `max_repeats` rows for coverage; None: in any number. The number of
+    rows is a multiple of `multiple`.
+
+    Raises:
+        TooRareError: some class cannot be in every row within the limit.
+    """
+    fewest = _fewest_steps(kinds, batch, multiple)
+    found = _greedy_cover(kinds, batch, max_repeats, multiple, fewest, rng)
+    if found.steps == fewest and found.repeats == found.bound:
+        return replace(found, proven=True)
+    exact = exact_rows(kinds, batch, max_repeats, multiple, fewest, found.steps, rng)
+    if exact is None:
+        return found
+    steps, rows = exact
+    row_P = np.repeat(np.arange(steps), [len(row) for row in rows])
+    kind_P = np.array([kind for row in rows for kind in row], np.int64)
+    bound = _bound(kinds, steps)
+    return Cover(steps, row_P, kind_P, _beyond_first(kind_P, kinds.tiles_T), bound, proven=True)
+
+
+def _beyond_first(kind_P: Ints, tiles_T: Ints) -> NDArray[np.bool_]:
+    """Whether an entry comes after all tiles of its kind have been used."""
+    order = np.argsort(kind_P, kind="stable")
+    uses_T = np.bincount(kind_P, minlength=len(tiles_T))
+    number = np.arange(len(kind_P)) - np.repeat(np.cumsum(uses_T) - uses_T, uses_T)
+    beyond = np.empty(len(kind_P), bool)
+    beyond[order] = number >= tiles_T[kind_P[order]]
+    return beyond
+
+
+def _bound(kinds: Kinds, steps: int) -> int:
+    return max(0, steps - kinds.scarcest) if kinds.classes else 0
+
+
+def _fewest_steps(kinds: Kinds, batch: int, multiple: int) -> int:
+    """The least number of rows with room for all tiles and for the bound's repeats."""
+    tiles = kinds.tiles
+    steps = -(-tiles // batch)
+    if batch > 1 and kinds.scarcest < steps:
+        steps = max(steps, -(-(tiles - kinds.scarcest) // (batch - 1)))
+    return -(-steps // multiple) * multiple
+
+
+def _greedy_cover(
+    kinds: Kinds, batch: int, max_repeats: int | None, multiple: int, steps: int, rng: np.random.Generator
+) -> Cover:
+    """A cover of few rows and repeats: the best of some greedy runs."""
+    sizes = _sizes(kinds, batch)
+    while True:
+        best: Cover | None = None
+        refusal: TooRareError | None = None
+        for number in range(_TRIES if steps * len(kinds) <= _TRIES_SIZE else 2):
+            try:
+                search = _Greedy(kinds, batch, max_repeats, steps, sizes, rng)
+                found = _trimmed(search.cover(early=number % 2 == 1), kinds, batch, multiple)
+            except TooRareError as error:
+                refusal = error
+                continue
+            if best is None or (found.steps, found.repeats) < (best.steps, best.repeats):
+                best = found
+            if best.repeats == best.bound:
+                break
+        if best is None:
+            assert refusal is not None
+            raise refusal
+        if kinds.tiles + best.repeats <= best.steps * batch:
+            return best
+        steps = max(steps + multiple, -(-(kinds.tiles + best.repeats) // (batch * multiple)) * multiple)
+
+
+def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
+    """Without rows that the tiles do not fill: those with most repeats go, their other tiles fill places."""
+    while (steps := -(-(kinds.tiles + found.repeats) // (batch * multiple)) * multiple) < found.steps:
+        again_S = np.bincount(found.row_P, weights=found.repeat_P, minlength=found.steps)
+        kept_S = np.zeros(found.steps, bool)
+        kept_S[np.argsort(again_S, kind="stable")[:steps]] = True
+        entry_P = kept_S[found.row_P]
+        row_P, kind_P = (np.cumsum(kept_S) - 1)[found.row_P[entry_P]], found.kind_P[entry_P]
+        again_P = _beyond_first(kind_P, kinds.tiles_T)
+        found = Cover(steps, row_P, kind_P, again_P, _bound(kinds, steps), proven=False)
+    return found
+
+
+def _sizes(kinds: Kinds, batch: int) -> NDArray[np.int8] | None:
+    """For each set of classes, the fewest tiles that hold it; None where it is not worth its price."""
+    crowded = batch < kinds.classes
+    return cover_sizes(kinds) if crowded or kinds.classes <= _EXACT_REPEATS else None
+
+
+class _Greedy:
+    """One run: the scarcest class first, each row that lacks it gets a tile that wastes least."""
+
+    def __init__(
+        self,
+        kinds: Kinds,
+        batch: int,
+        max_repeats: int | None,
+        steps: int,
+        sizes: NDArray[np.int8] | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self._kinds, self._batch, self._steps, self._sizes, self._rng = kinds, batch, steps, sizes, rng
+        self._crowded = batch < kinds.classes
+        self._lack_S = np.full(steps, kinds.everything, np.int64)
+        self._used_S = np.zeros(steps, np.int64)
+        self._free_T = kinds.tiles_T.copy()
+        self._again_T = np.zeros(len(kinds), np.int64)
+        none = 1 << 40  # more than there can be; a sum of some still fits
+        self._limit_T = kinds.tiles_T * max_repeats if max_repeats is not None else np.full(len(kinds), none)
+        # A class with tiles for twice the rows is not worth saving.
+        self._weight_K = np.clip(2 - kinds.holders_K / steps, 0, 1)
+        self._entries: list[tuple[Ints, Ints, bool]] = []
+
+    def cover(self, *, early: bool) -> Cover:
+        """The rows' needs; `early`: repeats of a class as soon as its tiles are used up.
+
+        Early repeats may bring the next scarce classes along, which then need to be in fewer rows; late
+        ones serve what is left over together. Which needs fewer depends on the table.
+        """
+        for c in np.argsort(self._kinds.holders_K, kind="stable"):
+            self._first_uses(int(c))
+            if early and self._kinds.holders_K[c] < self._steps:
+                self._early_repeats(int(c))
+        while (self._lack_S != 0).any():
+            self._complete()
+        row_P = np.concatenate([rows for rows, _, _ in self._entries] or [np.empty(0, np.int64)])
+        kind_P = np.concatenate([kinds for _, kinds, _ in self._entries] or [np.empty(0, np.int64)])
+        repeat_P = np.repeat(
+            np.array([again for _, _, again in self._entries], bool), [len(r) for r, _, _ in self._entries]
+        )
+        return Cover(self._steps, row_P, kind_P, repeat_P, _bound(self._kinds, self._steps), proven=False)
+
+    def _put(self, rows: Ints, kinds: Ints, *, again: bool) -> None:
+        """One tile of each kind into the row beside it; the rows differ."""
+        self._entries.append((rows, kinds, again))
+        counter = self._again_T if again else self._free_T
+        counter += np.bincount(kinds, minlength=len(counter)) * (1 if again else -1)
+        self._lack_S[rows] &= ~self._kinds.codes_T[kinds]
+        self._used_S[rows] += 1
+
+    # ------------------------------------------------------------------------------ first uses
+
+    def _first_uses(self, c: int) -> None:
+        """Put unused tiles with class `c` into rows that lack it, no row getting two."""
+        bit = 1 << c
+        rows = self._rng.permutation(np.flatnonzero(self._lack_S & bit))
+        kinds = np.flatnonzero((self._kinds.codes_T & bit != 0) & (self._free_T > 0))
+        if not len(rows) or not len(kinds):
+            return
+        mask = self._mask(c, kinds, rows)
+        row_keys, row_group = np.unique(self._row_key(rows, mask), return_inverse=True)
+        kind_keys, kind_group = np.unique(self._kinds.codes_T[kinds] & mask, return_inverse=True)
+        rows_of = _members(rows, row_group, len(row_keys))
+        kinds_of = _members(kinds, kind_group, len(kind_keys))
+        score = self._scores(c, row_keys, kind_keys)
+        for g, t, number in _matches(
+            score, [len(r) for r in rows_of], [int(self._free_T[k].sum()) for k in kinds_of], self._rng
+        ):
+            chosen, rows_of[g] = rows_of[g][:number], rows_of[g][number:]
+            picked = pick(kinds_of[t], self._free_T[kinds_of[t]], number, self._rng)
+            self._put(chosen, picked, again=False)
+
+    def _row_key(self, rows: Ints, mask: int) -> Ints:
+        """What tells rows apart: the classes they lack and, where places are short, those they have."""
+        key = self._lack_S[rows] & mask
+        return key * (self._batch + 1) + self._used_S[rows] if self._crowded else key
+
+    def _mask(self, c: int, kinds: Ints, rows: Ints) -> int:
+        """The classes, as bits, that are looked at when rows and kinds are matched."""
+        if self._crowded:
+            return self._kinds.everything
+        scarce = [int(k) for k in np.argsort(self._kinds.holders_K) if self._weight_K[k] > 0 and k != c]
+        while scarce:
+            mask = sum(1 << k for k in scarce)
+            states = len(np.unique(self._lack_S[rows] & mask))
+            if states * len(np.unique(self._kinds.codes_T[kinds] & mask)) <= _PAIRS:
+                return mask
+            scarce.pop()
+        return 0
+
+    def _scores(self, c: int, row_keys: Ints, kind_keys: Ints) -> NDArray[np.float64]:
+        """(row states, kinds): what a row gains of scarce classes, less what it has already of the kind's.
+
+        Rows that lack a scarcer class which has run out come last: the repeat that brings them that class
+        may bring this one too.
+        """
+        lack = row_keys // (self._batch + 1) if self._crowded else row_keys
+        used = row_keys % (self._batch + 1) if self._crowded else np.zeros_like(row_keys)
+        score = np.zeros((len(row_keys), len(kind_keys)))
+        for k in np.flatnonzero(self._weight_K):
+            lacks, has = (lack >> k) & 1, (kind_keys >> k) & 1
+            if k != c:
+                score += self._weight_K[k] * np.outer(2 * lacks - 1, has)
+                if self._kinds.holders_K[k] < self._steps and self._kinds.together(c, int(k)):
+                    score -= 0.5 * np.outer(lacks, 1 - has)
+        if self._crowded:
+            assert self._sizes is not None
+            after = self._sizes[lack[:, None] & ~kind_keys[None, :]]
+            score[after > (self._batch - used - 1)[:, None]] = -np.inf
+        return score
+
+    # ------------------------------------------------------------------------------ repeats
+
+    def _complete(self) -> None:
+        """Give each row that lacks something one tile that helps most, unused if there is one."""
+        lacking = self._rng.permutation(np.flatnonzero(self._lack_S))
+        states, group = np.unique(self._lack_S[lacking], return_inverse=True)
+        rows_of = _members(lacking, group, len(states))
+        useful = [self._useful(int(state)) for state in states]
+        # Who has least to choose from chooses first.
+        choice = [int(self._kinds.tiles_T[kinds].sum()) for kinds in useful]
+        for g in np.argsort(choice, kind="stable"):
+            rows, kinds = rows_of[g], useful[g]
+            unused = self._free_T[kinds]
+            number = min(len(rows), int(unused.sum()))
+            if number:
+                self._put(rows[:number], pick(kinds, unused, number, self._rng), again=False)
+            left = rows[number:]
+            if len(left):
+                self._repeat(int(states[g]), left, kinds)
+
+    def _early_repeats(self, c: int) -> None:
+        """Rows that still lack class `c` get it from kinds that bring most of the other scarce classes."""
+        rows = self._rng.permutation(np.flatnonzero(self._lack_S & (1 << c)))
+        if not len(rows):
+            return
+        keys, group = np.unique(self._row_key(rows, self._kinds.everything), return_inverse=True)
+        kinds = np.flatnonzero(self._kinds.codes_T & (1 << c))
+        codes = self._kinds.codes_T[kinds]
+        scarce = self._kinds.holders_K < self._steps
+        for key, members in zip(keys.tolist(), _members(rows, group, len(keys)), strict=True):
+            state = key // (self._batch + 1) if self._crowded else key
+            weight_K = self._weight_K * scarce * ((state >> np.arange(self._kinds.classes)) & 1)
+            gain = ((codes[:, None] >> np.arange(self._kinds.classes)) & 1) @ weight_K
+            if self._crowded and self._sizes is not None:
+                left = self._batch - key % (self._batch + 1) - 1
+                gain[self._sizes[state & ~codes] > left] = -1
+            while len(members) and gain.max() > 0:
+                best = kinds[gain == gain.max()]
+                gain[gain == gain.max()] = -1
+                room = int((self._limit_T - self._again_T)[best].sum())
+                now, members = members[:room], members[room:]
+                if len(now):
+                    self._put(now, self._dealt(len(now), best), again=True)
+
+    def _repeat(self, state: int, rows: Ints, kinds: Ints) -> None:
+        room = self._limit_T - self._again_T
+        if int(room[kinds].sum()) < len(rows):  # the best are used up: whatever helps
+            kinds = np.flatnonzero((self._kinds.codes_T & state != 0) & (room > 0))
+            if self._crowded and self._sizes is not None:
+                left = self._batch - self._used_S[rows].max() - 1
+                kinds = kinds[self._sizes[state & ~self._kinds.codes_T[kinds]] <= left]
+        if int(room[kinds].sum()) < len(rows):
+            raise TooRareError(state)
+        self._put(rows, self._dealt(len(rows), kinds), again=True)
+
+    def _dealt(self, number: int, kinds: Ints) -> Ints:
+        """Kinds for `number` repeats, so that their tiles are repeated as evenly as can be."""
+        number_T = water_fill(
+            number, self._kinds.tiles_T[kinds], self._again_T[kinds], self._limit_T[kinds], self._rng
+        )
+        return self._rng.permutation(np.repeat(kinds, number_T))
+
+    def _useful(self, state: int) -> Ints:
+        """The kinds after which a row with this lack needs fewest further tiles."""
+        codes = self._kinds.codes_T
+        if self._sizes is not None:
+            return np.flatnonzero(self._sizes[state & ~codes] == self._sizes[state] - 1)
+        gain = np.bitwise_count(codes & state)
+        return np.flatnonzero(gain == gain.max())
+
+
+def _members(values: Ints, group: Ints, groups: int) -> list[Ints]:
+    """The values of each group, in their order."""
+    order = np.argsort(group.reshape(-1), kind="stable")
+    ends = np.cumsum(np.bincount(group.reshape(-1), minlength=groups))
+    return np.split(values[order], ends[:-1])
+
+
+def _matches(
+    score: NDArray[np.float64], rows: list[int], tiles: list[int], rng: np.random.Generator
+) -> Iterator[tuple[int, int, int]]:
+    """(row state, kind, number) by falling score, ties at random, until rows or tiles are used up."""
+    noise = rng.random(score.shape) * 1e-6
+    order = np.argsort(-(score + noise), axis=None)
+    rows_left, tiles_left = list(rows), list(tiles)
+    for g, t in zip(*np.unravel_index(order, score.shape), strict=True):
+        number = min(rows_left[g], tiles_left[t])
+        if number and score[g, t] > -np.inf:
+            rows_left[g] -= number
+            tiles_left[t] -= number
+            yield int(g), int(t), number

@@ -1,0 +1,230 @@
+"""The batches of a plan, as arrays: tiles drawn at random positions, changed at random, dealt to replicas.
+
+A batch is a pure function of (seed, epoch, step) and, for its order, of the number of replicas: whatever
+thread or machine makes it, it is the same, and any one can be had without those before it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.recipe import Recipe
+from segmenter.errors import DatasetError, SegmenterError
+from segmenter.geometry import Window
+from segmenter.labels import class_pixels
+from segmenter.sampling import Plan, deal
+from segmenter.tiles.augment import Augmenter
+from segmenter.tiles.index import TileIndex
+from segmenter.tiles.store import SceneStore, Tile
+
+_REDRAWS = 6
+"""Draws of position and augmentation for a tile whose class got lost, before it is taken as it lies."""
+
+Batch = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
+
+
+@dataclass
+class DrawCounts:
+    """How often a tile was drawn: what it costs to keep the classes in view.
+
+    Attributes:
+        tiles: places of batches that were filled.
+        redrawn: further draws of position and augmentation.
+        replaced: tiles that were taken as they lie in the end.
+    """
+
+    tiles: int = 0
+    redrawn: int = 0
+    replaced: int = 0
+
+    def add(self, other: DrawCounts) -> None:
+        """Add the counts of a batch."""
+        self.tiles += other.tiles
+        self.redrawn += other.redrawn
+        self.replaced += other.replaced
+
+    def since(self, before: DrawCounts) -> DrawCounts:
+        """What was counted after a copy of these counts was taken."""
+        return DrawCounts(
+            self.tiles - before.tiles, self.redrawn - before.redrawn, self.replaced - before.replaced
+        )
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What a draw's randomness follows from, beside the seed; `slot` is the place before dealing."""
+
+    epoch: int
+    step: int
+    slot: int
+    attempt: int
+
+
+@dataclass
+class _Block:
+    """Tiles of a batch that hold the promised classes together: all of it, or one replica's."""
+
+    first: int
+    row_B: NDArray[np.int64]
+    tiles: list[Tile]
+    held_BK: NDArray[np.bool_]
+
+
+class BatchLoader:
+    """Makes the batches of a training set; safe to call from several threads."""
+
+    def __init__(
+        self, recipe: Recipe, index: TileIndex, store: SceneStore, bands: int, dtype: str, replicas: int = 1
+    ) -> None:
+        """`bands` and `dtype` are those of the scenes as they are read; batches are dealt to `replicas`."""
+        self._recipe, self._index, self._store = recipe, index, store
+        self._augmenter = Augmenter(recipe.augmentation, bands, dtype)
+        self._replicas = replicas if recipe.sampling.per_replica == "best_effort" else 1
+        self.tile_shape = (recipe.tiles.size, recipe.tiles.size, bands)
+        self.dtype = dtype
+        self._lock = threading.Lock()
+        self.fault: SegmenterError | None = None
+        self._drawn = DrawCounts()
+
+    @property
+    def drawn(self) -> DrawCounts:
+        """A copy of the counts so far."""
+        with self._lock:
+            return replace(self._drawn)
+
+    def load(self, plan: Plan, epoch: int, step: int) -> Batch:
+        """Step `step` of an epoch: images (B, S, S, C), valid (B, S, S), class ids (B, S, S) uint8.
+
+        Each class that the plan promised is held by a tile of the batch as it is returned: where random
+        position and augmentation lost it, a tile that was picked for it is drawn again, at a position that
+        shows the class, and in the end taken from its place on the grid with flips and turns only, which
+        lose no pixel.
+        """
+        row_B = plan.rows_SB[step]
+        tiles = [self._draw(int(tile), _Key(epoch, step, slot, 0)) for slot, tile in enumerate(row_B)]
+        held_BK = np.stack([self._held(tile) for tile in tiles])
+        counts, size = DrawCounts(len(row_B)), len(row_B) // plan.blocks
+        for first in range(0, len(row_B), size):
+            part = slice(first, first + size)
+            block = _Block(first, row_B[part], tiles[part], held_BK[part])
+            self._keep_promise(plan, block, _Key(epoch, step, 0, 0), counts)
+            tiles[part] = block.tiles
+        with self._lock:
+            self._drawn.add(counts)
+        if self._replicas > 1:
+            shares = [len(row_B) // self._replicas] * self._replicas
+            tiles = [tiles[slot] for slot in deal(np.arange(len(row_B)), shares, held_BK)]
+        image, valid, label = (np.stack(parts) for parts in zip(*tiles, strict=True))
+        return image, valid, label
+
+    def _keep_promise(self, plan: Plan, block: _Block, where: _Key, counts: DrawCounts) -> None:
+        """Draw tiles of the block again until it holds all promised classes; changes its tiles and `held`."""
+        for class_id in plan.promised:
+            if not block.held_BK[:, class_id].any():
+                self._draw_again(class_id, plan, block, where, counts)
+        replaced = 0
+        while missing := [c for c in plan.promised if not block.held_BK[:, c].any()]:
+            # Taken as it lies, a tile holds all that the index says; so each class ends this for good.
+            i = self._place_for(block, missing[0])
+            if replaced >= len(plan.promised):
+                name = self._index.scenes[int(self._index.scene_N[block.row_B[i]])].name
+                raise DatasetError(f"{name}: has changed since it was indexed; start a new run")
+            key = replace(where, slot=block.first + i)
+            block.tiles[i] = self._draw(int(block.row_B[i]), key, as_it_lies=True)
+            block.held_BK[i] = self._held(block.tiles[i])
+            replaced += 1
+        counts.replaced += replaced
+
+    def _draw_again(self, class_id: int, plan: Plan, block: _Block, where: _Key, counts: DrawCounts) -> None:
+        """New random draws of the tile that was picked for a class, until one holds it and loses no other."""
+        i = self._place_for(block, class_id)
+        others_K = np.asarray(np.delete(block.held_BK, i, axis=0).any(axis=0))
+        needed = [c for c in plan.promised if c == class_id or (block.held_BK[i, c] and not others_K[c])]
+        positions = self._positions(int(block.row_B[i]), needed)
+        for attempt in range(1, _REDRAWS + 1):
+            counts.redrawn += 1
+            key = replace(where, slot=block.first + i, attempt=attempt)
+            tile = self._draw(int(block.row_B[i]), key, positions)
+            held_K = self._held(tile)
+            if np.all(held_K[needed]):
+                block.tiles[i], block.held_BK[i] = tile, held_K
+                return
+
+    def _held(self, tile: Tile) -> NDArray[np.bool_]:
+        """(K,): the classes that a tile holds."""
+        classes = self._index.counts_NK.shape[1]
+        pixels_K = class_pixels(tile[2], classes)
+        return np.asarray(pixels_K >= self._recipe.sampling.min_pixels)
+
+    def _place_for(self, block: _Block, class_id: int) -> int:
+        """The place of the tile that shows most of a class: the likeliest to keep it."""
+        return int(np.argmax(self._index.counts_NK[block.row_B, class_id]))
+
+    # --------------------------------------------------------------------------------- one tile
+
+    @property
+    def _reach(self) -> int:
+        """Pixels by which a tile may be moved from its place on the grid, either way."""
+        tiles = self._recipe.tiles
+        return (tiles.size - tiles.overlap) // 2 if tiles.jitter else 0
+
+    def _draw(
+        self,
+        tile: int,
+        key: _Key,
+        positions: NDArray[np.int64] | None = None,
+        *,
+        as_it_lies: bool = False,
+    ) -> Tile:
+        """A tile at a random position, changed at random; `positions`: (P, 2) corners to choose from."""
+        seed = np.random.SeedSequence([self._recipe.seed, key.epoch, key.step, key.slot, key.attempt])
+        rng = np.random.default_rng(seed)
+        scene, window = int(self._index.scene_N[tile]), self._index.window(tile)
+        if positions is not None and len(positions) and not as_it_lies:
+            row, col = (int(v) for v in positions[rng.integers(len(positions))])
+            window = Window(row, col, window.height, window.width)
+        elif self._reach and not as_it_lies:
+            rows, cols = (int(v) for v in rng.integers(-self._reach, self._reach + 1, 2))
+            window = self._store.window_in_scene(scene, window.shifted(rows, cols))
+        content = self._store.read(scene, window)
+        seed_of_change = int(rng.integers(2**32))
+        return self._augmenter(content, seed_of_change, geometry_that_loses_nothing=as_it_lies)
+
+    def _positions(self, tile: int, needed: list[int]) -> NDArray[np.int64] | None:
+        """(P, 2) the corners within reach from which a tile shows all of `needed`; None if it may not move.
+
+        If there are any, only those that show them in the tile's middle, which no change moves out of view.
+        """
+        if not self._reach:
+            return None
+        scene, home = int(self._index.scene_N[tile]), self._index.window(tile)
+        first = self._store.window_in_scene(scene, home.shifted(-self._reach, -self._reach))
+        last = self._store.window_in_scene(scene, home.shifted(self._reach, self._reach))
+        around = Window(first.row, first.col, last.row_stop - first.row, last.col_stop - first.col)
+        label_HW = self._store.read_label(scene, around)
+        margin = round(home.height * self._augmenter.border_at_risk)
+        for inset in (margin, 0):
+            enough = np.ones((last.row - first.row + 1, last.col - first.col + 1), bool)
+            for class_id in needed:
+                shown = _shown(label_HW == class_id, home.height, inset)
+                enough &= shown >= self._recipe.sampling.min_pixels
+            if enough.any():
+                break
+        return np.argwhere(enough) + np.array([first.row, first.col])
+
+
+def _shown(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int32]:
+    """Pixels of a mask in the inset square of each window, by a summed-area table (Crow 1984)."""
+    table = np.zeros((mask_HW.shape[0] + 1, mask_HW.shape[1] + 1), np.int32)
+    table[1:, 1:] = mask_HW.cumsum(axis=0, dtype=np.int32).cumsum(axis=1, dtype=np.int32)
+    rows, cols = mask_HW.shape[0] - side + 1, mask_HW.shape[1] - side + 1
+    inner = side - 2 * inset
+    corner = table[inset : inset + rows + inner, inset : inset + cols + inner]
+    return (
+        corner[inner:, inner:] - corner[:-inner, inner:] - corner[inner:, :-inner] + corner[:-inner, :-inner]
+    )

@@ -1,0 +1,252 @@
+"""Tiles of all scenes with their class pixel counts, kept beside the data, refreshed for changed files only.
+
+The law of this module: **the counts are those of the labels as training reads them**: pixels of a class
+where the image has data, each file's values known, each label as large as its image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.recipe import TilesConfig
+from segmenter.errors import DatasetError, plain
+from segmenter.geometry import Size, Window
+from segmenter.raster import open_raster
+from segmenter.scenes import Dataset, Scene, Split
+from segmenter.threads import in_threads
+from segmenter.tiles.cache import (
+    Entries,
+    SceneTiles,
+    Stamp,
+    cache_folder,
+    key_of,
+    load_entries,
+    relative_paths,
+    save_entries,
+    stamp_of,
+)
+from segmenter.tiles.pairs import check_fit, class_ids, row_bands
+from segmenter.tiles.statistics import BandStatistics, band_statistics
+from segmenter.windows import grid
+
+__all__ = ["BandStatistics", "TileIndex", "band_statistics", "build_index", "cache_folder", "tile_counts"]
+
+_REMARKS = 10
+"""On images, that are printed one by one."""
+
+
+@dataclass(frozen=True)
+class TileIndex:
+    """The tiles of one split.
+
+    Attributes:
+        scenes: of the split; `scene_N` counts in it.
+        row_N, col_N: top left corner of each tile in its scene; a tile may reach beyond a small scene.
+        labelled_N: pixels of the tile that have a class and where the image has data.
+        counts_NK: of these, pixels of each class.
+        tile: size of each tile.
+        left_out: tiles with fewer labelled pixels than `min_labelled` asks for; they are not in here.
+    """
+
+    scenes: tuple[Scene, ...]
+    scene_N: NDArray[np.int32]
+    row_N: NDArray[np.int32]
+    col_N: NDArray[np.int32]
+    labelled_N: NDArray[np.int64]
+    counts_NK: NDArray[np.int64]
+    tile: Size
+    left_out: int
+
+    def __len__(self) -> int:
+        return len(self.scene_N)
+
+    def window(self, i: int) -> Window:
+        """Where tile `i` lies in its scene."""
+        return Window(int(self.row_N[i]), int(self.col_N[i]), self.tile.height, self.tile.width)
+
+    def fingerprint(self) -> str:
+        """What plans depend on, in short: the places and counts of all tiles, not where the files are."""
+        content = hashlib.sha256()
+        for array in (self.scene_N, self.row_N, self.col_N, self.counts_NK):
+            content.update(np.ascontiguousarray(array).data)
+        return content.hexdigest()[:32]
+
+    def shares(self) -> NDArray[np.float64]:
+        """(K,) share of each class in the labelled pixels of all tiles; 0 where there are none."""
+        total = self.counts_NK.sum(axis=0)
+        return total / max(1, int(total.sum()))
+
+
+def build_index(
+    dataset: Dataset, split: Split, tiles: TilesConfig, *, workers: int | None = None, progress: bool = True
+) -> TileIndex:
+    """The tiles of a split; only files that changed since the last time are read.
+
+    What was indexed before an error or an interruption is kept.
+
+    Raises:
+        DatasetError: a label does not fit its image, or no tile has enough labelled pixels.
+        LabelError: a label has a value that the class map does not know.
+        RasterError: a file cannot be read.
+    """
+    scenes, tile = dataset.of(split), Size(tiles.size, tiles.size)
+    path = cache_folder(dataset) / f"tiles-{_key(dataset, tiles)}.parquet"
+    before = load_entries(path, len(dataset.classes))
+    stamps = {relative_paths(dataset, s): stamp_of(s.image, s.label or s.image) for s in scenes}
+    entries = _still_there(before, dataset, stamps)
+    missing = [s for s in scenes if relative_paths(dataset, s) not in entries]
+    try:
+        _measure(dataset, missing, tiles, stamps, entries, workers, progress)
+    finally:
+        if entries.keys() != before.keys() or missing:
+            save_entries(path, entries, len(dataset.classes))
+    found = [entries[relative_paths(dataset, scene)][1] for scene in scenes]
+    return _joined(scenes, found, tile, tiles.min_labelled, len(dataset.classes))
+
+
+def _key(dataset: Dataset, tiles: TilesConfig) -> str:
+    what = {"size": tiles.size, "overlap": tiles.overlap, "bands": dataset.bands}
+    return key_of(what | {"classes": dataset.classes.to_dict(), "expand_palette": dataset.expand_palette})
+
+
+def _still_there(before: Entries, dataset: Dataset, stamps: dict[tuple[str, str], Stamp]) -> Entries:
+    """Entries whose files are as they were; other splits' and recipes' entries stay as long as that."""
+    return {
+        key: (stamp, tiles)
+        for key, (stamp, tiles) in before.items()
+        if stamp == (stamps.get(key) or stamp_of(dataset.root / key[0], dataset.root / key[1]))
+    }
+
+
+def _measure(
+    dataset: Dataset,
+    scenes: list[Scene],
+    tiles: TilesConfig,
+    stamps: dict[tuple[str, str], Stamp],
+    entries: Entries,
+    workers: int | None,
+    progress: bool,
+) -> None:
+    """Read `scenes` in threads and add what is found to `entries`."""
+    start, done = time.monotonic(), 0
+    remarks: list[str] = []
+
+    def speed(found: SceneTiles) -> str:
+        nonlocal done
+        done += len(found.row_N)
+        return f"{done / max(1e-9, time.monotonic() - start):.0f} tiles/s"
+
+    results = in_threads(
+        lambda scene: tile_counts(
+            dataset, scene, Size(tiles.size, tiles.size), tiles.overlap, remarks.append
+        ),
+        scenes,
+        description="indexing",
+        unit="scene",
+        workers=workers,
+        progress=progress,
+        note=speed,
+    )
+    for scene, found in zip(scenes, results, strict=True):
+        key = relative_paths(dataset, scene)
+        entries[key] = stamps[key], found
+    for remark in sorted(remarks)[:_REMARKS]:
+        print(plain(f"warning: {remark}"), file=sys.stderr)
+    if len(remarks) > _REMARKS:
+        print(f"warning: and so in {len(remarks) - _REMARKS} more images", file=sys.stderr)
+
+
+def _joined(
+    scenes: tuple[Scene, ...], found: list[SceneTiles], tile: Size, min_labelled: float, classes: int
+) -> TileIndex:
+    """One index of all scenes' tiles, without those that have too few labelled pixels."""
+    empty = np.zeros(0, np.int32)
+    scene_N = np.repeat(np.arange(len(found), dtype=np.int32), [len(f.row_N) for f in found])
+    row_N = np.concatenate([empty, *(f.row_N for f in found)])
+    col_N = np.concatenate([empty, *(f.col_N for f in found)])
+    counts_NK = np.concatenate([np.zeros((0, classes), np.int64), *(f.counts_NK for f in found)])
+    labelled_N = counts_NK.sum(axis=1)
+    enough = labelled_N >= min_labelled * tile.pixels
+    if len(enough) and not enough.any():
+        raise DatasetError(
+            f"expected tiles with at least {min_labelled:.1%} labelled pixels with data, none of "
+            f"{len(enough)} has so many; lower tiles.min_labelled or look at the labels"
+        )
+    return TileIndex(
+        scenes=scenes,
+        scene_N=scene_N[enough],
+        row_N=row_N[enough],
+        col_N=col_N[enough],
+        labelled_N=labelled_N[enough],
+        counts_NK=counts_NK[enough],
+        tile=tile,
+        left_out=int((~enough).sum()),
+    )
+
+
+def tile_counts(
+    dataset: Dataset,
+    scene: Scene,
+    tile: Size,
+    overlap: int,
+    say: Callable[[str], object] = lambda _: None,
+) -> SceneTiles:
+    """Class pixel counts of all tiles of a scene; each pixel is decoded once, whatever the overlap.
+
+    Args:
+        say: is told what there is to be said of the image.
+
+    Raises:
+        DatasetError, LabelError, RasterError: naming the file.
+    """
+    with open_raster(scene.image, dataset.bands) as raster:
+        check_fit(scene, raster.info)
+        cells = _Cells(raster.info.size, tile, overlap, len(dataset.classes))
+        for band in row_bands(raster.info.size):
+            cells.add(band.row, class_ids(dataset, scene, raster, band))
+        if raster.partial_remark is not None:
+            say(raster.partial_remark)
+    return cells.tiles()
+
+
+class _Cells:
+    """Counts classes in the cells between all borders of tiles, then adds the cells of each tile up."""
+
+    def __init__(self, size: Size, tile: Size, overlap: int, classes: int) -> None:
+        self._windows = [placement.read for placement in grid(size, tile, overlap)]
+        area = Window.of(size)
+        inside = [window.intersection(area) for window in self._windows]
+        self._inside = np.array([(w.row, w.row_stop, w.col, w.col_stop) for w in inside]).reshape(-1, 4)
+        self._rows = np.unique([0, size.height, *self._inside[:, :2].flat])
+        self._cols = np.unique([0, size.width, *self._inside[:, 2:].flat])
+        self._bins = classes + 1  # the last is for pixels that count nowhere
+        cell_W = np.searchsorted(self._cols, np.arange(size.width), side="right") - 1
+        self._offset_W = cell_W * self._bins
+        self._counts = np.zeros((len(self._rows) - 1, len(self._cols) - 1, self._bins), np.int64)
+
+    def add(self, top: int, ids_HW: NDArray[np.uint8]) -> None:
+        """Count full-width rows of class ids, the first of them row `top` of the scene."""
+        bottom = top + ids_HW.shape[0]
+        for i, (first, stop) in enumerate(zip(self._rows[:-1], self._rows[1:], strict=True)):
+            part = ids_HW[max(first, top) - top : max(stop, top) - top]
+            if first < bottom and len(part):
+                key_HW = np.minimum(part, self._bins - 1) + self._offset_W
+                counts = np.bincount(key_HW.reshape(-1), minlength=self._counts[i].size)
+                self._counts[i] += counts.reshape(self._counts[i].shape)
+
+    def tiles(self) -> SceneTiles:
+        """Counts of each tile, by a summed-area table over the cells."""
+        table = np.zeros((len(self._rows), len(self._cols), self._bins - 1), np.int64)
+        table[1:, 1:] = self._counts[..., :-1].cumsum(axis=0).cumsum(axis=1)
+        top, bottom = np.searchsorted(self._rows, self._inside[:, :2]).T
+        left, right = np.searchsorted(self._cols, self._inside[:, 2:]).T
+        counts = table[bottom, right] - table[top, right] - table[bottom, left] + table[top, left]
+        corners = np.array([(w.row, w.col) for w in self._windows], np.int32).reshape(-1, 2)
+        return SceneTiles(corners[:, 0].copy(), corners[:, 1].copy(), counts)

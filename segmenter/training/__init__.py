@@ -1,0 +1,1 @@
+"""Losses, schedules, optimisers, the compiled step, the loop, validation, signals."""

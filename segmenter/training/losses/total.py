@@ -1,0 +1,134 @@
+"""The recipe's loss: the weighted sum of its terms, as each replica's share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from segmenter.config.recipe import LossConfig
+from segmenter.training.losses.pixel import (
+    Targets,
+    cross_entropy,
+    focal,
+    per_image,
+    per_pixel_share,
+    targets_of,
+)
+from segmenter.training.losses.region import DICE, JACCARD, lovasz_per_image, soft_overlaps, tversky_loss
+from segmenter.training.losses.replicas import global_sum, share_of
+
+
+@dataclass(frozen=True)
+class ReplicaLoss:
+    """(labels (b, H, W) uint8, logits (b, H, W, K)) → this replica's share of the global loss, a scalar.
+
+    To be called in a replica, with as many or as few images as it has, none included: the shares add up to
+    the loss of all images, and the gradients to its gradient.
+
+    Attributes:
+        config: the recipe's section.
+        class_weights: (K,) weights in cross-entropy and focal loss; None: all 1.
+        global_batch: images of a step over all replicas, where that is the same in each step; None: counted
+            in the step, in an all-reduce, for batches that may be short.
+    """
+
+    config: LossConfig
+    class_weights: tuple[float, ...] | None
+    global_batch: int | None
+
+    def __call__(self, labels_BHW: Any, logits_BHWK: Any, valid_weight: Any = None) -> Any:
+        """The share; `valid_weight` where these are a part of the replica's images, see there."""
+        config, dtype = self.config, logits_BHWK.dtype
+        targets = targets_of(labels_BHW, dtype, self.class_weights)
+        total = tf.zeros((), dtype)
+        logits = iter(in_order(logits_BHWK, len(_users(config))))
+        if config.cross_entropy or config.focal:
+            pixel = _pixel_loss(config, targets, logits)
+            if config.normalisation == "per_pixel":
+                weight = self.valid_weight(labels_BHW, dtype) if valid_weight is None else valid_weight
+                total += per_pixel_share(pixel, targets, weight)
+            else:
+                total += _mean_over_images(per_image(pixel, targets), self.global_batch)
+        if config.lovasz:
+            images = lovasz_per_image(labels_BHW, next(logits))
+            total += config.lovasz * _mean_over_images(images, self.global_batch)
+        if terms := _overlap_terms(config):
+            overlaps = in_order(global_sum(soft_overlaps(labels_BHW, next(logits))), len(terms))
+            parts = zip(terms, overlaps, strict=True)
+            total += share_of(sum(w * tversky_loss(sums, *alpha_beta) for (w, alpha_beta), sums in parts))
+        return total
+
+    @property
+    def needs_valid_weight(self) -> bool:
+        """Whether parts of a global batch have to know the weight of all its valid pixels beforehand."""
+        return self.config.normalisation == "per_pixel" and bool(
+            self.config.cross_entropy or self.config.focal
+        )
+
+    def valid_weight(self, labels_BHW: Any, dtype: Any) -> Any:
+        """Σ w[y] over the valid pixels of the global batch, from the labels alone; one all-reduce."""
+        weight = targets_of(labels_BHW, dtype, self.class_weights).weight_BHW
+        return tf.stop_gradient(global_sum(tf.reduce_sum(weight)))
+
+
+def segmentation_loss(
+    config: LossConfig, class_weights: Sequence[float] | None, global_batch: int | None
+) -> ReplicaLoss:
+    """The recipe's loss, see `ReplicaLoss`."""
+    return ReplicaLoss(config, None if class_weights is None else tuple(class_weights), global_batch)
+
+
+def in_order(value: Any, users: int) -> list[Any]:
+    """The value for each of its users, whose gradients are added up in their order.
+
+    TensorFlow's own sum of three or more starts with whichever happens to be free to be written over, so that
+    its last bits differ from step to step (CONTRIBUTING, Bits).
+    """
+
+    @tf.custom_gradient
+    def fork(x: Any) -> tuple[list[Any], Callable[..., Any]]:
+        def backward(*gradients: Any) -> Any:
+            return functools.reduce(tf.add, gradients)
+
+        return [tf.identity(x) for _ in range(users)], backward
+
+    return list(fork(value)) if users > 2 else [value] * users
+
+
+def _users(config: LossConfig) -> list[Any]:
+    """The terms that each take the logits for themselves."""
+    terms = (config.cross_entropy, config.focal, config.lovasz, _overlap_terms(config))
+    return [term for term in terms if term]
+
+
+def _pixel_loss(config: LossConfig, targets: Targets, logits: Iterator[Any]) -> Any:
+    """(b, H, W): the weighted sum of cross-entropy and focal loss, each of the next of the logits."""
+    pixel, smoothing = tf.zeros_like(targets.weight_BHW), config.label_smoothing
+    if config.cross_entropy:
+        pixel += config.cross_entropy * cross_entropy(targets.ids_BHW, next(logits), smoothing)
+    if config.focal:
+        pixel += config.focal * focal(targets.ids_BHW, next(logits), config.focal_gamma, smoothing)
+    return pixel
+
+
+def _mean_over_images(image_B: Any, global_batch: int | None) -> Any:
+    """This replica's share of the mean over the images of the global batch."""
+    if global_batch is not None:
+        return tf.nn.compute_average_loss(image_B, global_batch_size=global_batch)
+    # As a float: NCCL would have to fetch an int32 from the host.
+    images = global_sum(tf.cast(tf.shape(image_B)[0], image_B.dtype))
+    return tf.math.divide_no_nan(tf.reduce_sum(image_B), images)
+
+
+def _overlap_terms(config: LossConfig) -> list[tuple[float, tuple[float, float]]]:
+    """(weight, (α, β)) of the terms that are ratios of overlaps: they share one all-reduce."""
+    terms = [
+        (config.dice, DICE),
+        (config.jaccard, JACCARD),
+        (config.tversky, (config.tversky_alpha, config.tversky_beta)),
+    ]
+    return [term for term in terms if term[0]]

@@ -1,0 +1,215 @@
+"""What a training needs before TensorFlow starts: the run directory, the tile index, band statistics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe
+from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
+from segmenter.model.normalisation import Normalisation
+from segmenter.raster import raster_info
+from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
+from segmenter.runs.run import BEST, Run, has_checkpoint, load_run
+from segmenter.sampling import Plan, plan
+from segmenter.scenes import Dataset
+from segmenter.terminal import padded, terminal_width
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
+from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
+from segmenter.tiles.store import SceneStore
+
+_FREE_TO_CHANGE = (
+    *("distribution.", "dataset.root", "dataset.cache", "prediction."),
+    *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
+)
+"""Settings that may differ between a run and its resumption: they do not change what is computed."""
+
+_SAME = 1e-6
+"""Of a band's deviation: statistics taken on another processor differ in their last bits."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The training tiles and how their pixels are distributed.
+
+    Attributes:
+        digests: of the files of all scenes that are trained and validated on.
+    """
+
+    index: TileIndex
+    statistics: BandStatistics
+    store: SceneStore
+    metres_per_pixel: float | None
+    digests: Digests
+
+    def fingerprint(self) -> str:
+        """What a resumed run must find again, in short: places and counts of the tiles, the scenes' files."""
+        return joint_digest({"": (self.index.fingerprint(), ""), **self.digests})
+
+
+def check_run_directory(
+    path: Path, recipe: Recipe, *, resume: bool, resume_from: int | None = None
+) -> Checkpoint | None:
+    """Refuse to write over a run, and to resume one under another recipe; gives what to go on from.
+
+    Args:
+        resume_from: the step whose checkpoint it is to be; None: the newest.
+
+    Raises:
+        CheckpointError, ConfigError: saying what to do instead.
+    """
+    _check_writable(path)
+    if not resume:
+        # Without a checkpoint there is nothing to lose: a run that failed at its start is begun again.
+        if has_checkpoint(path):
+            raise CheckpointError(
+                f"{path}: holds a run already; go on with --resume, or name another with --run"
+            )
+        if (path / BEST).exists():
+            raise CheckpointError(
+                f"{path}: holds the best model of a run, {BEST}, without a checkpoint to go on from; move it "
+                "elsewhere, or name another directory with --run"
+            )
+        return None
+    checkpoint = checkpoint_to_resume(path, resume_from)
+    known = load_run(path).recipe
+    if checkpoint.facts is not None:
+        known = recipe_from(checkpoint.facts.recipe, str(checkpoint.path))
+    _check_same_recipe(path, known, recipe)
+    return checkpoint
+
+
+def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> None:
+    before = dict(_flat(known.model_dump(mode="json")))
+    now = dict(_flat(recipe.model_dump(mode="json")))
+    changed = [key for key in before | now if before.get(key) != now.get(key)]
+    changed = [key for key in changed if not key.startswith(_FREE_TO_CHANGE)]
+    if changed:
+        what = ", ".join(f"{key}: {before.get(key)!r} → {now.get(key)!r}" for key in changed[:5])
+        raise ConfigError(
+            f"{path}: cannot resume under another recipe ({what}); use --init-from to start a new run from it"
+        )
+
+
+def _check_writable(path: Path) -> None:
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise CheckpointError(f"{path}: expected a directory for the run, {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise CheckpointError(f"{path}: cannot write the run there; name another folder with --run")
+
+
+def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _flat(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, data
+
+
+def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
+    """Index the training scenes, take their statistics, and say what there is.
+
+    Raises:
+        DatasetError, LabelError, RasterError: naming the file that is wrong.
+    """
+    for file, reason in dataset.unused:
+        print(plain(f"left out: {file}: {reason}"))
+    for note in dataset.notes:
+        print(plain(note))
+    scenes = dataset.of("train")
+    if not scenes:
+        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+    index = build_index(dataset, "train", recipe.tiles)
+    if dataset.of("validation"):  # the same check of every file as for training, before hours are spent
+        build_index(dataset, "validation", recipe.tiles)
+    else:
+        print("no validation scenes: the newest checkpoint is the result, there are no scores")
+    statistics = band_statistics(dataset, "train")
+    check_band_counts(dataset, len(statistics.mean_C))
+    digests = scene_digests([*scenes, *dataset.of("validation")])
+    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
+    print(_summary(recipe, dataset, index))
+    sizes = [info.metres_per_pixel for info in map(raster_info, (s.image for s in scenes[:100]))]
+    known = [size for size in sizes if size]
+    metres = float(np.median(known)) if known else None
+    return Tiles(index, statistics, store, metres, digests)
+
+
+def changed_data(run: Run, tiles: Tiles) -> str:
+    """What of the data is not as it was when a run was started, in a few words; empty where all is."""
+    if run.tiles != tiles.fingerprint():
+        return changed_file(run.path, tiles.digests) or "the training tiles have changed"
+    there, here = run.normalisation, Normalisation.of(tiles.statistics.mean_C, tiles.statistics.std_C)
+    for band, (mean, std) in enumerate(zip(here.mean, here.std, strict=True)):
+        before = there.mean[band], there.std[band]
+        if max(abs(mean - before[0]), abs(std - before[1])) > _SAME * std:
+            return f"band {band + 1} of the training images has changed (mean {before[0]:.6g} → {mean:.6g})"
+    return ""
+
+
+def class_weights(recipe: Recipe, index: TileIndex) -> tuple[float, ...] | None:
+    """The weights of the classes in cross-entropy, in the order of their ids.
+
+    `inverse_sqrt`: 1/√share, scaled so that the mean over all labelled pixels is 1; a class that no
+    training pixel has gets 1.
+
+    Raises:
+        ConfigError: the recipe gives another number of weights than there are classes.
+    """
+    chosen = recipe.loss.class_weights
+    if chosen == "none":
+        return None
+    shares = index.shares()
+    if chosen == "inverse_sqrt":
+        raw = np.where(shares > 0, 1 / np.sqrt(np.maximum(shares, 1e-12)), 0.0)
+        raw = raw / (raw * shares).sum()
+        return tuple(float(w) for w in np.where(shares > 0, raw, 1.0))
+    if len(chosen) != len(shares):
+        raise ConfigError(
+            f"loss.class_weights: expected {len(shares)} weights, one a class, got {len(chosen)}"
+        )
+    return tuple(float(w) for w in chosen)
+
+
+def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
+    """Scenes, tiles, each class with its share and the tiles that hold it, and what the plan promises."""
+    names = dataset.classes.names
+    held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
+    lines = [
+        f"{dataset.name}: {', '.join(f'{len(dataset.of(s))} {s}' for s in ('train', 'validation', 'test'))} "
+        f"scenes; {len(index.scene_N)} tiles of {index.tile}, {index.left_out} left out (min_labelled)"
+    ]
+    width = max(map(terminal_width, names))
+    for name, share, held in zip(names, index.shares(), held_K, strict=True):
+        note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
+        lines.append(f"  {padded(name, width)} {share:8.3%} of the pixels, held by {held} tiles{note}")
+    if not recipe.sampling.planned_per_replica:  # that plan needs the number of devices: said once known
+        lines += describe_plan(epoch_plan(recipe, index, names, 0), held_K, names)
+    return "\n".join(lines)
+
+
+def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: int, replicas: int = 1) -> Plan:
+    """The plan of an epoch under a recipe; `names` are those of the classes."""
+    batch, rules = recipe.training.global_batch, recipe.sampling
+    return plan(index.counts_NK, batch, rules, recipe.seed, epoch, names=names, replicas=replicas)
+
+
+def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) -> list[str]:
+    """Lines on the plan of an epoch: steps, repeats, and each class that it cannot promise."""
+    repeats = f"{first.coverage_repeats} coverage repeats (no plan has fewer than {first.repeats_bound})"
+    lines = [f"  {first.steps} steps an epoch, {repeats}, {first.fillers} fillers"]
+    lines += [
+        f"  best effort: {names[c]}, held by {held_K[c]} tiles, is too rare to be in every step"
+        for c in first.best_effort
+    ]
+    return lines

@@ -1,0 +1,227 @@
+"""Reads the steps' results one call late, shows them, logs them, and stops what goes wrong."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from segmenter.errors import TrainingError
+from segmenter.sampling import Plan
+from segmenter.tiles.batches import DrawCounts
+
+LOG_EVERY = 20
+"""Steps between two lines of the log: often enough for a curve, rare enough to cost nothing."""
+TOLERATED_OVERFLOWS = 20
+"""Steps in a row without a finite loss, in mixed precision, until the loss scale has to have settled."""
+SMALLEST_SCALE = 2.0**-10
+"""A skipped step that leaves a smaller loss scale than this ends the run. Each halves it, from 2¹⁵ at the
+start, and 2000 steps without one double it: so far down are 26 in a row, or one in a hundred for long. Told
+by the scale, which checkpoints keep, and not by a count: a resumed run ends at the same step."""
+DIVERGED = (
+    "step {step}: {what}; the checkpoints before it are whole. Lower training.learning_rate, set "
+    "training.clip_norm, or look for odd pixels with datasets check"
+)
+
+
+@dataclass
+class Meter:
+    """Of one epoch.
+
+    Attributes:
+        plan: of the epoch: what each step was promised to hold.
+        names: of the classes.
+        epoch: its number, from 1.
+        replicas: devices that compute together.
+        strict: a step that falls short of its promise is an error.
+        overflows: steps in a row whose loss may be not finite.
+        scaled: steps have a dynamic loss scale, and those that it skips are counted.
+        bar: tqdm's.
+        log: takes (step, values) for a line of the log.
+        rate_at: the learning rate of a step, from 1.
+        drawn: what the loader has drawn so far.
+        compiled: the first call of the epoch has not to be compiled, and is part of the rate.
+    """
+
+    plan: Plan
+    names: tuple[str, ...]
+    epoch: int
+    replicas: int
+    strict: bool
+    overflows: int
+    bar: Any
+    log: Callable[[int, dict[str, Any]], None]
+    rate_at: Callable[[int], float]
+    drawn: Callable[[], DrawCounts]
+    compiled: bool = False
+    scaled: bool = False
+    short_steps: int = 0
+    skipped_steps: int = 0
+    _pending: tuple[int, Any, float] | None = None
+    _last: int = 0
+    _losses: list[float] = field(default_factory=list)
+    _held: list[NDArray[Any]] = field(default_factory=list)
+    _not_finite: int = 0
+    _short_before: int = 0
+    _skipped_before: int = 0
+    _scale: float = 1.0
+    _calls: int = 0
+    _timed: int = 0
+    _started: float = math.nan
+    _waited_before: float = 0.0
+    _waited: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._drawn_before = self.drawn()
+        if self.compiled:
+            self._started = time.perf_counter()
+
+    # -------------------------------------------------------------------------------- what comes in
+
+    def push(self, first: int, results: Any, waited: float) -> None:
+        """Take the results of a call, a `StepResult` of n steps, and read those of the call before.
+
+        The host thus looks only at what is done when the next call is under way.
+
+        Args:
+            first: number of the call's first step, from 1.
+            waited: seconds so far that were spent waiting for batches.
+        """
+        self.drain()
+        if math.isnan(self._started):  # the first call compiles, which is no part of the rate
+            self._started, self._waited_before = time.perf_counter(), waited
+        self._pending = (first, results, waited)
+
+    def drain(self) -> None:
+        """Read the call that is still pending."""
+        if self._pending is None:
+            return
+        first, results, waited = self._pending
+        self._pending = None
+        losses, held, applied, scales = map(np.asarray, results)
+        self._timed += len(losses) if self._calls or self.compiled else 0
+        self._calls += 1
+        self._waited = waited - self._waited_before
+        steps = zip(losses.tolist(), held, applied.tolist(), scales.tolist(), strict=True)
+        for step, (loss, held_2K, done, scale) in enumerate(steps, first):
+            self._take_scale(step, done, scale)
+            self._take(step, loss, held_2K)
+        self._show(losses, held)
+
+    def close(self) -> None:
+        """Read and log what is left."""
+        self.drain()
+        self._write()
+
+    def _take(self, step: int, loss: float, held_2K: NDArray[Any]) -> None:
+        self._check_finite(step, loss)
+        # In how many replicas' parts each promised class has to be: in all, if each was planned for.
+        lost = [c for c in self.plan.promised if held_2K[1, c] < self.plan.blocks]
+        if lost:
+            self._short(step, lost)
+        self._losses.append(loss)
+        self._held.append(held_2K)
+        self._last = step
+        if step % LOG_EVERY == 0:
+            self._write()
+
+    def _take_scale(self, step: int, applied: bool, scale: float) -> None:
+        self._scale = scale
+        self.skipped_steps += not applied
+        if not applied and scale < SMALLEST_SCALE:
+            what = (
+                f"gradients are not finite, though the loss scale is down to {scale:.2g} "
+                f"(skipped in this epoch: {self.skipped_steps})"
+            )
+            line = DIVERGED.format(step=step, what=what)
+            raise TrainingError(f"{line}, or set training.precision: float32")
+
+    def _check_finite(self, step: int, loss: float) -> None:
+        self._not_finite = 0 if math.isfinite(loss) else self._not_finite + 1
+        if self._not_finite > self.overflows:
+            raise TrainingError(DIVERGED.format(step=step, what=f"the loss is {loss}"))
+
+    def _short(self, step: int, lost: list[int]) -> None:
+        names = ", ".join(self.names[c] for c in lost)
+        self.short_steps += 1
+        if self.strict:
+            raise TrainingError(f"step {step}: expected every promised class in the step, {names} is missing")
+        tqdm.write(f"warning: step {step} holds no tile of {names}, which the plan promised")
+
+    # -------------------------------------------------------------------------------- what goes out
+
+    def _show(self, losses: NDArray[Any], held: NDArray[Any]) -> None:
+        classes = f"{np.count_nonzero(held[-1, 0])}/{held.shape[2]}"
+        shown = {"loss": f"{losses[-1]:.3f}", "images/s": f"{self._rate():.0f}", "classes": classes}
+        if self.short_steps:
+            shown["short"] = str(self.short_steps)
+        if self.skipped_steps:
+            shown |= {"skipped": str(self.skipped_steps), "scale": f"{self._scale:g}"}
+        self.bar.set_description(f"epoch {self.epoch}", refresh=False)
+        self.bar.set_postfix(shown, refresh=False)
+        self.bar.update(len(losses))
+
+    def _seconds(self) -> float:
+        return max(time.perf_counter() - self._started, 1e-9)
+
+    def _rate(self) -> float:
+        """Tiles a second since the first call was done."""
+        return self.plan.rows_SB.shape[1] * self._timed / self._seconds() if self._timed else 0.0
+
+    def throughput(self) -> str:
+        """A line on the epoch so far: tiles a second, the share of the time spent waiting for data, skips."""
+        said = []
+        if self._timed:
+            share = self._waited / self._seconds()
+            said.append(f"throughput: {self._rate():.1f} images/s, waiting for data {share:.1%} of the time")
+        if self.skipped_steps:
+            steps = f"{self.skipped_steps} step{'s' * (self.skipped_steps > 1)}"
+            said.append(f"{steps} skipped for a gradient that is not finite, loss scale {self._scale:g}")
+        return "; ".join(said)
+
+    def _write(self) -> None:
+        """A line of the log over the steps since the last one."""
+        if not self._losses:
+            return
+        values = {
+            "epoch": self.epoch,
+            "loss": float(np.mean(self._losses)),
+            "learning_rate": self.rate_at(self._last),
+            "images_per_second": self._rate(),
+            "waiting_for_data": self._waited / self._seconds(),
+            **self._skips(),
+            **self._coverage(),
+        }
+        self.log(self._last, values)
+        self._losses, self._held = [], []
+        self._short_before, self._skipped_before = self.short_steps, self.skipped_steps
+
+    def _skips(self) -> dict[str, Any]:
+        """What the loss scale, where there is one, did since the last line."""
+        if not self.scaled:
+            return {}
+        return {"skipped_steps": self.skipped_steps - self._skipped_before, "loss_scale": self._scale}
+
+    def _coverage(self) -> dict[str, Any]:
+        """What the steps since the last line held, beside what was promised; read by the diagnosis."""
+        held_N2K = np.stack(self._held)
+        now = self.drawn()
+        drawn, self._drawn_before = now.since(self._drawn_before), now
+        return {
+            "steps": len(held_N2K),
+            "classes_in_batch": float((held_N2K[:, 0] > 0).sum(axis=1).mean()),
+            "classes_per_replica": float(held_N2K[:, 1].sum(axis=1).mean() / self.replicas),
+            "short_steps": self.short_steps - self._short_before,
+            "held_steps": (held_N2K[:, 0] > 0).sum(axis=0).tolist(),
+            "promised": list(self.plan.promised),
+            "best_effort": list(self.plan.best_effort),
+            "tiles_drawn": drawn.tiles,
+            "tiles_redrawn": drawn.redrawn,
+            "tiles_replaced": drawn.replaced,
+        }

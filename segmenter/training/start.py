@@ -1,0 +1,222 @@
+"""Starts, resumes or fine-tunes a training in its run directory, and says how it went."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from segmenter.config.recipe import Recipe
+from segmenter.devices.strategy import Devices
+from segmenter.errors import CheckpointError, ConfigError, OutputError
+from segmenter.files import alone_in, remove_leftovers
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import training_bytes_per_image
+from segmenter.model.unet import build_model, network_geometry
+from segmenter.model.weight_shapes import weight_shapes
+from segmenter.runs.resume import Checkpoint, check_as_seen, set_aside_after
+from segmenter.runs.run import BEST, Run, load_run, transfer_weights
+from segmenter.scenes import Dataset
+from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.scene_files import save_digests
+from segmenter.training.fine_tuning import Source, describe_kept
+from segmenter.training.prepare import Tiles, changed_data, class_weights, describe_plan, epoch_plan
+from segmenter.training.run_scores import describe_scores
+from segmenter.training.schedules import describe_schedule
+from segmenter.training.trainer import StoppedError, Trainer
+
+
+def start_training(
+    recipe: Recipe,
+    dataset: Dataset,
+    tiles: Tiles,
+    devices: Devices,
+    path: Path,
+    *,
+    checkpoint: Checkpoint | None = None,
+    source: Source | None = None,
+    profile: bool = False,
+) -> int:
+    """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it.
+
+    Args:
+        checkpoint: of this run, to go on from.
+        source: another run, whose weights to start from.
+    """
+    # Everything that can be refused is, before anything is written.
+    _check_devices(recipe, devices)
+    planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
+    if checkpoint is not None:
+        run = replace(load_run(path), recipe=recipe)
+        _check_same_plan(run, tiles, planned_for, checkpoint)
+    else:
+        run = replace(_new_run(recipe, dataset, tiles, path), planned_replicas=planned_for)
+    weights = class_weights(recipe, tiles.index)
+    loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
+    with alone_in(path) as unlocked:
+        if unlocked:
+            print(f"warning: {unlocked}", file=sys.stderr)
+        check_as_seen(path, checkpoint)
+        if checkpoint is None:
+            _clear(path)
+        run.save()
+        save_digests(path, tiles.digests)
+        trainer = Trainer(run, tiles.index, loader, devices, dataset, weights, profile=profile)
+        _describe(trainer, planned_for)
+        if checkpoint is not None:
+            _resume(trainer, checkpoint)
+        elif source is not None:
+            _fine_tune(trainer, source)
+        return _train(trainer)
+
+
+def _describe(trainer: Trainer, planned_for: int) -> None:
+    """Lines on the schedule, micro-batches, and the plan where it depends on the devices."""
+    recipe = trainer.run.recipe
+    print(describe_schedule(recipe.training, trainer.steps))
+    if line := _describe_accumulation(recipe, trainer.devices.replicas):
+        print(line)
+    if planned_for > 1:
+        held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
+        lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
+        print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
+
+
+def _fine_tune(trainer: Trainer, source: Source) -> None:
+    """Start from another run's weights, as far as they fit."""
+    run, model = trainer.run, trainer.run.recipe.model
+    same = source.run.classes.names == run.classes.names
+    kept, _ = transfer_weights(trainer.model, source.weights, same_classes=same)
+    if trainer.averaged is not None:
+        trainer.averaged.follow()
+    shapes = weight_shapes(model, run.band_count, len(run.classes))
+    print(f"from {source.run.path}: {describe_kept(shapes, kept, model.depth)}")
+
+
+def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Take the run back to a checkpoint, and say what that changes."""
+    for line in checkpoint.warnings(trainer.devices.replicas, trainer.devices.computed_on):
+        print(line)
+    run = trainer.run.path
+    _sweep(run)
+    trainer.resume(checkpoint)  # may refuse: before anything is moved
+    step = checkpoint.position.done
+    if later := set_aside_after(run, step):
+        print(
+            f"what came after step {step} will be done again; its checkpoints "
+            f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
+        )
+    if not (run / BEST).is_file():
+        trainer.position.best_miou = (
+            -1.0
+        )  # a record without its model would keep the next best from being kept
+    trainer.rewind_log()
+    print(f"resumed after step {trainer.position.done} of {trainer.steps}")
+
+
+def _clear(run: Path) -> None:
+    """Remove what a training left that ended before its first checkpoint: it is begun anew."""
+    _sweep(run)
+    (run / "log.jsonl").unlink(missing_ok=True)
+
+
+def _sweep(run: Path) -> None:
+    if left := sum(remove_leftovers(folder) for folder in (run, run / "checkpoints")):
+        print(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
+
+
+def _train(trainer: Trainer) -> int:
+    """Train, and say how to go on from where it ends."""
+    path, loader = trainer.run.path, trainer.loader
+    try:
+        trainer.train()
+    except StoppedError as stopped:
+        print(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
+        return stopped.exit_code
+    except OutputError as error:
+        how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
+        raise OutputError(f"{error} {how}") from None
+    if (drawn := loader.drawn).tiles:
+        print(
+            f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
+            f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
+        )
+    for line in describe_scores(path):
+        print(line)
+    print(f"done: {path} holds the run; map rasters with: python predict.py {path} INPUT --output DIR")
+    return 0
+
+
+def _check_devices(recipe: Recipe, devices: Devices) -> None:
+    """Refuse what does not go with so many devices."""
+    training, replicas = recipe.training, devices.replicas
+    if training.xla and replicas > 1:
+        raise ConfigError(
+            f"training.xla: expected false on {replicas} devices, got true: sums over devices cannot be "
+            "compiled with XLA; use distribution.strategy: one_device, or leave it out"
+        )
+    if devices.local_batch(training.global_batch) % training.accumulate:
+        raise ConfigError(
+            f"training.accumulate: expected a divisor of the {devices.local_batch(training.global_batch)} "
+            f"tiles that each of {replicas} devices gets, got {training.accumulate}"
+        )
+
+
+def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
+    """What accumulation means for this recipe; empty without it."""
+    training = recipe.training
+    if training.accumulate == 1:
+        return ""
+    at_once = training.global_batch // training.accumulate
+    line = (
+        f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, {at_once // replicas} on "
+        f"each device, make a step of {training.global_batch}"
+    )
+    if recipe.model.normalisation == "batch":
+        line += (
+            f"; BatchNorm's statistics are those of {at_once} tiles, all else is of {training.global_batch}"
+        )
+    return line
+
+
+def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
+    statistics = tiles.statistics
+    bands, classes = len(statistics.mean_C), len(dataset.classes)
+    model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision, synchronised=True)
+    network = network_geometry(model)
+    side = recipe.tiles.size
+    mixed = recipe.training.precision == "mixed_float16"
+    memory = training_bytes_per_image(model, side, side, mixed=mixed)
+    print(
+        f"model: {model.count_params():,} parameters, stride {network.stride} px, receptive-field radius "
+        f"{network.radius} px, {memory / 2**20:.0f} MiB a tile in training"
+    )
+    return Run(
+        path=path,
+        recipe=recipe,
+        classes=dataset.classes,
+        bands=dataset.bands,
+        band_count=bands,
+        dtype=statistics.dtype,
+        normalisation=Normalisation.of(statistics.mean_C, statistics.std_C),
+        metres_per_pixel=tiles.metres_per_pixel,
+        labels=dataset.labels,
+        network=network,
+        tiles=tiles.fingerprint(),
+    )
+
+
+def _check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
+    """Refuse to go on with other data, or with another plan than that of which the rest is to be done."""
+    if changed := changed_data(run, tiles):
+        raise CheckpointError(
+            f"{run.path}: {changed} since this run was started: what follows would be another training; put "
+            "back what was there, or use --init-from to start a new run from it"
+        )
+    if run.planned_replicas != planned_for:
+        raise CheckpointError(
+            f"{run.path}: sampling.per_replica: guarantee planned its steps for {run.planned_replicas} "
+            f"devices, there are {planned_for}; resume on as many, or use --init-from to start a new run"
+        )
+    epoch, names = checkpoint.position.planned_epoch, run.classes.names
+    checkpoint.check_plan(epoch_plan(run.recipe, tiles.index, names, epoch, planned_for))

@@ -1,0 +1,228 @@
+"""The compiled training step: forward, loss, gradients summed over the replicas, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from segmenter.model.normalisation import Normalisation
+from segmenter.training.ema import AveragedWeights
+from segmenter.training.optimisers import loss_scale, sum_over_replicas
+
+_SUM = tf.distribute.ReduceOp.SUM
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """What a step is made of.
+
+    Attributes:
+        loss: a `losses.ReplicaLoss`.
+        min_pixels: the recipe's, for counting the classes that a batch holds.
+        accumulate: micro-batches that each replica cuts its part of the batch into.
+        averaged: takes part in each step, where the weights are averaged over the steps.
+        xla: compile a replica's work with XLA; for one device, without accumulation.
+    """
+
+    strategy: Any
+    model: Any
+    optimiser: Any
+    loss: Any
+    normalisation: Normalisation
+    min_pixels: int
+    accumulate: int = 1
+    averaged: AveragedWeights | None = None
+    xla: bool = False
+
+
+class StepResult(NamedTuple):
+    """Of one step, scalars and `held` (2, K); of several, each with an axis of steps in front.
+
+    Attributes:
+        loss: of the global batch.
+        held: int32, counted on the label tensors that go into the step: how many tiles of the global batch
+            hold each class, and how many replicas have such a tile.
+        applied: false where the loss scale skipped the step, as a gradient was not finite: no weight has
+            changed.
+        scale: float32, the loss scale after the step; 1 without one.
+    """
+
+    loss: Any
+    held: Any
+    applied: Any
+    scale: Any
+
+
+def make_step(parts: StepParts) -> Any:
+    """A compiled function of a distributed batch (image, valid, label) → `StepResult`.
+
+    Law 2, *equivalence*: the sum of the replicas' shares is the loss of the global batch, and the summed
+    gradients are its gradients, whatever the number of replicas and of micro-batches.
+    """
+    one = _one_step(parts)
+
+    @tf.function(reduce_retracing=True)
+    def step(batch: Any) -> Any:
+        return one(batch)
+
+    return step
+
+
+def make_steps(parts: StepParts) -> Any:
+    """A compiled function of (stack, count) → `StepResult` of `count` steps, losses in float32.
+
+    `stack` is a distributed batch whose parts have a further axis in front: the batches of several steps, of
+    which the first `count` are done, one after the other, without coming back to the host. The steps are
+    those of `make_step`.
+    """
+    one, strategy = _one_step(parts), parts.strategy
+
+    @tf.function(reduce_retracing=True)
+    def steps(stack: Any, count: Any) -> Any:
+        held_shape = (2, parts.model.outputs[0].shape[-1])
+        losses = tf.TensorArray(tf.float32, count, element_shape=())
+        held = tf.TensorArray(tf.int32, count, element_shape=held_shape)
+        applied = tf.TensorArray(tf.bool, count, element_shape=())
+        scales = tf.TensorArray(tf.float32, count, element_shape=())
+        for i in tf.range(count):
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+            done = one(strategy.run(_nth, args=(stack, i)))
+            losses = losses.write(i, tf.cast(done.loss, tf.float32))
+            held = held.write(i, done.held)
+            applied = applied.write(i, done.applied)
+            scales = scales.write(i, done.scale)
+        return StepResult(losses.stack(), held.stack(), applied.stack(), scales.stack())
+
+    return steps
+
+
+def _nth(stack: Any, i: Any) -> Any:
+    return tuple(part[i] for part in stack)
+
+
+def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
+    """A step as a function for the cross-replica context, to be traced."""
+    strategy, scale = parts.strategy, loss_scale(parts.optimiser)
+    update = _accumulated(parts) if parts.accumulate > 1 else _at_once(parts)
+
+    def one(batch: Any) -> StepResult:
+        before = None if scale is None else _updates(parts)
+        loss, held = update(batch)
+        applied = None if scale is None else _updates(parts) > before
+        if parts.averaged is not None:
+            parts.averaged.update(applied)
+        return StepResult(
+            strategy.reduce(_SUM, loss, axis=None),
+            strategy.reduce(_SUM, held, axis=None),
+            tf.constant(True) if applied is None else applied,
+            tf.ones(()) if scale is None else tf.identity(scale.value),
+        )
+
+    return one
+
+
+def _updates(parts: StepParts) -> Any:
+    """The optimiser's own count of updates, the same on all replicas; skipped steps are not in it."""
+    return tf.identity(parts.optimiser.iterations.value)
+
+
+def _at_once(parts: StepParts) -> Callable[[Any], Any]:
+    """All of a replica's part in one forward and one backward pass."""
+    model, optimiser = parts.model, parts.optimiser
+
+    def replica(image: Any, valid: Any, label: Any) -> Any:
+        loss, gradients = _gradients(parts, image, valid, label)
+        optimiser.apply(sum_over_replicas(gradients), model.trainable_variables)
+        return loss, _held(parts, label)
+
+    compiled = tf.function(replica, jit_compile=True) if parts.xla else replica
+    return lambda batch: parts.strategy.run(compiled, args=batch)
+
+
+def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
+    """Micro-batch after micro-batch, whose gradients are added up on each replica, then one update.
+
+    What the losses divide by, the images or the weight of the valid pixels of the global batch, is known
+    before the first micro-batch, so that the sum is the gradient of the whole batch. BatchNorm is not part
+    of that: it sees the micro-batches (of all replicas), one by one.
+    """
+    strategy, model, optimiser = parts.strategy, parts.model, parts.optimiser
+    # Each replica's own: nothing is sent before the last micro-batch is done.
+    local = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
+    dtype = model.outputs[0].dtype
+    with strategy.scope():
+        sums = [tf.Variable(tf.zeros(v.shape, v.dtype), False, **local) for v in model.trainable_variables]
+        loss_sum = tf.Variable(tf.zeros((), dtype), False, **local)
+
+    def start(image: Any, valid: Any, label: Any) -> Any:
+        for variable in (*sums, loss_sum):
+            variable.assign(tf.zeros_like(variable))
+        known = parts.loss.needs_valid_weight
+        return parts.loss.valid_weight(label, dtype) if known else tf.zeros((), dtype)
+
+    def micro(image: Any, valid: Any, label: Any, weight: Any, i: Any) -> None:
+        own = (_part(tensor, parts.accumulate, i) for tensor in (image, valid, label))
+        known = (weight,) if parts.loss.needs_valid_weight else ()
+        loss, gradients = _gradients(parts, *own, *known)
+        for variable, gradient in zip((*sums, loss_sum), (*gradients, loss), strict=True):
+            variable.assign_add(gradient)
+
+    def finish(image: Any, valid: Any, label: Any) -> Any:
+        summed = sum_over_replicas([tf.convert_to_tensor(v) for v in sums])
+        optimiser.apply(summed, model.trainable_variables)
+        return tf.convert_to_tensor(loss_sum), _held(parts, label)
+
+    def update(batch: Any) -> Any:
+        weight = strategy.run(start, args=batch)
+        for i in tf.range(parts.accumulate):
+            # One at a time: side by side, they would need the memory that they are to save.
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+            strategy.run(micro, args=(*batch, weight, i))
+        return strategy.run(finish, args=batch)
+
+    return update
+
+
+def _part(tensor: Any, parts: int, i: Any) -> Any:
+    """The i-th of so many equal parts along the first axis, which is static."""
+    return tf.reshape(tensor, (parts, tensor.shape[0] // parts, *tensor.shape[1:]))[i]
+
+
+def _gradients(parts: StepParts, image: Any, valid: Any, label: Any, *weight: Any) -> Any:
+    """This replica's share of the loss, and its gradients times the loss scale."""
+    pixels = parts.normalisation.apply(image, valid, parts.model.inputs[0].dtype)
+    with tf.GradientTape() as tape:
+        loss = parts.loss(label, parts.model(pixels, training=True), *weight)
+        scaled = parts.optimiser.scale_loss(loss)
+    return loss, tape.gradient(scaled, [v.value for v in parts.model.trainable_variables])
+
+
+def _held(parts: StepParts, label: Any) -> Any:
+    tiles_K = tiles_holding(label, parts.model.outputs[0].shape[-1], parts.min_pixels)
+    return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.int32)])
+
+
+def tiles_holding(label_BHW: Any, classes: int, min_pixels: int) -> Any:
+    """(K,) int32: the tiles that alone show at least `min_pixels` pixels of each class."""
+    # Class by class: a byte a pixel is read K times, where a one-hot tensor would write 4 K bytes a pixel.
+    of_class = [tf.math.count_nonzero(label_BHW == k, axis=(1, 2), dtype=tf.int32) for k in range(classes)]
+    return tf.stack([tf.math.count_nonzero(n >= min_pixels, dtype=tf.int32) for n in of_class])
+
+
+def optimiser_arrays(optimiser: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """The optimiser's state, by position: moments, step count, loss scale."""
+    return {f"optimiser/{i:05d}": v.numpy() for i, v in enumerate(_state(optimiser))}
+
+
+def assign_optimiser(optimiser: keras.optimizers.Optimizer, arrays: dict[str, Any]) -> None:
+    """Inverse of `optimiser_arrays`, for an optimiser built for the same model."""
+    for i, variable in enumerate(_state(optimiser)):
+        variable.assign(arrays[f"optimiser/{i:05d}"])
+
+
+def _state(optimiser: keras.optimizers.Optimizer) -> list[Any]:
+    return list(optimiser.variables)  # a loss-scale optimiser's include those of the one it wraps

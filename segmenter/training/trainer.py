@@ -1,0 +1,313 @@
+"""The one loop: epochs of planned steps, validation on whole scenes, checkpoints, logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from segmenter.devices.strategy import Devices
+from segmenter.errors import CheckpointError, TrainingError
+from segmenter.inference.function import predict_function
+from segmenter.model.unet import build_model
+from segmenter.runs import resume
+from segmenter.runs import run as run_directory
+from segmenter.runs.arrays import META, save_arrays
+from segmenter.runs.resume import Checkpoint
+from segmenter.runs.run import Run
+from segmenter.sampling import Plan
+from segmenter.scenes import Dataset
+from segmenter.threads import Prefetch
+from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.index import TileIndex
+from segmenter.training.ema import AveragedWeights
+from segmenter.training.log import TrainLog
+from segmenter.training.losses import segmentation_loss
+from segmenter.training.optimisers import build_optimiser
+from segmenter.training.pipeline import epoch_dataset
+from segmenter.training.prepare import epoch_plan
+from segmenter.training.profiler import Profiler
+from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter
+from segmenter.training.run_scores import keep_as_best
+from segmenter.training.schedules import schedule_of
+from segmenter.training.signals import stop_signal
+from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
+from segmenter.training.validation import validate, validation_protocol
+
+_AHEAD = 1
+"""Calls' batches that wait on the devices, beside the one that is computed with: memory is dear there."""
+_PATIENCE = 10.0
+"""Seconds that the end of an epoch waits for a file that is being read."""
+
+
+class StoppedError(Exception):
+    """Training was told to stop by a signal, and left a checkpoint."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+@dataclass
+class Position:
+    """Where a training stands: optimiser steps done, and the next step of the plan."""
+
+    done: int = 0
+    epoch: int = 0
+    step: int = 0
+    best_miou: float = -1.0
+
+
+@dataclass
+class Trainer:
+    """Trains a run's model on the tiles of an index.
+
+    Attributes:
+        run: the directory, recipe and what the model's input means.
+        index: tiles of the training scenes.
+        loader: makes the batches.
+        devices: strategy and replicas.
+        dataset: its validation scenes are validated on, where it has any.
+        class_weights: (K,) weights in cross-entropy, or None.
+        position: where it stands.
+        profile: write a TensorBoard profile of some steps.
+    """
+
+    run: Run
+    index: TileIndex
+    loader: BatchLoader
+    devices: Devices
+    dataset: Dataset
+    class_weights: tuple[float, ...] | None = None
+    position: Position = field(default_factory=Position)
+    profile: bool = False
+    _planned: tuple[int, Plan] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        recipe = self.run.recipe
+        self.first_plan = self._plan(0)
+        self.steps = recipe.training.epochs * self.first_plan.steps
+        keras_seed(recipe.seed)
+        with self.devices.strategy.scope():
+            self.model = self._build()
+            self._optimiser = build_optimiser(recipe.training, self.model, self.steps)
+            averaged = self._build() if recipe.training.ema else None
+        self.averaged = None
+        if averaged is not None:
+            decay = recipe.training.ema
+            self.averaged = AveragedWeights(self.devices.strategy, self.model, averaged, decay)
+        self._steps = make_steps(
+            StepParts(
+                self.devices.strategy,
+                self.model,
+                self._optimiser,
+                segmentation_loss(recipe.loss, self.class_weights, recipe.training.global_batch),
+                self.run.normalisation,
+                recipe.sampling.min_pixels,
+                recipe.training.accumulate,
+                self.averaged,
+                recipe.training.xla,
+            )
+        )
+        self._predict = predict_function(averaged or self.model, self.run.normalisation)
+        self._rate = schedule_of(recipe.training, self.steps)
+        self._log = TrainLog(self.run.path, self.run.classes)
+        self._called = False
+        self._profiler = Profiler(self.run.path / "tensorboard" if self.profile else None)
+
+    def _build(self) -> Any:
+        recipe = self.run.recipe
+        return build_model(
+            recipe.model,
+            self.run.band_count,
+            len(self.run.classes),
+            dtype=recipe.training.precision,
+            synchronised=True,
+        )
+
+    # ---------------------------------------------------------------------------------- state
+
+    def resume(self, start: Checkpoint) -> None:
+        """Go on from a checkpoint: weights, optimiser, position; the log is for `rewind_log`."""
+        arrays = start.arrays
+        run_directory.assign_weights(self.model, arrays, "model")
+        try:
+            assign_optimiser(self._optimiser, arrays)
+            if self.averaged is not None:
+                run_directory.assign_weights(self.averaged.model, arrays, "ema")
+                self.averaged.assign(arrays)
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
+        self.position = Position(*start.position)
+
+    def rewind_log(self) -> None:
+        """Take from the log what came after the present position."""
+        self._log.rewind(self.position.done, validated=self.position.step == 0)
+
+    def save(self) -> Path:
+        """Write the checkpoint of the present step."""
+        keep = self.run.recipe.training.keep_checkpoints
+        return run_directory.save_checkpoint(self.run.path, self.position.done, self._arrays(), keep)
+
+    def _arrays(self) -> dict[str, Any]:
+        at = resume.Position(**vars(self.position))
+        plan = self._plan(at.planned_epoch)
+        facts = resume.facts_array(self.run.recipe, plan, at, self.devices.replicas, self.devices.computed_on)
+        own = {"position": np.array(at, np.float64), META: facts, **self.run.text_arrays()}
+        weights = run_directory.weight_arrays(self.model, "model")
+        if not all(np.isfinite(array).all() for array in weights.values()):
+            raise TrainingError(DIVERGED.format(step=at.done, what="a weight is not finite"))
+        if self.averaged is not None:
+            weights |= run_directory.weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
+        return {**weights, **optimiser_arrays(self._optimiser), **own}
+
+    # ----------------------------------------------------------------------------------- loop
+
+    def train(self) -> None:
+        """Train to the last epoch.
+
+        Raises:
+            TrainingError: the loss is not finite, or a step fell short of its promise in strict mode.
+            StoppedError: a signal came; the checkpoint of the last whole step is written.
+        """
+        epochs = self.run.recipe.training.epochs
+        with stop_signal() as stop, tqdm(total=self.steps, initial=self.position.done, unit="step") as bar:
+            while self.position.epoch < epochs:
+                try:
+                    self._epoch(bar, stop)
+                finally:  # of an epoch's steps only: not of the validation after it
+                    self._say(self._profiler.close())
+                self.save()  # before the validation: killed in it, a resumed run validates again
+                self.position.epoch, self.position.step = self.position.epoch + 1, 0
+                last = self.position.epoch == epochs
+                if self.dataset.of("validation") and (
+                    last or not self.position.epoch % self.run.recipe.training.validate_every
+                ):
+                    self._validate(bar)
+                self.save()
+                if stop and not last:
+                    raise StoppedError(stop[0])
+        self._say(self._profiler.missing())
+        self._log.curves()
+
+    @staticmethod
+    def _say(line: str) -> None:
+        if line:
+            tqdm.write(line)
+
+    def _plan(self, epoch: int) -> Plan:
+        """The plan of an epoch; that of the last one asked for is kept, each checkpoint names it."""
+        if self._planned is None or self._planned[0] != epoch:
+            names, replicas = self.run.classes.names, self.devices.replicas
+            self._planned = epoch, epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
+        return self._planned[1]
+
+    def _epoch(self, bar: Any, stop: list[int]) -> None:
+        at, most = self.position, self.run.recipe.training.steps_per_call
+        rows = self._plan(at.epoch)
+        stacks = epoch_dataset(self.loader, rows, at.epoch, at.step, stacked=most)
+        meter = self._meter(rows, bar)
+        dealt = (self.devices.dealt(stack, axis=1) for stack in stacks)
+        feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=_PATIENCE)
+        with closing(feeder):
+            for stack in self._fed(feeder):
+                count = min(most, rows.steps - at.step)
+                self._profiler.before_call()
+                with self._memory():
+                    results = self._steps(stack, tf.constant(count))
+                meter.push(at.done + 1, results, feeder.waited)
+                self._profiler.after_call(count)
+                at.step += count
+                at.done += count
+                if self._profiler.enough:
+                    meter.drain()
+                    self._say(self._profiler.close())
+                if stop:
+                    break
+                if self._due(count):
+                    meter.close()  # what the log lacks cannot be had again after a resume
+                    self.save()
+        self._called = True
+        if stop and at.step < rows.steps:
+            self.save()  # first of all: what is said next may find nobody who reads it
+            meter.close()
+            raise StoppedError(stop[0])
+        meter.close()
+        self._say(meter.throughput())
+
+    def _due(self, count: int) -> bool:
+        """Whether one of the last `count` steps is one after which a checkpoint is written."""
+        every = self.run.recipe.training.checkpoint_every
+        return self.position.done % every < count
+
+    def _meter(self, rows: Plan, bar: Any) -> Meter:
+        recipe = self.run.recipe
+        return Meter(
+            rows,
+            tuple(self.run.classes.names),
+            self.position.epoch + 1,
+            self.devices.replicas,
+            strict=recipe.sampling.coverage == "strict",
+            overflows=0 if recipe.training.precision == "float32" else TOLERATED_OVERFLOWS,
+            bar=bar,
+            log=self._log.trained,
+            rate_at=self._rate_at,
+            drawn=lambda: self.loader.drawn,
+            compiled=self._called,
+            scaled=recipe.training.precision != "float32",
+        )
+
+    def _rate_at(self, step: int) -> float:
+        """The learning rate of a step, from 1; steps that a loss scale skipped are not taken off."""
+        with tf.device("CPU:0"):  # not on a device that computes
+            return float(self._rate(step - 1))
+
+    @contextmanager
+    def _memory(self) -> Iterator[None]:
+        """Out of memory, of the step or of the batches that wait, as one line."""
+        try:
+            yield
+        except tf.errors.ResourceExhaustedError as error:
+            message = str(error).splitlines()[0]
+            raise TrainingError(
+                f"out of memory at {self.run.recipe.training.global_batch} tiles of "
+                f"{self.run.recipe.tiles.size} pixels a step on {self.devices.replicas} devices: lower "
+                f"training.global_batch, tiles.size or model.width, or raise training.accumulate ({message})"
+            ) from None
+
+    def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
+        """What is fed; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
+        try:
+            with self._memory():
+                yield from feeder
+        except tf.errors.OpError:
+            if self.loader.fault is not None:
+                raise self.loader.fault from None
+            raise
+
+    def _validate(self, bar: Any) -> None:
+        bar.set_description("validating")
+        confusion = validate(self.run, self._predict, self.dataset)
+        protocol = validation_protocol(self.dataset)
+        scores = confusion.scores(protocol)
+        self._log.validated(self.position.done, self.position.epoch, scores, confusion)
+        tqdm.write(f"after epoch {self.position.epoch}:\n{scores.table()}")
+        # The best is saved with the record it sets, so that resuming from it knows it.
+        if scores.miou > self.position.best_miou:
+            self.position.best_miou = scores.miou
+            save_arrays(self.run.path / run_directory.BEST, self._arrays())
+            keep_as_best(self.run.path)
+
+
+def keras_seed(seed: int) -> None:
+    """Seed the initialisers and dropout of the models built from here on."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    tf.random.set_seed(seed)

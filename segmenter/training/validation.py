@@ -1,0 +1,76 @@
+"""Scores whole scenes with their labels, windowed as in prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from segmenter.errors import DatasetError
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.geometry import Size
+from segmenter.inference.blending import Blend
+from segmenter.inference.predictor import Failed, Finished, Mapped, PredictBatch, Tiling, classify_all
+from segmenter.raster import Raster, open_raster, read_label
+from segmenter.runs.run import Run
+from segmenter.scenes import Dataset, Scene
+from segmenter.windows import window_for
+
+
+@dataclass(eq=False)
+class _SceneJob:
+    """A labelled scene to be mapped; its label is read when the first of its windows comes."""
+
+    scene: Scene
+    dataset: Dataset
+    part: None = None
+    done_rows: int = 0
+    abandoned: bool = False
+    label: Any = None
+
+    def open(self) -> AbstractContextManager[Raster]:
+        return open_raster(self.scene.image, self.dataset.bands)
+
+    def truth(self) -> Any:
+        """Class ids of the whole scene: one byte a pixel, since a PNG cannot be read in parts cheaply."""
+        if self.label is None and self.scene.label is not None:
+            raw = read_label(self.scene.label, expand_palette=self.dataset.expand_palette)
+            self.label = self.dataset.classes.decode(raw, str(self.scene.label))
+        return self.label
+
+
+def tiling_of(run: Run) -> Tiling:
+    """The windows that the run's recipe and network ask for."""
+    network, usual, batch = run.network, run.recipe.prediction.window, run.recipe.prediction.batch
+    if network.radius is None:
+        return Tiling(Size(usual, usual).round_up(network.stride), 0, network.stride, batch, Blend())
+    window = window_for(usual, network.radius, network.stride)
+    return Tiling(window, network.radius, network.stride, batch)
+
+
+def validate(run: Run, predict: PredictBatch, dataset: Dataset) -> ConfusionMatrix:
+    """The confusion matrix over all pixels of the validation scenes.
+
+    Raises:
+        RasterError, LabelError: a scene cannot be read; nothing is skipped.
+    """
+    confusion = ConfusionMatrix(run.classes)
+    jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset) for scene in dataset.of("validation"))
+    for event in classify_all(jobs, tiling_of(run), predict):
+        if isinstance(event, Failed):
+            raise event.error
+        if isinstance(event, Finished):
+            event.job.label = None
+        elif isinstance(event, Mapped):
+            truth_HW = event.job.truth()
+            if truth_HW is None:
+                raise DatasetError(f"{event.job.scene.name}: expected a label to validate on, there is none")
+            confusion.add(truth_HW[event.window.slices()], event.ids)
+    return confusion
+
+
+def validation_protocol(dataset: Dataset) -> Protocol:
+    """What the validation's scores are scores of."""
+    scenes = tuple(scene.name for scene in dataset.of("validation"))
+    return Protocol(tuple(dataset.classes.names), dataset.labels, "validation", scenes=scenes)

@@ -1,0 +1,85 @@
+"""The figures of docs/four_gpus.md: what is counted, by hand; and the formula at its borders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from benchmarks import four_gpus, page, step_cost
+from benchmarks.four_gpus import REPLICAS, Assumed, Plan, step_of
+from segmenter.config.recipe import ModelConfig
+
+TINY = ModelConfig(depth=1, width=2)
+SIDE, IMAGES = 16, 3
+INSTANT = Assumed(latency=0.0, bus=float("inf"), host=float("inf"))
+
+
+@pytest.fixture(scope="module")
+def counted(tensorflow: ModuleType) -> list[step_cost.Operation]:
+    return step_cost.step_operations(TINY, "mixed_float16", IMAGES, SIDE, synchronised=True)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, counted: list[step_cost.Operation]) -> None:
+    monkeypatch.setattr(four_gpus, "_operations", lambda *_: counted)
+
+
+def test_arithmetic_by_hand(counted: list[step_cost.Operation]) -> None:
+    """Two 3 × 3 convolutions at each level and on the way up, where 2 + 4 channels are joined; the logits."""
+    whole, half = IMAGES * SIDE**2, IMAGES * (SIDE // 2) ** 2
+    first, bands, classes = 2 * whole * 9 * 3 * 2, step_cost.BANDS, step_cost.CLASSES
+    assert bands == 3
+    others = (
+        2 * whole * 9 * (2 * 2 + 6 * 2 + 2 * 2) + 2 * half * 9 * (2 * 4 + 4 * 4) + 2 * whole * 2 * classes
+    )
+    forward = sum(op.flops for op in counted if not op.backward)
+    assert forward == first + others
+    # Backward, the gradient of the weights and that of the input; of the image, none is asked for.
+    assert sum(op.flops for op in counted) == 2 * first + 3 * others
+    # In 16 bits, but for the head.
+    assert {op.part for op in counted if op.flops and not op.half} == {"logits"}
+
+
+def test_traffic_is_that_of_the_tensors(counted: list[step_cost.Operation]) -> None:
+    """A ReLU reads and writes its tensor forward, and backward reads two and writes one: 16 bits each."""
+    relu = [op for op in counted if op.part == "down0_relu0"]
+    tensor = 2 * IMAGES * SIDE**2 * 2
+    assert sum(op.bytes for op in relu if not op.backward) == 2 * tensor
+    assert sum(op.bytes for op in relu if op.backward) == 3 * tensor
+
+
+def test_the_roofline_takes_what_takes_longer() -> None:
+    arithmetic = step_cost.Operation("a", 10**9, False, 8)
+    memory = step_cost.Operation("b", 10, True, 10**9)
+    assert arithmetic.seconds(1e9, 1e12, 1e9) == 1
+    assert memory.seconds(1e9, 1e12, 1e9) == 1
+
+
+@pytest.mark.usefixtures("tiny")
+def test_without_cost_of_the_bus_four_are_four() -> None:
+    step = step_of(Plan(TINY, accumulated=10**9), INSTANT)
+    assert step.speedup == pytest.approx(REPLICAS, rel=1e-6)
+    slow = Assumed(host=float("inf"))
+    assert step_of(Plan(TINY), slow).speedup < step_of(Plan(TINY, gradient_bytes=2), slow).speedup < REPLICAS
+
+
+@pytest.mark.usefixtures("tiny")
+def test_collectives_by_hand() -> None:
+    """Six BatchNorm layers of 2, 2, 4, 4, 2 and 2 channels, one collective each way; all weights once."""
+    machine = Assumed(latency=1.0, bus=1.5, bandwidth=float("inf"))
+    channels = [2, 2, 4, 4, 2, 2]
+    sent = sum(4 * REPLICAS * (2 * c + 1) + 8 * c for c in channels)
+    step = step_of(Plan(TINY), machine)
+    assert step.norms == pytest.approx(2 * 6 + sent)
+    weights = 9 * (3 * 2 + 2 * 2 + 2 * 4 + 4 * 4 + 6 * 2 + 2 * 2) + 2 * sum(channels) + 2 * 6 + 6
+    assert step.gradients == pytest.approx(1 + 4 * weights)
+
+
+def test_a_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(f"a\n<!-- one -->\nold\n{page.END}\nb\n<!-- two -->\nother\n{page.END}\nc\n")
+    page.renew(path, "<!-- one -->", page.table(["x", "n"], [["y", "1"]]))
+    new = "| x | n |\n| --- | ---: |\n| y | 1 |"
+    assert path.read_text() == f"a\n<!-- one -->\n{new}\n{page.END}\nb\n<!-- two -->\nother\n{page.END}\nc\n"

@@ -1,0 +1,146 @@
+"""A recipe of a stranger is read in bounded time and memory, or refused in one line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datasets import load_dataset
+from datasets.folder import pattern_regex
+from segmenter.config.plain_yaml import MAX_BYTES, parse
+from segmenter.config.reading import load_recipe, recipe_from
+from segmenter.errors import ConfigError, DatasetError
+
+LONGEST = 700
+"""Characters of a line that can be read."""
+
+
+def bomb(levels: int, reference: Callable[[str], str]) -> str:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([reference(f'*a{i - 1}')] * 9)}]" for i in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (bomb(12, str), "line 1, column 5.*"),
+        (bomb(12, str) + "\n? *a11\n: 1", "an anchor or an alias"),
+        ("a: &a {x: 1}\nb: &b {<<: [*a, *a]}\nc: {<<: [*b, *b]}", "an anchor or an alias"),
+        ("images: **/*.tif", "what begins with & or . needs quotes"),
+        ("? [a, b]\n: 1", "expected a text as key"),
+        ("seed: !!int x", r"expected a plain value, got a tag \(!\)"),
+        ('seed: !!float ""', "got a tag"),
+        ("name: !!python/object/apply:os.getcwd []", "got a tag"),
+        ("seed: " + "9" * 5000, "expected a number of at most 40 digits"),
+        ("seed: 1" + ":59" * 5000, "expected a number of at most 40 digits"),
+        ("[" * 100_000, "nested more than 20 deep"),
+        ("a: " + "{a: " * 5000, "nested more than 20 deep"),
+        ('name: "\\ud800"', "half of a surrogate pair"),
+        ("q" * 500 + ": 1\n" + "q" * 500 + ": 1", "key q+ … q+ occurs twice"),
+        ("x: " + "q" * 50_000 + ": [", "mapping values are not allowed here"),
+        ("colour: #1f77b4", "#1f77b4 without quotes begins a comment; write '#1f77b4' in line 1"),
+        ("- {name: 'a # b', colour: #1f77b4}", "#1f77b4 without quotes begins a comment"),
+        ("\nignore: [#000000]", "write '#000000' in line 2"),
+    ],
+)
+def test_what_is_more_than_plain_data_is_refused_in_a_short_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"r.yaml: not valid YAML: .*{message}") as raised:
+        parse(text, "r.yaml")
+    assert len(str(raised.value)) < LONGEST
+
+
+def test_values_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segmenter.config.plain_yaml._MAX_NODES", 1000)
+    assert len(parse("[" + "0," * 999 + "]", "r")) == 999
+    with pytest.raises(ConfigError, match="expected at most 1,000 values"):
+        parse("[" + "0," * 1000 + "]", "r")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2023-02-30", "2023-02-30"),
+        ("2023-02-03", "2023-02-03"),
+        ("2_10", "2_10"),  # a scene of Potsdam, not the number 210
+        ("0x_", "0x_"),
+        ("._", "._"),
+        ("=", "="),
+        ("{<<: {a: 1}}", {"<<": {"a": 1}}),
+        ("[0x1F, -7, 1.5e+3, yes, ~]", [31, -7, 1500.0, True, None]),
+        ("'#1f77b4' # not #1f77b4 but blue", "#1f77b4"),
+        ("# colour: #1f77b4", None),
+    ],
+)
+def test_what_is_no_number_is_text(text: str, value: Any) -> None:
+    assert parse(text, "r") == value
+
+
+def test_only_a_small_regular_file_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "large.yaml").write_bytes(b"#" * (MAX_BYTES + 1))
+    for path, message in (
+        (tmp_path / "pipe.yaml", "expected a file"),
+        (Path("/dev/zero"), "expected a file"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "large.yaml", "expected at most 1 MiB"),
+        (tmp_path / ("x" * 5000), "File name too long"),
+        (tmp_path / "a\0b", "null"),
+    ):
+        with pytest.raises(ConfigError, match=f"cannot read the recipe: .*{message}") as raised:
+            load_recipe(path)
+        assert len(str(raised.value)) < LONGEST
+
+
+def folder(**section: Any) -> Any:
+    plain = {"kind": "folder", "root": ".", "images": "{n}.tif", "labels": "{n}.png"}
+    classes = [{"name": "a", "code": 0}]
+    return recipe_from({"name": "x", "dataset": {**plain, "classes": classes, **section}}, "r.yaml")
+
+
+@pytest.mark.parametrize("root", ["~nosuchuser/x", "x" * 10_000, "/".join(["x" * 200] * 50), "a\0b"])
+def test_a_root_that_no_system_knows_is_refused(root: str) -> None:
+    with pytest.raises(DatasetError, match=r"dataset\.root: expected a folder") as raised:
+        load_dataset(folder(root=root))
+    assert len(str(raised.value)) < LONGEST
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 60 + "{n}.tif", "**/" * 60 + "{n}.tif", "*{a}*x", "{a}{b}{c}.tif"]
+)
+def test_a_pattern_that_would_be_tried_for_ever_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"images: expected at most 16 \* and \{names\}, with text between"):
+        pattern_regex(pattern, "images")
+
+
+def test_stars_in_a_row_are_tried_as_one() -> None:
+    regex = pattern_regex("*" * 60 + "{name}.tif", "images")
+    assert regex.fullmatch("x" * 200 + ".png") is None  # with sixty, this has no end
+    assert regex.fullmatch("x.tif")
+
+
+def test_mistakes_are_told_shortly() -> None:
+    many = {f"key{i}": "q" * 5000 for i in range(500)}
+    with pytest.raises(ConfigError, match="and 490 more") as raised:
+        recipe_from({"name": "x", "dataset": {"kind": "potsdam", "root": "r"}, **many}, "r.yaml")
+    assert len(str(raised.value)) < 10 * LONGEST
+    with pytest.raises(ConfigError, match=r"seed: .* got 'q+ … q+"):
+        recipe_from({"name": "x", "seed": "q" * 5000, "dataset": {"kind": "potsdam", "root": "r"}}, "r.yaml")
+
+
+def test_a_recipe_without_a_name_is_called_after_its_file(tmp_path: Path) -> None:
+    text = "dataset: {kind: potsdam, root: r}\n"
+    for file, name in (
+        ("mine.yaml", "mine"),
+        ("a(1)ü.yaml", "a_1_ü"),
+        (".x.yaml", "_x"),
+        ("q" * 99, "q" * 60),
+    ):
+        path = tmp_path / file
+        path.write_text(text)
+        assert load_recipe(path).name == name
+        assert load_recipe(path, ["name=own"]).name == "own"

@@ -1,0 +1,269 @@
+"""The audit finds each fault by name, and the index refuses the same files in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+import yaml
+
+from datasets import load_dataset
+from datasets.__main__ import main
+from datasets.check import CheckReport, check_dataset
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import TilesConfig
+from segmenter.errors import DatasetError, LabelError, RasterError, run_script
+from segmenter.labels import ClassMap
+from segmenter.scenes import Dataset, Scene, Split
+from segmenter.tiles.index import build_index
+
+Make = Callable[..., Path]
+SHAPE = (23, 31)
+COLOURS = np.array([(255, 255, 255), (0, 0, 255), (0, 255, 255)], np.uint8)
+
+
+@pytest.fixture
+def one(tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap]) -> Callable[..., Dataset]:
+    """`one(label=…, image=…)`: a dataset of a good scene and one with these files."""
+
+    def make(
+        *,
+        label: Path | None,
+        image: Path | None = None,
+        classes: ClassMap | None = None,
+        split: Split = "train",
+        **options: Any,
+    ) -> Dataset:
+        good = make_geotiff("good.tif", np.ones((*SHAPE, 3), np.uint8))
+        ids = np.arange(SHAPE[0] * SHAPE[1]).reshape(SHAPE) % 3
+        if options.get("expand_palette"):
+            truth = make_geotiff("good_label.tif", COLOURS[ids])
+        else:
+            truth = make_geotiff("good_label.tif", ids.astype(np.uint8))
+        scenes = (
+            Scene("good", good, truth, "good", split),
+            Scene("odd", image or good, label, "odd", "train"),
+        )
+        return Dataset("made", tmp_path, scenes, classes or make_classes(3), **options)
+
+    return make
+
+
+def kinds(report: CheckReport) -> list[str]:
+    return [finding.kind for finding in report.findings]
+
+
+def label_of(value: int = 1, shape: tuple[int, ...] = SHAPE) -> Any:
+    return np.full(shape, value, np.uint8)
+
+
+def test_a_clean_dataset(one: Callable[..., Dataset], make_png: Make) -> None:
+    report = check_dataset(one(label=make_png("l.png", label_of())), progress=False)
+    assert report.clean
+    pixels = SHAPE[0] * SHAPE[1]
+    expected = np.bincount(np.arange(pixels) % 3, minlength=3) + np.array([0, pixels, 0])
+    assert report.pixels_K.tolist() == expected.tolist()
+    assert report.scenes_K.tolist() == [1, 2, 1]
+    assert report.shares().sum() == pytest.approx(1)
+    assert report.text().splitlines()[-1] == "clean"
+
+
+def test_unknown_codes_are_counted_with_their_files(one: Callable[..., Dataset], make_png: Make) -> None:
+    label = label_of()
+    label[0, :5], label[1, 0] = 40, 41
+    dataset = one(label=make_png("l.png", label))
+    report = check_dataset(dataset, progress=False)
+    assert kinds(report) == ["unknown value"] * 2
+    assert {f.text: f.pixels for f in report.findings} == {"40": 5, "41": 1}
+    assert f"40: 5 pixels in 1 files: {dataset.root / 'l.png'}" in report.text()
+    assert int(report.pixels_K.sum()) + 6 == 2 * SHAPE[0] * SHAPE[1]
+    with pytest.raises(LabelError, match=r"l.png: codes that the class map does not know: 40 \(5 px\), 41"):
+        build_index(dataset, "train", TilesConfig(size=16), progress=False)
+
+
+def test_unknown_colours_in_rgb_and_in_palettes(
+    one: Callable[..., Dataset], make_png: Make, make_classes: Callable[..., ClassMap]
+) -> None:
+    classes = make_classes(3, encoding="colours", ignored=((9, 9, 9),))
+    ids = np.arange(SHAPE[0] * SHAPE[1]).reshape(SHAPE) % 3
+    rgb = COLOURS[ids]
+    rgb[0, 0], rgb[0, 1] = (255, 0, 170), (9, 9, 9)
+    palette = {0: (0, 0, 255, 255), 1: (255, 255, 255, 255), 2: (1, 2, 3, 255)}
+    files = make_png("rgb.png", rgb), make_png("palette.png", ids.astype(np.uint8), colours=palette)
+    for label, unknown in zip(files, ("#ff00aa", "#010203"), strict=True):
+        dataset = one(label=label, classes=classes, expand_palette=True)
+        report = check_dataset(dataset, progress=False)
+        assert [f.text for f in report.findings] == [unknown]
+        with pytest.raises(LabelError, match=f"{label.name}: colours .* not know: {unknown}"):
+            build_index(dataset, "train", TilesConfig(size=16), progress=False)
+
+
+def test_palettes_are_decoded_by_their_colours(
+    one: Callable[..., Dataset], make_png: Make, make_classes: Callable[..., ClassMap]
+) -> None:
+    palette = {0: (0, 0, 255, 255), 1: (0, 255, 255, 255)}
+    label = make_png("palette.png", label_of(1), colours=palette)
+    report = check_dataset(
+        one(label=label, classes=make_classes(3, encoding="colours"), expand_palette=True), progress=False
+    )
+    assert report.clean
+    assert int(report.pixels_K[2]) > SHAPE[0] * SHAPE[1]
+    assert check_dataset(one(label=label), progress=False).pixels_K[1] > SHAPE[0] * SHAPE[1]
+
+
+def test_misfits(one: Callable[..., Dataset], make_png: Make, make_geotiff: Make) -> None:
+    moved = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808001)
+    cases = (
+        (make_png("wide.png", label_of(shape=(23, 34))), "size", "wide.png: expected 31×23 .* got 34×23"),
+        (make_geotiff("moved.tif", label_of(), transform=moved), "georeferencing", "up to 2.0 pixels from"),
+        (make_geotiff("crs.tif", label_of(), crs="EPSG:25832"), "georeferencing", "CRS EPSG:25833, got"),
+    )
+    for label, kind, message in cases:
+        dataset = one(label=label)
+        report = check_dataset(dataset, progress=False)
+        assert kinds(report) == [kind]
+        with pytest.raises(DatasetError, match=message) as raised:
+            build_index(dataset, "train", TilesConfig(size=16), progress=False)
+        assert str(raised.value) == report.findings[0].text
+
+
+def test_unreadable_files(one: Callable[..., Dataset], make_png: Make, make_geotiff: Make) -> None:
+    broken = make_geotiff(
+        "broken.tif", np.random.default_rng(0).integers(0, 255, (*SHAPE, 3)).astype(np.uint8)
+    )
+    broken.write_bytes(broken.read_bytes()[:-900])
+    good = make_png("l.png", label_of())
+    empty = good.with_name("empty.png")
+    empty.touch()
+    for dataset, file in ((one(label=good, image=broken), broken), (one(label=empty), empty)):
+        report = check_dataset(dataset, progress=False)
+        assert kinds(report) == ["unreadable"]
+        assert file.name in report.findings[0].text
+    with pytest.raises(RasterError, match=r"empty\.png"):
+        build_index(one(label=empty), "train", TilesConfig(size=16), progress=False)
+
+
+def test_labels_that_are_none(one: Callable[..., Dataset], make_png: Make) -> None:
+    report = check_dataset(one(label=None), progress=False)
+    assert kinds(report) == ["label"]
+    rgb = make_png("rgb.png", np.zeros((*SHAPE, 3), np.uint8))
+    report = check_dataset(one(label=rgb), progress=False)
+    assert kinds(report) == ["label"]
+    assert "expected one band of integer codes, got 3" in report.findings[0].text
+
+
+def test_images_of_another_type(one: Callable[..., Dataset], make_png: Make, make_geotiff: Make) -> None:
+    image = make_geotiff("wide.tif", np.ones((*SHAPE, 3), np.uint16))
+    report = check_dataset(one(label=make_png("l.png", label_of()), image=image), progress=False)
+    assert kinds(report) == ["image type"]
+    assert "expected 3 bands of uint8 as most have, got 3 of uint16" in report.findings[0].text
+
+
+def test_classes_that_nobody_has(
+    one: Callable[..., Dataset], make_png: Make, make_classes: Callable[..., ClassMap]
+) -> None:
+    label = make_png("l.png", label_of())
+    report = check_dataset(one(label=label, classes=make_classes(4), split="test"), progress=False)
+    assert [f.text for f in report.findings if f.kind == "class"] == [
+        "a: no pixel in any training scene",
+        "c: no pixel in any training scene",
+        "d: no pixel in any scene",
+    ]
+
+
+def test_nodata_is_ignored_and_scenes_without_labels_are_named(
+    one: Callable[..., Dataset], make_png: Make, make_geotiff: Make
+) -> None:
+    image = make_geotiff("empty.tif", np.zeros((*SHAPE, 3), np.uint8), nodata=0)
+    report = check_dataset(one(label=make_png("l.png", label_of()), image=image), progress=False)
+    assert (report.clean, report.ignored) == (True, SHAPE[0] * SHAPE[1])
+    assert report.unlabelled == ("odd",)
+    assert "without a labelled pixel: 1 scenes: odd" in report.text()
+
+
+# ---------------------------------------------------------------------------------------- script
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, make_geotiff: Make, make_png: Make) -> Path:
+    """A recipe of 14 scenes."""
+    for i in range(14):
+        make_geotiff(f"data/images/{i:02}.tif", np.ones((*SHAPE, 3), np.uint8))
+        make_png(f"data/labels/{i:02}.png", label_of(i % 2))
+    section = {
+        "kind": "folder",
+        "root": str(tmp_path / "data"),
+        "images": "images/{name}.tif",
+        "labels": "labels/{name}.png",
+        "classes": [{"name": "a", "code": 0}, {"name": "b", "code": 1}],
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({"name": "t", "dataset": section}))
+    return path
+
+
+def run(*arguments: Any) -> int:
+    return run_script(lambda: main([str(a) for a in arguments]))
+
+
+def test_check_exits_0_only_if_clean(
+    recipe: Path, make_png: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("check", recipe) == 0
+    assert "clean" in capsys.readouterr().out
+    for i in range(12):
+        make_png(f"data/labels/{i:02}.png", label_of(7, (23, 32)))
+    assert run("check", recipe) == 1
+    out = capsys.readouterr().out
+    assert "size: 12" in out
+    assert "… and 2 more; --all shows them" in out
+    assert "7: 8,832 pixels in 12 files" in out
+    assert "and 7 more" in out
+    assert run("check", "--all", recipe) == 1
+    out = capsys.readouterr().out
+    assert "more" not in out
+    assert "labels/11.png" in out.partition("unknown value")[2]
+
+
+def test_check_says_what_cannot_be_paired(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (recipe.parent / "data" / "labels" / "03.png").unlink()
+    assert run("check", recipe) == 2
+    assert "error:" in (err := capsys.readouterr().err)
+    assert "1 of 14 image files have no partner" in err
+    assert run("check", recipe, "--set", "dataset.root=/none/such") == 2
+    assert "expected a folder, /none/such is none" in capsys.readouterr().err
+
+
+def check_real(root: Path, **section: Any) -> CheckReport:
+    recipe = recipe_from({"name": "t", "dataset": {"kind": "folder", "root": str(root), **section}}, "t")
+    return check_dataset(load_dataset(recipe), progress=False)
+
+
+def test_amazon_has_a_mask_that_is_wider_than_its_image(shared_data: Callable[[str], Path]) -> None:
+    report = check_real(
+        shared_data("amazon") / "training",
+        images="images/{name}.tiff",
+        labels="masks/{name}.png",
+        classes=[{"name": "forest", "code": 1}, {"name": "other", "code": 2}],
+    )
+    assert kinds(report) == ["size"]
+    assert "Amazon_181.tiff_34.png: expected 512×512" in report.findings[0].text
+    assert "got 515×512" in report.findings[0].text
+
+
+def test_near_infrared_that_is_tagged_as_alpha_masks_nothing(shared_data: Callable[[str], Path]) -> None:
+    names = ("background", "building", "road", "bare", "forest")
+    report = check_real(
+        shared_data("naip"),
+        images="{part}/img/tile_{number}.tif",
+        labels="{part}/mask/mask_{number}.tif",
+        classes=[{"name": name, "code": i} for i, name in enumerate(names)],
+        bands=[1, 2, 3, 4],
+        split={"group": "^(train|val)/", "validation": ["val"]},
+    )
+    assert report.clean
+    assert (report.ignored, int(report.pixels_K.sum())) == (0, 6 * 256 * 256)

@@ -1,0 +1,242 @@
+"""Look-alike data: exact names, formats, codes and georeference; repeatable; rare classes rare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
+from datasets.synthetic import Cover, render_country, render_town
+from datasets.synthetic.make import (
+    class_borders,
+    make_naic2020,
+    make_potsdam,
+    potsdam_names,
+    potsdam_transform,
+)
+from datasets.synthetic.texture import Pattern, relief
+from segmenter.errors import DatasetError
+from segmenter.geometry import Size, Window
+from segmenter.labels import class_pixels
+from segmenter.raster import open_raster, raster_info, read_label
+
+SIDE = 640
+
+
+def _contents(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def potsdam(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two scenes, 2_10 to train and 2_13 to test."""
+    root = tmp_path_factory.mktemp("potsdam")
+    make_potsdam(root, scenes=2, seed=5, size=SIDE)
+    return root
+
+
+@pytest.fixture(scope="module")
+def naic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("naic")
+    make_naic2020(root, scenes=40, seed=5, size=96)
+    return root
+
+
+# ----------------------------------------------------------------------------------------- Potsdam
+
+
+def test_potsdam_has_the_published_names(potsdam: Path) -> None:
+    expected = set()
+    for name in ("2_10", "2_13"):
+        expected |= {
+            f"2_Ortho_RGB/top_potsdam_{name}_RGB.tif",
+            f"3_Ortho_IRRG/top_potsdam_{name}_IRRG.tif",
+            f"4_Ortho_RGBIR/top_potsdam_{name}_RGBIR.tif",
+            f"5_Labels_all/top_potsdam_{name}_label.tif",
+            f"5_Labels_all_noBoundary/top_potsdam_{name}_label_noBoundary.tif",
+        }
+    assert set(_contents(potsdam)) == expected
+
+
+def test_padded_names(tmp_path: Path) -> None:
+    made = make_potsdam(tmp_path, scenes=1, seed=1, size=48, padded_names=True)
+    assert [p.name for p in made] == ["top_potsdam_02_10_RGB.tif"]
+    assert (tmp_path / "5_Labels_all" / "top_potsdam_02_10_label.tif").exists()
+
+
+@pytest.mark.parametrize(
+    ("scenes", "train", "test"), [(1, 1, 0), (2, 1, 1), (6, 5, 1), (12, 10, 2), (38, 24, 14)]
+)
+def test_scenes_come_from_both_splits(scenes: int, train: int, test: int) -> None:
+    names = potsdam_names(scenes)
+    assert (sum(n in POTSDAM_TRAIN for n in names), sum(n in POTSDAM_TEST for n in names)) == (train, test)
+    assert len(set(names)) == scenes
+
+
+def test_every_number_of_scenes_can_be_made() -> None:
+    for scenes in range(1, 39):
+        assert len(set(potsdam_names(scenes))) == scenes
+
+
+def test_potsdam_formats_and_bands(potsdam: Path) -> None:
+    bands = {}
+    for folder, kind, count in (
+        ("2_Ortho_RGB", "RGB", 3),
+        ("3_Ortho_IRRG", "IRRG", 3),
+        ("4_Ortho_RGBIR", "RGBIR", 4),
+    ):
+        path = potsdam / folder / f"top_potsdam_2_10_{kind}.tif"
+        info = raster_info(path)
+        assert (info.size, info.count, info.dtype) == (Size(SIDE, SIDE), count, "uint8")
+        with open_raster(path, tuple(range(1, count + 1))) as raster:
+            bands[kind] = raster.read(Window.of(info.size))[0]
+    np.testing.assert_array_equal(bands["RGBIR"][..., :3], bands["RGB"])
+    np.testing.assert_array_equal(bands["RGBIR"][..., [3, 0, 1]], bands["IRRG"])
+
+
+def test_potsdam_is_georeferenced_and_neighbours_adjoin(potsdam: Path) -> None:
+    info = raster_info(potsdam / "2_Ortho_RGB" / "top_potsdam_2_10_RGB.tif")
+    assert info.crs is not None
+    assert info.crs.to_epsg() == 25833
+    assert info.transform == potsdam_transform("2_10", Size(SIDE, SIDE))
+    assert info.transform is not None
+    assert (info.transform.a, info.transform.e) == (0.05, -0.05)
+    size = Size(6000, 6000)
+    here, east, south = (potsdam_transform(name, size) for name in ("2_10", "2_11", "3_10"))
+    assert here @ (6000, 0) == pytest.approx(east @ (0, 0))
+    assert here @ (0, 6000) == pytest.approx(south @ (0, 0))
+
+
+def test_every_potsdam_class_is_there_and_cars_are_rare(potsdam: Path) -> None:
+    total = np.zeros(6, np.int64)
+    for name in ("2_10", "2_13"):
+        raw = read_label(potsdam / "5_Labels_all" / f"top_potsdam_{name}_label.tif")
+        total += class_pixels(POTSDAM.decode(raw), 6)
+    shares = total / total.sum()
+    assert (total > 0).all()
+    assert shares[POTSDAM.names.index("car")] < 0.06
+    assert shares[POTSDAM.names.index("impervious surfaces")] > 0.15
+
+
+def test_no_boundary_is_black_exactly_within_three_pixels_of_a_border(potsdam: Path) -> None:
+    full = read_label(potsdam / "5_Labels_all" / "top_potsdam_2_10_label.tif")
+    eroded = read_label(potsdam / "5_Labels_all_noBoundary" / "top_potsdam_2_10_label_noBoundary.tif")
+    ids, black = POTSDAM.decode(full), (eroded == 0).all(axis=2)
+    near = np.zeros_like(black)
+    for class_id in range(6):
+        away = cv2.distanceTransform((ids == class_id).astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
+        # The transform sees no border at the edge of the image, nor where a class fills it.
+        near |= (ids == class_id) & (away <= 3.001)
+    np.testing.assert_array_equal(black, near)
+    np.testing.assert_array_equal(eroded[~black], full[~black])
+
+
+def test_a_uniform_label_has_no_border() -> None:
+    assert not class_borders(np.full((9, 11), 2, np.uint8)).any()
+
+
+# -------------------------------------------------------------------------------------------- NAIC
+
+
+def test_naic_round_1_layout_and_codes(naic: Path) -> None:
+    assert set(_contents(naic)) == {
+        f"train/{folder}/{n:04d}{ending}"
+        for n in range(1, 41)
+        for folder, ending in (("images", ".tif"), ("labels", ".png"))
+    }
+    image, label = raster_info(naic / "train/images/0001.tif"), raster_info(naic / "train/labels/0001.png")
+    assert (image.size, image.count, image.dtype, image.georeferenced) == (Size(96, 96), 3, "uint8", False)
+    assert (label.size, label.count, label.dtype) == (Size(96, 96), 1, "uint16")
+
+
+def test_naic_tiles_hold_few_or_many_classes_and_some_classes_are_rare(naic: Path) -> None:
+    tiles_with: Counter[int] = Counter()
+    held = []
+    for path in (naic / "train/labels").iterdir():
+        pixels = class_pixels(NAIC2020_ROUND1.decode(read_label(path)), 8)
+        tiles_with.update(np.flatnonzero(pixels >= 32).tolist())
+        held.append(int((pixels >= 32).sum()))
+    assert min(held) <= 2
+    assert max(held) >= 5
+    assert tiles_with[NAIC2020_ROUND1.names.index("other")] <= 4  # of 40
+    assert tiles_with[NAIC2020_ROUND1.names.index("farmland")] >= 10
+
+
+def test_naic_round_2_has_8_bit_codes(tmp_path: Path) -> None:
+    make_naic2020(tmp_path, scenes=6, seed=1, round=2, size=64)
+    for path in (tmp_path / "train/labels").iterdir():
+        assert raster_info(path).dtype == "uint8"
+        NAIC2020_ROUND2.decode(read_label(path))
+
+
+# -------------------------------------------------------------------------------------- repeatable
+
+
+def test_same_seed_same_bytes_another_seed_others(tmp_path: Path) -> None:
+    for folder, seed in (("a", 3), ("b", 3), ("c", 4)):
+        make_potsdam(tmp_path / folder, scenes=2, seed=seed, size=64)
+        make_naic2020(tmp_path / folder, scenes=2, seed=seed, size=64)
+    a, b, c = (_contents(tmp_path / folder) for folder in "abc")
+    assert a == b
+    assert all(a[name] != c[name] for name in a if "Ortho" in name or "images" in name)
+
+
+def test_a_scene_does_not_depend_on_how_many_are_made(tmp_path: Path) -> None:
+    make_naic2020(tmp_path / "few", scenes=2, seed=3, size=64)
+    make_naic2020(tmp_path / "more", scenes=4, seed=3, size=64)
+    few, more = _contents(tmp_path / "few"), _contents(tmp_path / "more")
+    assert few == {name: more[name] for name in few}
+
+
+# --------------------------------------------------------------------------------------- mistakes
+
+
+def test_existing_files_are_never_replaced(potsdam: Path, naic: Path) -> None:
+    before = _contents(potsdam)
+    with pytest.raises(DatasetError, match=r"exists.*nothing was written"):
+        make_potsdam(potsdam, scenes=3, seed=6, size=SIDE)
+    assert _contents(potsdam) == before
+    with pytest.raises(DatasetError, match=r"0001\.tif exists"):
+        make_naic2020(naic, scenes=1, seed=1)
+
+
+def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="scenes: expected a number from 1 to 38, got 39"):
+        make_potsdam(tmp_path, scenes=39, seed=1)
+    with pytest.raises(DatasetError, match="size: expected"):
+        make_potsdam(tmp_path, scenes=1, seed=1, size=0)
+    with pytest.raises(DatasetError, match="seed: expected"):
+        make_potsdam(tmp_path, scenes=1, seed=-1, size=16)
+    with pytest.raises(DatasetError, match="round: expected a number from 1 to 2, got 3"):
+        make_naic2020(tmp_path, scenes=1, seed=1, round=3)
+    assert _contents(tmp_path) == {}
+
+
+# ---------------------------------------------------------------------------------------- imagery
+
+
+@pytest.mark.parametrize("size", [Size(1, 1), Size(31, 67), Size(257, 5)])
+@pytest.mark.parametrize("gsd", [0.05, 0.5, 4.0])
+def test_any_size_and_scale_renders(size: Size, gsd: float) -> None:
+    for render in (render_town, render_country):
+        rendering = render(size, gsd, np.random.default_rng(2))
+        assert rendering.image_HWC.shape == (size.height, size.width, 4)
+        assert rendering.cover_HW.shape == (size.height, size.width)
+        assert rendering.cover_HW.max() <= max(Cover)
+
+
+@pytest.mark.parametrize("kind", ["grain", "cells", "rows", "slabs", "seams", "checks"])
+def test_patterns_keep_the_mean_and_have_the_deviation_asked_for(kind: str) -> None:
+    window = Window(7, 11, 203, 301)
+    factor = relief(Pattern(kind, 0.5, 0.15, 0.4, 0.0), window, 0.05, np.random.default_rng(1))
+    assert factor.mean() == pytest.approx(1, abs=0.06)
+    assert factor.std() == pytest.approx(0.15, rel=0.35)
+
+
+def test_a_pattern_finer_than_the_sensor_fades() -> None:
+    factor = relief(Pattern("rows", 0.4, 0.2, 0.0, 0.0), Window(0, 0, 50, 50), 1.0, np.random.default_rng(1))
+    np.testing.assert_allclose(factor, 1)

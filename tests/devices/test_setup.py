@@ -1,0 +1,355 @@
+"""Devices: what TensorFlow is told, in which order, and what a user's mistake is answered with.
+
+There are no GPUs where these tests run: TensorFlow's calls are replaced and recorded. Real devices, made of
+the CPU, are in `test_devices_run.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import DistributionConfig
+from segmenter.devices import setup
+from segmenter.devices.setup import Device
+from segmenter.devices.strategy import Devices, describe, make_devices
+from segmenter.errors import ConfigError, DeviceError
+
+MODEL, BYTES = "NVIDIA GeForce RTX 2080 Ti", 11 * 2**30
+
+
+class Machine:
+    """A stand-in for `tf.config` on a machine with GPUs; `calls` is what it was told, in order.
+
+    It holds TensorFlow's own rules: nothing changes once devices are listed, growth and fixed memory exclude
+    each other, and a list of visible devices does not reorder them.
+    """
+
+    def __init__(self, gpus: int) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self._gpus = [SimpleNamespace(name=f"/physical_device:GPU:{i}") for i in range(gpus)]
+        self._visible = list(self._gpus)
+        self._parts: dict[str, list[Any]] = {}
+        self._cpus = 1
+        self.started = False
+
+    def physical(self, kind: str) -> list[Any]:
+        return self._gpus if kind == "GPU" else [SimpleNamespace(name="/physical_device:CPU:0")]
+
+    def visible(self, kind: str) -> list[Any]:
+        return self._visible
+
+    def see(self, devices: list[Any], kind: str) -> None:
+        self._tell("see", [device.name[-1] for device in devices])
+        self._visible = [gpu for gpu in self._gpus if gpu in devices]
+
+    def grow(self, device: Any, enable: bool) -> None:
+        self._tell("grow", device.name[-1], enable)
+
+    def split(self, device: Any, parts: list[Any]) -> None:
+        self._tell("split", device.name[-5:], [part.memory_limit for part in parts])
+        if device.name[-5:-2] == "CPU":
+            self._cpus = len(parts)
+        else:
+            self._parts[device.name] = parts
+
+    def logical(self, kind: str) -> list[Any]:
+        if not self.started:
+            self.calls.append(("start",))
+        self.started = True
+        count = self._cpus
+        if kind == "GPU":
+            count = sum(len(self._parts.get(gpu.name, "x")) for gpu in self._visible)
+        return [SimpleNamespace(name=f"/device:{kind}:{i}") for i in range(count)]
+
+    def _tell(self, *call: Any) -> None:
+        if self.started:
+            raise RuntimeError("Physical devices cannot be modified after being initialized")
+        self.calls.append(call)
+
+
+@pytest.fixture
+def machine(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`machine(4)`: TensorFlow finds four GPUs, and so does the driver's tool."""
+
+    def make(gpus: int, listed: int | None = None) -> Machine:
+        made, config = Machine(gpus), tensorflow.config
+        for owner, name, call in (
+            (config, "list_physical_devices", made.physical),
+            (config, "get_visible_devices", made.visible),
+            (config, "set_visible_devices", made.see),
+            (config, "set_logical_device_configuration", made.split),
+            (config, "list_logical_devices", made.logical),
+            (config.experimental, "set_memory_growth", made.grow),
+            (config.experimental, "get_device_details", lambda _: {"device_name": MODEL}),
+            (config, "set_soft_device_placement", lambda on: made.calls.append(("soft", on))),
+            (config.experimental, "enable_op_determinism", lambda: made.calls.append(("determinism",))),
+            (tensorflow.debugging, "set_log_device_placement", lambda on: made.calls.append(("log", on))),
+            (tensorflow.distribute, "MirroredStrategy", lambda names, **kw: ("mirrored", names, kw)),
+            (tensorflow.distribute, "OneDeviceStrategy", lambda name: ("one", name)),
+        ):
+            monkeypatch.setattr(owner, name, call)
+        rows = [(MODEL, BYTES)] * (gpus if listed is None else listed)
+        monkeypatch.setattr(setup, "_ask_driver", lambda: rows)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        return made
+
+    return make
+
+
+GPUS = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
+
+
+def devices(logical: int | None = None, **settings: Any) -> Devices:
+    return make_devices(DistributionConfig(**settings), logical)
+
+
+# ------------------------------------------------------------------------------- what is told
+
+
+def test_by_default_all_gpus_are_mirrored_and_their_memory_grows(machine: Any) -> None:
+    made = machine(4)
+    got = devices()
+    assert made.calls == [("soft", True), *(("grow", str(i), True) for i in range(4)), ("start",)]
+    assert got.strategy == ("mirrored", GPUS, {"cross_device_ops": None})
+    assert (got.replicas, got.idle) == (4, ())
+
+
+def test_everything_is_told_before_the_devices_start(machine: Any) -> None:
+    made = machine(4)
+    devices(
+        visible_devices=[3, 1], memory_growth=False, memory_limit=4096,
+        deterministic=True, log_placement=True, soft_placement=False,
+    )  # fmt: skip
+    assert made.calls == [
+        ("determinism",), ("soft", False), ("log", True), ("see", ["1", "3"]),
+        ("split", "GPU:1", [4096]), ("split", "GPU:3", [4096]), ("start",),
+    ]  # fmt: skip
+
+
+def test_all_memory_at_once_where_growth_is_off(machine: Any) -> None:
+    made = machine(2)
+    devices(memory_growth=False)
+    assert made.calls[1:3] == [("grow", "0", False), ("grow", "1", False)]
+
+
+def test_one_card_becomes_several_devices(machine: Any) -> None:
+    made = machine(4)
+    got = devices(visible_devices=[2], memory_growth=False, logical_gpus={"number": 3, "memory": "2048 MiB"})
+    assert made.calls[-2:] == [("split", "GPU:2", [2048] * 3), ("start",)]
+    assert got.strategy == ("mirrored", GPUS[:3], {"cross_device_ops": None})
+    assert {(d.card, d.memory) for d in got.used} == {("GPU:2", "2048 MiB, fixed")}
+    assert got.idle == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "used", "idle"),
+    [
+        ({"strategy": "one_device"}, ("one", "GPU:0"), GPUS[1:]),
+        ({"strategy": "one_device", "devices": [2]}, ("one", "GPU:2"), ["GPU:0", "GPU:1", "GPU:3"]),
+        ({"strategy": "mirrored", "devices": [2, 0]}, ["GPU:2", "GPU:0"], ["GPU:1", "GPU:3"]),
+        # Seen are the second and fourth card, which TensorFlow then numbers 0 and 1.
+        ({"visible_devices": [1, 3], "strategy": "one_device", "devices": [1]}, ("one", "GPU:1"), ["GPU:1"]),
+        ({"visible_devices": []}, ("one", "CPU:0"), []),
+    ],
+)
+def test_devices_by_number(machine: Any, settings: dict[str, Any], used: Any, idle: list[str]) -> None:
+    machine(4)
+    got = devices(**settings)
+    assert (got.strategy if isinstance(used, tuple) else got.strategy[1]) == used
+    assert list(got.idle) == idle
+
+
+def test_logical_cpus_take_the_place_of_gpus_and_of_what_is_said_of_them(machine: Any) -> None:
+    made = machine(0)
+    got = devices(2, visible_devices=[0, 1], memory_growth=False, logical_gpus={"number": 2, "memory": 64})
+    assert made.calls == [("soft", True), ("split", "CPU:0", [None, None]), ("start",)]
+    assert got.names == ("CPU:0", "CPU:1")
+    machine(4)
+    assert devices(2).idle == tuple(GPUS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("nccl", "NcclAllReduce"),
+        ("hierarchical_copy", "HierarchicalCopyAllReduce"),
+        ("reduction_to_one", "ReductionToOneDevice"),
+    ],
+)
+def test_the_cross_device_operation_is_the_one_named(
+    machine: Any, tensorflow: ModuleType, kind: str, expected: str
+) -> None:
+    machine(4)
+    operation = devices(cross_device=kind).strategy[2]["cross_device_ops"]
+    assert type(operation) is getattr(tensorflow.distribute, expected)
+
+
+# ------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "message"),
+    [
+        ({"cross_device": "nccl"}, 0, "cross_device: nccl: expected GPUs, found CPU:0, CPU:1"),
+        ({"cross_device": "hierarchical_copy"}, 3, "expected an even number of devices, got 3"),
+        ({"cross_device": "nccl"}, 1, "nccl: expected at least two devices, found GPU:0"),
+        ({"strategy": "mirrored"}, 1, "mirrored: expected at least two devices, found GPU:0"),
+        ({"strategy": "mirrored", "devices": [0, 4]}, 4, r"numbers from 0 to 3 \(GPU:0, .*\), got 4"),
+        ({"visible_devices": [4]}, 4, "visible_devices: expected numbers of GPUs, found 0 to 3, got 4"),
+        ({"visible_devices": [0]}, 0, "visible_devices: expected numbers of GPUs, found none, got 0"),
+        (
+            {"memory_growth": False, "logical_gpus": {"number": 2, "memory": 64}},
+            4,
+            "one visible GPU to split, found 4; name one with distribution.visible_devices",
+        ),
+        (
+            {"memory_growth": False, "logical_gpus": {"number": 2, "memory": 64}},
+            0,
+            "one visible GPU to split, found 0; try --logical-devices",
+        ),
+    ],
+)
+def test_what_the_machine_has_not_is_refused(
+    machine: Any, settings: dict[str, Any], gpus: int, message: str
+) -> None:
+    machine(gpus)
+    logical = 2 if settings == {"cross_device": "nccl"} and not gpus else None
+    with pytest.raises(DeviceError, match=message):
+        devices(logical, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "logical", "named"),
+    [
+        ({}, None, "distribution.memory_growth"),
+        ({"memory_growth": False, "memory_limit": 1024}, None, "distribution.memory_limit"),
+        ({"visible_devices": [0]}, None, "distribution.visible_devices"),
+        (
+            {"memory_growth": False, "visible_devices": None, "logical_gpus": {"number": 2, "memory": 64}},
+            None,
+            "distribution.logical_gpus",
+        ),
+        ({"visible_devices": None}, 4, "--logical-devices"),
+    ],
+)
+def test_too_late_is_said_clearly(
+    machine: Any, settings: dict[str, Any], logical: int | None, named: str
+) -> None:
+    made = machine(0 if logical else 1)
+    made.started = True
+    with pytest.raises(
+        DeviceError, match=f"{named}: expected to be set before TensorFlow starts its devices"
+    ):
+        devices(logical, **settings)
+
+
+def test_real_tensorflow_says_too_late_too(tensorflow: ModuleType, four_replicas: list[str]) -> None:
+    with pytest.raises(DeviceError, match="--logical-devices: expected to be set before TensorFlow starts"):
+        make_devices(DistributionConfig(), 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"devices": [0]}, "devices: expected strategy: mirrored or one_device with it, got auto"),
+        ({"devices": [0, 1], "strategy": "one_device"}, "devices: expected one number .*, got 2"),
+        ({"devices": [1], "strategy": "mirrored"}, "devices: expected two or more .*, got 1"),
+        ({"devices": [1, 1], "strategy": "mirrored"}, r"devices: expected each number once, got \[1, 1\]"),
+        ({"devices": [-1], "strategy": "one_device"}, "devices.0: expected greater than or equal to 0"),
+        ({"visible_devices": [0, 0]}, "visible_devices: expected each number once"),
+        ({"visible_devices": 2}, "visible_devices: expected a list, got 2"),
+        ({"memory_limit": 2048}, "memory_limit: expected memory_growth: false with it: .*got true"),
+        ({"logical_gpus": {"number": 2, "memory": 2048}}, "logical_gpus: expected memory_growth: false"),
+        (
+            {"memory_growth": False, "memory_limit": 64, "logical_gpus": {"number": 2, "memory": 64}},
+            "memory_limit: .*expected one of both",
+        ),
+        ({"logical_gpus": {"number": 2, "memry": 1}}, "logical_gpus.memry: unknown key; known here: number"),
+        ({"logical_gpus": {"number": 1, "memory": 64}}, r"number: .*equal to 2 \(devices\), got 1"),
+        ({"memory_limit": "2 km"}, r"memory_limit: expected a valid integer \(MiB\), got '2 km'"),
+        ({"cross_device": "ring"}, "cross_device: expected 'auto', 'nccl', .* got 'ring'"),
+        ({"cross_device": "nccl", "strategy": "one_device"}, "cross_device: one device has no other"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    dataset = {"kind": "potsdam", "root": "r"}
+    with pytest.raises(ConfigError, match=f"r.yaml: distribution.*{message}"):
+        recipe_from({"name": "x", "dataset": dataset, "distribution": settings}, "r.yaml")
+
+
+# ------------------------------------------------------------------------------- what is printed
+
+
+def test_the_table_names_each_device(machine: Any) -> None:
+    machine(4)
+    lines = describe(devices(), 64, "mixed_float16").splitlines()
+    assert lines[0].split() == ["device", "name", "memory", "local", "batch", "precision"]
+    assert lines[1:] == [f"{gpu}   {MODEL}  11.0 GiB  16           mixed_float16" for gpu in GPUS]
+
+
+def test_gpus_that_stay_unused_are_warned_of(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(4)
+    text = describe(devices(strategy="one_device"), 64, "float32")
+    assert text.endswith("warning: 3 visible GPUs stay unused: GPU:1, GPU:2, GPU:3")
+    machine(0, listed=4)  # as with TensorFlow's CPU wheel on a server with GPUs
+    text = describe(devices(), 64, "float32")
+    assert "warning: this machine has 4 GPUs, " in text
+    assert text.endswith("; install the one for GPUs: make setup GPU=1")
+    machine(0, listed=4)
+    assert "warning" not in describe(devices(visible_devices=[]), 64, "float32")  # then it was meant
+    machine(4)
+    assert "warning" not in describe(devices(logical=1), 64, "float32")
+
+
+def test_memory_that_cannot_be_found_out_is_said_to_be_unknown(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(1)
+    monkeypatch.setattr(setup, "_ask_driver", lambda: [(MODEL, BYTES), (MODEL, 2 * BYTES)])
+    monkeypatch.setattr(setup, "cards_listed", lambda: 1)
+    assert f"{MODEL}  unknown" in describe(devices(), 16, "float32")
+
+
+def test_the_drivers_answer_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    ask = setup._ask_driver.__wrapped__
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setattr(setup.shutil, "which", lambda _: str(tool))
+    for script, expected in (
+        (f"echo '{MODEL}, 11264'; echo 'A, B, 100'", [(MODEL, BYTES), ("A, B", 100 * 2**20)]),
+        ("echo Failed to initialize NVML; exit 9", []),
+        ("echo '[N/A], [N/A]'", []),
+    ):
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+        assert ask() == expected
+    monkeypatch.setattr(setup.shutil, "which", lambda _: None)
+    assert ask() == []
+
+
+def test_a_global_batch_is_dealt_evenly_or_refused() -> None:
+    two = Devices(None, (Device("CPU:0", "", "", "CPU"), Device("CPU:1", "", "", "CPU")))
+    assert two.local_batch(6) == 3
+    with pytest.raises(
+        ConfigError, match=r"training.global_batch: expected a multiple of 2 \(devices\), got 7"
+    ):
+        two.local_batch(7)
+
+
+def test_what_bits_depend_on_is_told(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = Device("CPU:0", "its model", "", "CPU"), Device("GPU:0", "a card", "", "GPU:0")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    told = Devices(None, (cpu, gpu)).computed_on
+    assert told["processor"]
+    assert told["devices"] == "CPU, a card"
+    assert told["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    threads = tensorflow.config.threading.get_intra_op_parallelism_threads()
+    assert told["threads of an operation"] == str(threads or len(os.sched_getaffinity(0)))
+    if not threads:
+        monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
+        assert Devices(None, (cpu,)).computed_on["threads of an operation"] == "3"

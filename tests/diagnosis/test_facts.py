@@ -1,0 +1,332 @@
+"""A diagnosis says what the tiles, the plan, the shuffle and the log say; and its advice comes true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.recipe import TilesConfig
+from segmenter.diagnosis import Diagnosis, diagnose, table
+from segmenter.errors import CheckpointError, DatasetError
+from segmenter.sampling import plan
+from segmenter.scenes import Dataset, Scene
+from segmenter.tiles.index import build_index
+from tests.helpers.made_tables import Data, classes, diagnosed, rare, recipe
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def image(make_png: Make) -> Path:
+    """An image without georeference, for tables whose scenes do not matter."""
+    return make_png("image.png", np.ones((32, 32, 3), np.uint8))
+
+
+def lever(found: Data, kind: str) -> str:
+    """The texts of one lever; empty where there is none."""
+    return " ".join(one["text"] for one in found["limit"]["levers"] if one["lever"] == kind)
+
+
+# ------------------------------------------------------------------------------- from real files
+
+
+def test_facts_are_those_of_the_label_files(tmp_path: Path, make_geotiff: Make) -> None:
+    labels = [np.random.default_rng(i).integers(1, 4, (101, 203)).astype(np.uint8) for i in range(2)]
+    labels[1][labels[1] == 3] = 1
+    scenes = []
+    for i, label in enumerate(labels):
+        image = make_geotiff(f"i{i}.tif", np.ones((101, 203, 3), np.uint8))
+        scenes.append(Scene(f"s{i}", image, make_geotiff(f"l{i}.tif", label), f"s{i}", "train"))
+    dataset = Dataset("made", tmp_path, tuple(scenes), classes("abcd"))
+    index = build_index(dataset, "train", TilesConfig(size=32, overlap=3), progress=False)
+    config = recipe(tiles={"size": 32, "overlap": 3})
+    diagnosis = diagnose(config, dataset, index, (8, 16), progress=False)
+    found = diagnosis.to_dict()
+    assert Diagnosis.from_dict(found) == diagnosis
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert (found["version"], found["split"], found["scenes"], found["tiles"]) == (1, "train", 2, 2 * 4 * 7)
+    assert (found["tile_px"], found["overlap_px"], found["min_pixels"]) == (32, 3, 32)
+    assert [c["scenes"] for c in found["classes"]] == [2, 2, 1, 0]
+    assert [c["colour"] for c in found["classes"]][:2] == ["#ff0000", "#0080ff"]
+    assert [c["tiles"] for c in found["classes"]] == [56, 56, 28, 0]
+    assert sum(c["share"] for c in found["classes"]) == pytest.approx(1)
+    assert found["tiles_by_classes"] == [0, 0, 28, 28, 0]
+    assert found["together"][0] == [56, 56, 28, 0]
+    assert found["forecast"]["classes"] == [0, 1, 2]
+    assert [one["batch"] for one in found["forecast"]["batches"]] == [8, 16]
+    assert found["forecast"]["curve"][-1]["batch"] <= 56
+    assert [m["crs"] for m in found["maps"]] == ["EPSG:25833"] * 2
+    assert found["run"] is None
+
+
+# ------------------------------------------------------------------------------ plan and shuffle
+
+
+def table_of(tiles: int = 203, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    counts = np.where(rng.random((tiles, 4)) < [0.9, 0.5, 0.2, 0.03], rng.integers(1, 900, (tiles, 4)), 0)
+    counts[[3, 77], 3] = 500
+    return counts
+
+
+def side_of(rows: np.ndarray, counts: np.ndarray, replicas: int) -> Data:
+    """The facts about an epoch, counted tile by tile."""
+    held = [[{c for c in range(4) if counts[t, c] >= 32} for t in row] for row in rows]
+    steps = [set().union(*row) for row in held]
+    everything = {c for c in range(4) if (counts[:, c] >= 32).any()}
+    gaps = []
+    for c in range(4):
+        seen = [-1, *(i for i, step in enumerate(steps) if c in step), len(steps)]
+        gaps.append(np.diff(seen) if len(seen) > 2 else None)
+    blocks = [b for row in held for b in np.array_split(np.array(row, object), replicas)]
+    return {
+        "complete_steps": np.mean([step >= everything for step in steps]),
+        "classes_per_step": np.mean([len(step) for step in steps]),
+        "held_share": [np.mean([c in step for step in steps]) for c in range(4)],
+        "mean_gap": [None if g is None else g.mean() for g in gaps],
+        "longest_gap": [None if g is None else g.max() for g in gaps],
+        "classes_per_replica": np.mean([len(set().union(*block)) for block in blocks]),
+    }
+
+
+def same(side: Data, expected: Data) -> None:
+    for key, value in expected.items():
+        assert side[key] == pytest.approx(value), key
+
+
+@pytest.mark.parametrize("batch", [3, 14, 16, 64])
+def test_sides_are_those_of_the_epochs_that_training_would_have(image: Path, batch: int) -> None:
+    counts = table_of()
+    sampling = {"max_repeats_per_tile": 2, "per_replica": "off"}
+    config = recipe(sampling=sampling, seed=5)
+    (one,) = diagnosed(counts, image, (batch,), config=config)["plans"]
+    off = config.sampling.model_copy(update={"coverage": "off"})
+    same(one["shuffle"], side_of(plan(counts, batch, off, 5, 0).rows_SB, counts, min(4, batch)))
+    result = plan(counts, batch, config.sampling, 5, 0)
+    same(one["plan"], side_of(result.rows_SB, counts, min(4, batch)))
+    assert (one["steps"], one["coverage_repeats"]) == (result.steps, result.coverage_repeats)
+    assert one["fillers"] == result.fillers
+    scarce = [result.steps - int((counts[:, c] >= 32).sum()) for c in result.promised]
+    assert one["repeats_bound"] == max(0, *scarce) <= one["coverage_repeats"]
+    assert all(one["plan"]["held_share"][c] == 1 for c in one["promised"])
+    assert all(one["plan"]["longest_gap"][c] == 1 for c in one["promised"])
+
+
+def test_dealing_shows_a_replica_more_classes(image: Path) -> None:
+    dealt, cut = (
+        diagnosed(table_of(), image, (16,), config=recipe(sampling={"per_replica": how}))["plans"][0]
+        for how in ("best_effort", "off")
+    )
+    assert dealt["plan"]["classes_per_replica"] > cut["plan"]["classes_per_replica"]
+    assert dealt["shuffle"] == cut["shuffle"]
+    assert dealt["plan"]["classes_per_step"] == cut["plan"]["classes_per_step"]
+
+
+def test_a_class_seen_never_has_no_gap(image: Path) -> None:
+    counts = np.hstack([rare(40, 9), np.zeros((40, 1), np.int64)])
+    shuffle = diagnosed(counts, image)["plans"][0]["shuffle"]
+    assert shuffle["mean_gap"][2] is shuffle["longest_gap"][2] is None
+
+
+def test_a_refused_plan_does_not_stop_the_diagnosis(image: Path) -> None:
+    counts = np.zeros((60, 3), np.int64)
+    counts[np.arange(60), np.arange(60) % 3] = 500  # a class each: two tiles never hold three
+    found = diagnosed(counts, image, (2, 6), names="x,y,z")
+    bad, good = found["plans"]
+    assert "expected a training.global_batch of at least 3" in bad["refused"]
+    assert (bad["plan"], bad["steps"], bad["shuffle"]["complete_steps"]) == (None, 0, 0.0)
+    assert (good["refused"], good["plan"]["complete_steps"], good["coverage_repeats"]) == (None, 1.0, 0)
+    assert f"batch 2: {bad['refused']}" in " ".join(table(Diagnosis.from_dict(found)).split())
+
+
+def test_strict_is_refused_as_training_would_be_and_off_is_shown_as_if_planned(image: Path) -> None:
+    strict = diagnosed(rare(100, 4), image, (10,), config=recipe(sampling={"coverage": "strict"}))
+    assert "b is held by 4 tiles" in strict["plans"][0]["refused"]
+    off = diagnosed(rare(100, 4), image, (10,), config=recipe(sampling={"coverage": "off"}))
+    assert (off["plans"][0]["promised"], off["plans"][0]["coverage_repeats"]) == ([0, 1], 7)  # 11 steps
+
+
+# ---------------------------------------------------------------------------------- what limits it
+
+
+def test_advice_on_batch_and_labels_comes_true(image: Path) -> None:
+    """43 of 1009 tiles hold b: 65 steps with the repeats. The batch that is named needs none."""
+    counts = rare(1009, 43)
+    config = recipe(sampling={"max_repeats_per_tile": 9})
+    found = diagnosed(counts, image, config=config)
+    assert found["limit"]["class"] == 1
+    assert "43 of 1009 (4.26%)" in found["limit"]["why"]
+    assert "65 steps, so tiles that hold it are repeated 22 times at least" in found["limit"]["why"]
+    assert "From a global batch of 24 on (the recipe has 16)" in lever(found, "batch")
+    assert plan(counts, 24, config.sampling, 0, 0).coverage_repeats == 0
+    assert plan(counts, 20, config.sampling, 0, 0).coverage_repeats > 0
+    assert "22 more tiles with it would do at the recipe's global batch of 16" in lever(found, "label")
+    for more, forced in ((22, False), (21, True)):
+        grown = np.vstack([counts, [[900, 100]] * more])
+        assert (plan(grown, 16, config.sampling, 0, 0).coverage_repeats > 0) == forced
+
+
+def test_a_class_that_is_best_effort_is_promised_from_the_batch_that_is_named(image: Path) -> None:
+    counts = rare(1009, 2)
+    found = diagnosed(counts, image)
+    assert "best effort" in found["limit"]["why"]
+    assert "From 104 on it is promised, with repeats." in lever(found, "batch")
+    assert plan(counts, 104, recipe().sampling, 0, 0).promised == (0, 1)
+    assert plan(counts, 100, recipe().sampling, 0, 0).promised == (0,)
+    assert "batch 16: not promised, best effort: b" in table(Diagnosis.from_dict(found))
+
+
+def test_where_nothing_forces_repeats_it_says_so(image: Path) -> None:
+    found = diagnosed(rare(160, 80), image)
+    assert "10 steps, no more than tiles that hold it: it forces no repeats." in found["limit"]["why"]
+    assert lever(found, "batch").startswith("The recipe's 16 is enough: from a global batch of 4 on")
+    assert lever(found, "min_pixels") == lever(found, "tile_size") == ""
+
+
+def test_lowering_min_pixels_is_told_with_the_tiles_it_gives(image: Path) -> None:
+    counts = rare(400, 5)
+    counts[100:117, 1] = 32
+    counts[200:250, 1] = 31  # never counted: no recipe goes below 32
+    found = diagnosed(counts, image, config=recipe(sampling={"min_pixels": 64}))
+    assert "sampling.min_pixels: 32 instead of 64, 22 tiles would hold b instead of 5" in lever(
+        found, "min_pixels"
+    )
+    assert lever(diagnosed(counts, image), "min_pixels") == ""
+
+
+def test_larger_tiles_are_told_where_they_help(image: Path) -> None:
+    """Scenes of 4×4 tiles; b in one tile of 7 of the 40, so in 7 of 160 larger ones."""
+    counts = np.zeros((640, 2), np.int64)
+    counts[:, 0] = 900
+    counts[np.arange(7) * 16, 1] = 100
+    config = recipe(sampling={"max_repeats_per_tile": 50})
+    found = diagnosed(counts, image, per_scene=16, across=4, config=config)
+    text = lever(found, "tile_size")
+    assert "Tiles of 64 px instead of 32 would hold b in about 4.4% of them instead of 1.1%" in text
+    assert "from a global batch of 24 on" in text  # 160 / 7
+    alone = diagnosed(counts, image, config=config)  # scenes of one tile have no neighbours to join
+    assert lever(alone, "tile_size") == ""
+
+
+def test_pixels_that_no_tile_holds_come_before_all_else(image: Path) -> None:
+    counts = np.hstack([rare(64, 8), np.zeros((64, 1), np.int64)])
+    counts[:40, 2] = 10
+    counts[16:32, 2] = 11
+    found = diagnosed(counts, image, per_scene=16, across=4)
+    assert found["limit"]["class"] == 2
+    assert "c has 416 pixels in 3 scenes, but no tile shows 32 of them" in found["limit"]["why"]
+    assert lever(found, "batch") == ""
+    assert "Tiles of 64 px instead of 32 would hold c" in lever(found, "tile_size")
+    assert "c is in 3 of 4 scenes, most of all in s1 (0 tiles" in lever(found, "label")
+
+
+def test_scenes_to_label_are_those_where_it_occurs_most(image: Path) -> None:
+    counts = rare(80, 0)
+    for scene, tiles in ((4, 7), (1, 5), (6, 1)):
+        counts[scene * 10 : scene * 10 + tiles, 1] = 100
+    text = lever(diagnosed(counts, image, per_scene=10, across=5), "label")
+    assert "b is in 3 of 8 scenes, most of all in s4 (7 tiles, 7.22% of its pixels), s1 (5 tiles" in text
+    assert text.index("s1 (") < text.index("s6 (1 tile,")
+    assert "s0" not in text
+
+
+def test_a_class_without_a_pixel_is_named(image: Path) -> None:
+    found = diagnosed(np.hstack([rare(40, 9), np.zeros((40, 2), np.int64)]), image)
+    assert "c, d have no labelled pixel in these tiles" in lever(found, "label")
+    assert found["limit"]["class"] == 1
+
+
+def test_more_classes_than_can_be_planned_for_are_forecast_all_the_same(image: Path) -> None:
+    counts = np.random.default_rng(0).integers(0, 64, (300, 70))
+    names = ",".join(f"class {i}" for i in range(70))
+    found = diagnosed(counts, image, names=names)
+    assert found["forecast"]["method"] == "simulation"
+    assert 0 < found["forecast"]["batches"][0]["error"] < 0.01
+    assert "at most 62 classes" in found["plans"][0]["refused"]
+    assert "no epoch is planned" in found["limit"]["why"]
+    assert " ± " in table(Diagnosis.from_dict(found))
+
+
+def test_no_tiles_is_refused(image: Path) -> None:
+    with pytest.raises(DatasetError, match="expected tiles to tell the coverage of"):
+        diagnosed(np.zeros((0, 2)), image)
+
+
+# ---------------------------------------------------------------------------------------- the run
+
+
+def log(folder: Path, lines: list[Data], tail: str = "") -> Path:
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "log.jsonl").write_text(text + tail, encoding="utf-8")
+    return folder
+
+
+def trained(step: int, held: list[int], **more: Any) -> Data:
+    counts = {"tiles_drawn": 80, "tiles_redrawn": 4, "tiles_replaced": 1}
+    line = {"step": step, "epoch": step // 20, "steps": 5, "held_steps": held, "short_steps": 0, **counts}
+    return {**line, "promised": [0, 1], "best_effort": [], **more}
+
+
+def test_a_run_is_summed_from_its_log(image: Path, tmp_path: Path) -> None:
+    lines = [
+        trained(5, [5, 5]),
+        {"step": 5, "epoch": 0, "miou": 0.5},
+        trained(10, [5, 2], short_steps=3, promised=[0], best_effort=[1]),
+    ]
+    found = diagnosed(rare(40, 9), image, run=log(tmp_path, lines, '{"step": 15, "held'))
+    ran = found["run"]
+    assert (ran["steps"], ran["short_steps"], ran["tiles_drawn"]) == (10, 3, 160)
+    assert (ran["redrawn"], ran["replaced"]) == pytest.approx((0.05, 0.0125))
+    assert ran["held_share"] == pytest.approx([1, 0.7])
+    assert (ran["promised"], ran["best_effort"]) == ([0], [1])
+    assert [one["step"] for one in ran["history"]] == [5, 10]
+    assert ran["history"][1]["held_share"] == pytest.approx([1, 0.4])
+    assert "10 steps, 3 short of a promised class" in " ".join(table(Diagnosis.from_dict(found)).split())
+
+
+def test_a_long_log_is_taken_together(image: Path, tmp_path: Path) -> None:
+    lines = [trained(5 * i, [5, i % 6]) for i in range(1, 1002)]
+    ran = diagnosed(rare(40, 9), image, run=log(tmp_path, lines))["run"]
+    assert len(ran["history"]) == 400
+    assert ran["history"][-1]["step"] == 5005
+    assert ran["held_share"][1] == pytest.approx(sum(i % 6 for i in range(1, 1002)) / 5005)
+
+
+def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:
+    counts = rare(40, 9)
+    with pytest.raises(CheckpointError, match=r"log\.jsonl: expected the log of a run"):
+        diagnosed(counts, image, run=tmp_path / "none")
+    with pytest.raises(CheckpointError, match="expected lines of training with the classes"):
+        diagnosed(counts, image, run=log(tmp_path, [{"step": 1, "loss": 0.5}], "[1, 2]\n"))
+    with pytest.raises(CheckpointError, match="the recipe's 2 classes, got 3 at step 5"):
+        diagnosed(counts, image, run=log(tmp_path, [trained(5, [1, 2, 3])]))
+
+
+# -------------------------------------------------------------------------------------- the table
+
+
+def test_the_table_says_the_same_in_short(image: Path) -> None:
+    found = diagnosed(table_of(), image, (16, 64), names="water,road,built-up,harbour\u200b")
+    text = table(Diagnosis.from_dict(found))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 130
+    assert "\u200b" not in text
+    row = next(line.split() for line in lines if line.startswith("  road"))
+    assert row[1:4] == [str(found["classes"][1]["tiles"]), row[2], str(found["classes"][1]["pixels"])]
+    one = found["plans"][0]
+    row = next(line.split() for line in lines if line.split()[:2] == ["16", str(one["steps"])])
+    assert [int(n) for n in row[2:5]] == [one[k] for k in ("coverage_repeats", "repeats_bound", "fillers")]
+    assert f"{found['forecast']['needed']['99']} tiles for 99 %" in text
+    assert "what limits: harbour? is held by the fewest tiles" in text
+
+
+def test_a_share_is_a_whole_hundred_only_where_it_is(image: Path) -> None:
+    """Half of the tiles lack b: 16 random tiles hold both all but always, 15 in a million do not."""
+    text = table(Diagnosis.from_dict(diagnosed(rare(4000, 2000), image, (16,))))
+    assert ">99.99%" in text
+    assert "100.00%" in text  # of a, which all tiles hold

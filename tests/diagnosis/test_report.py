@@ -1,0 +1,394 @@
+"""The report's page without a browser: what it says, what its charts are drawn from; text stays text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segmenter.diagnosis.report.html import label, listed, percent
+from segmenter.diagnosis.report.page import escaped
+from segmenter.errors import SegmenterError
+from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, POTSDAM
+from tests.helpers.made_diagnosis import headline, html_report, made_diagnosis
+
+VOID = {"meta", "link", "br"}
+RATES = (0.9, 0.5, 0.3, 0.2, 0.1, 0.05, 0.4, 0.6)
+
+
+class Page(HTMLParser):
+    """The tags and texts of a page; it fails where they are not nested."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and data.strip():
+            self.texts.append((self._open[-1], data))
+
+    def attributes(self, name: str) -> list[str]:
+        return [str(attrs[name]) for _, attrs in self.tags if name in attrs]
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+    def text(self) -> str:
+        return " ".join(text for tag, text in self.texts if tag not in ("script", "style"))
+
+    def scripts(self) -> list[str]:
+        return [text for tag, text in self.texts if tag == "script"]
+
+    def data(self) -> dict[str, Any]:
+        """What the charts are drawn from."""
+        return json.loads(self.scripts()[0])
+
+    def figure(self, name: str, choice: int = 0) -> dict[str, Any]:
+        return self.data()["charts"][name]["figures"][choice]
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "potsdam": {"run": 7, "maps": 5},
+    "naic": {"names": NAIC, "rates": NAIC_RATES, "tiles": 3001, "best_effort": [4], "run": 3},
+    "one class": {"names": ("water",), "rates": (1.0,), "tiles": 101, "batches": (16,)},
+    "forty classes": {
+        "names": [f"class {i}" for i in range(40)],
+        "rates": np.linspace(0.02, 0.6, 40),
+        "maps": 24,
+        "tiles": 1001,
+        "run": 401,
+    },
+    "some refused": {"refused": (16, 32)},
+    "all refused": {"refused": (16, 32, 64, 128), "maps": 0},
+    "absent class": {"rates": (0.9, 0.5, 0.0, 0.7, 0.3, 0.04)},
+    "no class at all": {"rates": (0.0,) * 6, "refused": (16, 32, 64, 128)},
+    "one batch": {"batches": (7,), "tiles": 5},
+    "hostile names": {"names": HOSTILE, "rates": RATES, "map_names": HOSTILE, "maps": 8, "run": 5},
+}
+
+
+@pytest.fixture(params=CASES, scope="module")
+def case(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Page]:
+    diagnosis = made_diagnosis(**CASES[request.param])
+    return diagnosis, Page(html_report(diagnosis))
+
+
+# ---------------------------------------------------------------------------------------- every page
+
+
+def test_every_page_is_sound_and_accessible(case: tuple[dict[str, Any], Page]) -> None:
+    diagnosis, page = case
+    ids = page.attributes("id")
+    assert len(ids) == len(set(ids))
+    referred = [*page.attributes("aria-labelledby"), *page.attributes("aria-describedby")]
+    referred += [*page.attributes("for"), *page.attributes("data-chart")]
+    referred += [link.removeprefix("#") for link in page.attributes("href") if link.startswith("#")]
+    assert set(referred) <= set(ids)
+    assert ("html", {"lang": "en"}) in page.tags
+    assert [page.count(tag) for tag in ("h1", "main", "header", "footer", "title")] == [1] * 5
+    assert page.count("figure") == page.count("figcaption") == page.count("details")
+    assert page.count("figure") == len(page.data()["charts"]) + bool(page.data()["maps"])
+    assert page.count("table") == page.count("caption")
+    assert all(attrs.get("scope") in ("row", "col") for tag, attrs in page.tags if tag == "th")
+    drawn = [attrs for _, attrs in page.tags if attrs.get("class") == "chart"]
+    assert len(drawn) == len(page.data()["charts"]) + len(diagnosis["maps"]) * bool(page.data()["maps"])
+    assert all(attrs["role"] == "img" for attrs in drawn)
+
+
+def test_every_figure_is_what_plotly_takes(case: tuple[dict[str, Any], Page]) -> None:
+    for name, chart in case[1].data()["charts"].items():
+        assert len(chart["figures"]) == len(chart["titles"]) > chart["chosen"]
+        for figure in chart["figures"]:
+            assert {trace["type"] for trace in figure["data"]} <= {"bar", "scatter", "heatmap"}, name
+            go.Figure(figure)  # raises on a key or value that Plotly does not know
+
+
+def test_every_page_is_self_contained(case: tuple[dict[str, Any], Page]) -> None:
+    page = case[1]
+    assert page.attributes("src") == []
+    assert {link for link in page.attributes("href") if not link.startswith("#")} == {"data:,"}
+    assert "url(" not in "".join(text for tag, text in page.texts if tag == "style")
+    policy = next(str(a["content"]) for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    _, *scripts = page.scripts()
+    allowed = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
+    assert re.search(r"script-src ([^;]*)", policy)[1].split() == allowed
+    assert len(scripts) == 2
+    assert "default-src 'none'" in policy
+
+
+def test_every_title_says_something(case: tuple[dict[str, Any], Page]) -> None:
+    page = case[1]
+    titles = [title for chart in page.data()["charts"].values() for title in chart["titles"]]
+    assert all(len(title) > 15 and "None" not in title and "nan" not in title for title in titles)
+    assert "None" not in page.text()
+
+
+# --------------------------------------------------------------------------------- text stays text
+
+
+def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """All texts in nested lists and dictionaries, with the key they stand under."""
+    if isinstance(value, dict):
+        for name, child in value.items():
+            yield from _strings(child, name)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _strings(child, key)
+    elif isinstance(value, str):
+        yield key, value
+
+
+def test_names_change_no_tag_of_the_page() -> None:
+    hostile = {"names": HOSTILE, "map_names": HOSTILE, "dataset": HOSTILE[0], "split": HOSTILE[2]}
+    harmless = [f"name {i}" for i in range(len(HOSTILE))]
+    calm = {"names": harmless, "map_names": harmless, "dataset": "data", "split": "train"}
+    pages = []
+    for names in (hostile, calm):
+        diagnosis = made_diagnosis(rates=RATES, maps=8, run=5, best_effort=[5], **names)
+        diagnosis["limit"]["why"] = diagnosis["run"]["path"] = names["dataset"]
+        diagnosis["plans"][0]["refused"] = names["split"]
+        pages.append(Page(html_report(diagnosis)))
+    first, second = ([(tag, sorted(attrs)) for tag, attrs in page.tags] for page in pages)
+    assert first == second
+    words = " ".join(pages[0].text().split())
+    assert all(name in words for name in HOSTILE)
+
+
+def test_charts_have_names_as_text() -> None:
+    page = Page(html_report(made_diagnosis(HOSTILE, RATES, map_names=HOSTILE, maps=8, run=5)))
+    data = page.data()
+    for key, text in _strings({name: chart["figures"] for name, chart in data["charts"].items()}):
+        if key not in ("hovertemplate", "texttemplate"):
+            assert not re.search(r"[<$]|%\{|&(?!#)", text.replace("<br>", "")), (key, text)
+    assert not any(re.search(r"[<$%\"]", name) for name in data["maps"]["names"])
+    assert [html.unescape(name) for name in data["maps"]["names"]] == list(HOSTILE)
+    hovers = [html.unescape(t) for t in page.figure("class-tiles")["data"][0]["customdata"]]
+    assert {hover.rsplit("<br>", 1)[0] for hover in hovers} == set(HOSTILE)
+
+
+@given(st.text())
+def test_any_text_is_one_line_and_cannot_end_anything(text: str) -> None:
+    for made in (escaped(text), label(text)):
+        made.encode("utf-8")
+        assert not set("<>\"'\n\r\t\0") & set(made)
+        assert not re.search(r"&(?![a-z]+;|#\d+;|#x[0-9a-f]+;)", made)
+    assert html.unescape(label(text)) == html.unescape(escaped(text))
+
+
+def test_a_label_is_cut_before_it_is_escaped() -> None:
+    assert label("<" * 50, 10) == "&#60;" * 9 + "…"
+    assert label("  a\n b\x00\u202e ") == "a b\ufffd\ufffd"
+
+
+def test_only_a_colour_gets_into_a_style() -> None:
+    diagnosis = made_diagnosis()
+    diagnosis["classes"][0]["colour"] = "red;background:url(//x)"
+    page = Page(html_report(diagnosis))
+    styles = [style for style in page.attributes("style") if "background" in style]
+    assert all(re.fullmatch(r"background:#[0-9a-f]{6}", style) for style in styles)
+    assert "//x" not in json.dumps(page.data())
+
+
+# ----------------------------------------------------------------------------------------- numbers
+
+
+@given(st.floats(0, 1))
+def test_percent_never_rounds_to_none_or_all(share: float) -> None:
+    text = percent(share)
+    assert text.endswith(" %")
+    assert (text == "0 %") == (share == 0)
+    assert (text == "100 %") == (share == 1)
+    if "<" not in text and ">" not in text:
+        value = float(text.removesuffix(" %"))
+        assert abs(value - 100 * share) <= max(0.051 * 100 * share, 1e-9)
+
+
+def test_percent_as_people_write_it() -> None:
+    shares = {0.74: "74 %", 0.5: "50 %", 0.04: "4 %", 0.0213: "2.1 %", 0.0004: "0.04 %", 1e-5: "0.001 %"}
+    shares |= {1e-6: "< 0.001 %", 0.996: "99.6 %", 0.9996: "99.96 %", 0.999999: "> 99.99 %", 0.994: "99.4 %"}
+    assert {share: percent(share) for share in shares} == shares
+    assert percent(None) == "–"
+
+
+def test_lists_as_people_write_them() -> None:
+    assert listed(["a"]) == "a"
+    assert listed("abc") == "a, b and c"
+    assert listed("abcdefgh") == "a, b, c, d, e, f and 2 more"
+
+
+def test_the_charts_draw_the_diagnosis() -> None:
+    diagnosis = made_diagnosis(run=4, best_effort=[5])
+    page = Page(html_report(diagnosis))
+    tiles = {c["name"]: 100 * c["tiles"] / diagnosis["tiles"] for c in diagnosis["classes"]}
+    bars = page.figure("class-tiles")
+    assert bars["data"][0]["x"] == pytest.approx(sorted(tiles.values()))
+    assert bars["layout"]["yaxis"]["ticktext"] == sorted(tiles, key=lambda name: tiles[name])
+    assert page.figure("classes-per-tile")["data"][0]["y"] == pytest.approx(
+        [100 * n / diagnosis["tiles"] for n in diagnosis["tiles_by_classes"]]
+    )
+    ids = sorted(range(6), key=lambda c: diagnosis["classes"][c]["tiles"])
+    both = diagnosis["together"][ids[0]][ids[1]] / diagnosis["together"][ids[0]][ids[0]]
+    assert page.figure("pairs")["data"][0]["z"][0][:2] == [None, pytest.approx(100 * both)]
+    shuffle, plan = page.figure("complete-steps")["data"]
+    for trace, side in ((shuffle, "shuffle"), (plan, "plan")):
+        assert trace["y"] == pytest.approx([100 * p[side]["complete_steps"] for p in diagnosis["plans"]])
+    repeats, bound, fillers = page.figure("repeats")["data"]
+    for trace, key in ((repeats, "coverage_repeats"), (bound, "repeats_bound"), (fillers, "fillers")):
+        assert trace["y"] == [p[key] for p in diagnosis["plans"]]
+    for i, p in enumerate(diagnosis["plans"]):
+        _, shuffle, plan = page.figure("gaps", i)["data"]
+        assert plan["x"][1:] == [1] * 5
+        assert shuffle["x"] == [p["shuffle"]["longest_gap"][c] for c in ids]
+    history = page.figure("run-history")["data"][0]
+    assert history["z"][0] == pytest.approx([100 * h["held_share"][5] for h in diagnosis["run"]["history"]])
+
+
+def test_a_long_history_shows_its_worst() -> None:
+    diagnosis = made_diagnosis(run=997)
+    diagnosis["run"]["history"][613]["held_share"][2] = 0.25
+    z = Page(html_report(diagnosis)).figure("run-history")["data"][0]["z"]
+    assert len(z[0]) <= 160
+    assert sorted(value for row in z for value in row if value < 100) == [25]
+
+
+def test_maps_keep_a_trace_and_say_where_nothing_is_known() -> None:
+    share = [[[0.0, 1e-6, None], [1.0, 0.12345, 0.0]], [[0.0, 0.999999, None], [0.0, 0.0, 0.0]]]
+    one = {
+        "name": "m",
+        "scenes": 1,
+        "georeferenced": True,
+        "crs": "EPSG:25833",
+        "rows": 2,
+        "cols": 3,
+        "bounds": [0.0, 0.0, 30.0, 10.0],
+        "share": share,
+    }
+    diagnosis = made_diagnosis(("a", "b"), (0.1, 0.9), batches=(16,))
+    diagnosis["maps"] = [one]
+    maps = Page(html_report(diagnosis)).data()["maps"]
+    assert maps["maps"][0]["share"][0] == [[0, pytest.approx(1e-4), None], [100, 12, 0]]
+    assert maps["maps"][0]["aspect"] == pytest.approx(1 / 3)
+    assert maps["most"] == [100, 100]
+    assert maps["titles"][1:] == ["a lies in 1 of 1 map", "b lies in 1 of 1 map"]
+
+
+def test_a_curve_goes_on_to_the_sizes_that_are_needed() -> None:
+    diagnosis = made_diagnosis()
+    diagnosis["forecast"]["needed"] = {"90": 200, "99": 300, "99.9": 500}
+    last = diagnosis["forecast"]["curve"][-1]
+    traces = Page(html_report(diagnosis)).figure("forecast-curve")["data"]
+    assert traces[0]["x"] == [last["batch"], 300, 500]
+    assert traces[0]["y"] == pytest.approx([100 * last["probability"], 99, 99.9])
+
+
+# --------------------------------------------------------------------------------------- sentences
+
+
+def _headline(**changes: Any) -> str:
+    """The headline of a diagnosis of eight classes whose numbers at 64 tiles are set."""
+    diagnosis = made_diagnosis([f"c{i}" for i in range(8)], RATES)
+    plan = diagnosis["plans"][2]
+    plan |= {"steps": 400, "coverage_repeats": 12, "best_effort": [], **changes}
+    plan["plan"]["complete_steps"] = changes.get("complete", 1.0)
+    next(i for i in diagnosis["forecast"]["batches"] if i["batch"] == 64)["probability"] = 0.74
+    return headline(diagnosis)
+
+
+def test_headline() -> None:
+    said = "A random batch of 64 holds all 8 classes in 74 % of the steps; the plan in 100 %, with "
+    assert _headline() == f"{said}12 repeats in 400 steps."
+    assert _headline(coverage_repeats=1, steps=1) == f"{said}1 repeat in 1 step."
+    assert "the plan in more than 99.99 %" in _headline(complete=0.999999)
+    assert _headline(coverage_repeats=0) == f"{said}no repeats in 400 steps."
+
+
+def test_headline_names_what_cannot_be_promised() -> None:
+    text = _headline(best_effort=[5], promised=[0, 1, 2, 3, 4, 6, 7], complete=0.4)
+    assert "the plan in 40 %" in text
+    assert text.endswith("c5 is too rare to be promised; the other 7 classes are in every planned step.")
+    text = _headline(best_effort=[4, 5], promised=[])
+    assert text.endswith("c4 and c5 are too rare to be promised.")
+
+
+def test_headline_of_refused_plans_absent_classes_and_nothing() -> None:
+    refused = made_diagnosis(refused=(16, 32, 64, 128))
+    assert headline(refused).startswith("No batch of 64 tiles can hold all 6 classes: no 16 tiles hold")
+    assert headline(made_diagnosis(refused=(64,))).startswith("A random batch of 128 holds")
+    absent = made_diagnosis(rates=(0.9, 0.5, 0.0, 0.7, 0.3, 0.04))
+    assert "holds all 5 classes that occur in" in headline(absent)
+    assert "No tile holds low vegetation" in Page(html_report(absent)).text()
+    assert "nothing to plan" in headline(made_diagnosis(rates=(0.0,) * 6))
+    assert "holds the only class in 100 %" in headline(made_diagnosis(("a",), (1.0,)))
+
+
+def test_the_recipes_batch_comes_first() -> None:
+    assert headline(made_diagnosis(global_batch=16)).startswith("A random batch of 16 ")
+    assert headline(made_diagnosis(global_batch=48)).startswith("A random batch of 64 ")
+    chart = Page(html_report(made_diagnosis(global_batch=32))).data()["charts"]["gaps"]
+    assert chart["chosen"] == 1
+    assert chart["titles"][1].startswith("With 32 shuffled tiles, clutter ")
+
+
+def test_a_run_that_fell_short_says_so() -> None:
+    diagnosis = made_diagnosis(run=4)
+    diagnosis["run"] |= {"short_steps": 3}
+    diagnosis["run"]["held_share"][4] = 0.97
+    page = Page(html_report(diagnosis))
+    assert "3 steps of 100 lacked a class that was promised." in page.text()
+    assert page.data()["charts"]["run-held"]["titles"] == [
+        "1 promised class missed some steps; car was in 97 %"
+    ]
+    assert "No step was short" not in page.text()
+    assert "No step was short" in Page(html_report(made_diagnosis(run=4))).text()
+    assert "After the run" not in Page(html_report(made_diagnosis())).text()
+
+
+def test_tables_have_the_numbers() -> None:
+    diagnosis = made_diagnosis(POTSDAM, best_effort=[5])
+    cells = [text for tag, text in Page(html_report(diagnosis)).texts if tag == "td"]
+    assert all(f"{c['pixels']:,}" in cells for c in diagnosis["classes"])
+    assert all(f"{p['steps']:,}" in cells for p in diagnosis["plans"])
+    assert all(percent(p["shuffle"]["held_share"][5]) in cells for p in diagnosis["plans"])
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize("package", ["plotly.offline", "jinja2"])
+def test_without_its_packages_the_report_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "segmenter.diagnosis.report.page")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SegmenterError, match=rf"needs the package {package}: pip install '.*\[report\]'"):
+        html_report(made_diagnosis())
+
+
+def test_another_version_of_the_diagnosis_is_a_defect() -> None:
+    with pytest.raises(ValueError, match="expected a diagnosis of version 1, got 2"):
+        html_report(made_diagnosis(version=2))

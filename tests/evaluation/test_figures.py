@@ -1,0 +1,214 @@
+"""Pictures: what is drawn is what was given, on odd shapes and with odd names, whole or not at all."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from numpy.typing import NDArray
+
+from segmenter.errors import SegmenterError
+from segmenter.evaluation.figures import (
+    class_map_picture,
+    confusion_figure,
+    learning_curves,
+    side_by_side,
+    stretched,
+)
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.labels import IGNORE, ClassMap, LandCoverClass
+
+ODD_NAMES = ("land $x$ and $y^2", "<b>road</b> & more", "_hidden", "水域", "two\nlines", "50 % \\frac{1}{2}")
+COLOURS = ((200, 16, 16), (16, 200, 16), (16, 16, 200), (200, 200, 16), (16, 200, 200), (200, 16, 200))
+
+
+@pytest.fixture
+def classes() -> ClassMap:
+    """Classes whose names would be markup, invisible or without a glyph if they were not plain text."""
+    triples = zip(ODD_NAMES, COLOURS, range(6), strict=True)
+    return ClassMap(tuple(LandCoverClass(*triple) for triple in triples))
+
+
+def _picture(path: Path) -> NDArray[np.uint8]:
+    """(H, W, 3) of a PNG."""
+    return (imread(path)[..., :3] * 255).round().astype(np.uint8)
+
+
+def _pixels_of(picture: NDArray[np.uint8], colour: tuple[int, int, int]) -> int:
+    return int((picture == colour).all(axis=2).sum())
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32])
+@pytest.mark.parametrize("bands", [1, 2, 3, 4, 7])
+def test_any_number_type_and_band_count_is_drawn(
+    dtype: type, bands: int, classes: ClassMap, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    image = rng.integers(0, 120, (31, 23, bands)).astype(dtype)
+    ids = rng.integers(0, 6, (31, 23)).astype(np.uint8)
+    picture = stretched(image, np.ones((31, 23), bool))
+    assert picture.shape == (31, 23, 3)
+    assert picture.min() == 0
+    assert picture.max() == 255
+    if bands == 3 and dtype == np.uint8:  # drawing takes a while: once is enough
+        side_by_side(image, ids, ids, classes, tmp_path / "p.png", "title $x$")
+        assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
+
+
+def test_the_stretch_leaves_out_what_is_not_valid() -> None:
+    image = np.linspace(1000, 2000, 101 * 203, dtype=np.float32).reshape(101, 203, 1)
+    image[0, 0], image[0, 1], image[0, 2] = np.nan, np.inf, -9999
+    valid = np.ones((101, 203), bool)
+    valid[0, 2] = False
+    picture = stretched(image, valid)
+    grey = picture[1:, :, 0].astype(int)
+    assert (np.diff(grey.reshape(-1)) >= 0).all()
+    assert grey.min() == 0
+    assert grey.max() == 255
+    # 2 % at either end are clipped, the middle is linear.
+    assert 0.03 < np.isin(grey, (0, 255)).mean() < 0.05
+    assert abs(int(picture[50, 101, 0]) - 127) <= 2
+    hatch = {tuple(colour) for colour in picture[0, :3].tolist()}
+    assert all(red == green == blue for red, green, blue in hatch)
+
+
+def test_an_image_without_data_or_without_contrast_is_drawn() -> None:
+    empty = stretched(np.full((9, 11, 3), np.nan, np.float32), np.ones((9, 11), bool))
+    assert len(np.unique(empty)) == 2  # hatched
+    assert np.unique(stretched(np.full((9, 11, 3), 7, np.uint16), np.ones((9, 11), bool))).tolist() == [127]
+
+
+def test_each_panel_shows_its_classes_in_their_colours(classes: ClassMap, tmp_path: Path) -> None:
+    label = np.zeros((101, 203), np.uint8)
+    prediction = np.ones((101, 203), np.uint8)
+    prediction[:, :50] = IGNORE
+    side_by_side(np.zeros((101, 203, 3), np.uint8), label, prediction, classes, tmp_path / "p.png")
+    picture = _picture(tmp_path / "p.png")
+    zoom = 2  # 203 px are too few for captions and legend
+    legend = 30 * 30
+    assert 0 <= _pixels_of(picture, COLOURS[0]) - zoom**2 * 101 * 203 < legend
+    assert 0 <= _pixels_of(picture, COLOURS[1]) - zoom**2 * 101 * 153 < legend
+    assert 0 < _pixels_of(picture, COLOURS[2]) < legend
+    # Image and prediction are hatched where the prediction is nodata.
+    hatched = sum(_pixels_of(picture, (grey, grey, grey)) for grey in (0xD0, 0x98))
+    assert 0 <= hatched - zoom**2 * 2 * 101 * 50 < legend
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 700), (700, 1), (51, 51), (5000, 3), (3, 5000)])
+def test_odd_shapes_are_drawn_within_the_size_asked_for(
+    shape: tuple[int, int], classes: ClassMap, tmp_path: Path
+) -> None:
+    class_map_picture(np.full(shape, 3, np.uint8), classes, tmp_path / "p.png", "t", side=800)
+    height, width, _ = _picture(tmp_path / "p.png").shape
+    assert max(height, width) < 800 + 300
+    assert _pixels_of(_picture(tmp_path / "p.png"), COLOURS[3]) > 300
+
+
+def test_a_large_raster_is_thinned_out_and_no_colour_is_invented(classes: ClassMap, tmp_path: Path) -> None:
+    ids = np.indices((1500, 1900)).sum(axis=0) // 7 % 2 * 2  # classes 0 and 2 alternate; 1 lies between
+    class_map_picture(ids.astype(np.uint8), classes, tmp_path / "p.png", side=500)
+    picture = _picture(tmp_path / "p.png")[40:350, 20:480]
+    assert {tuple(c) for c in np.unique(picture.reshape(-1, 3), axis=0).tolist()} == {COLOURS[0], COLOURS[2]}
+
+
+def test_panels_of_different_size_are_a_defect(classes: ClassMap, tmp_path: Path) -> None:
+    small, large = np.zeros((9, 9), np.uint8), np.zeros((9, 11, 3), np.uint8)
+    with pytest.raises(ValueError, match=r"prediction is \(9, 9\), the image is \(9, 11\)"):
+        side_by_side(large, None, small, classes, tmp_path / "p.png")
+
+
+def test_names_are_drawn_as_text_never_as_markup(classes: ClassMap, tmp_path: Path) -> None:
+    confusion = ConfusionMatrix(classes)
+    confusion.add(np.array([0, 0, 1, 2, 4, 5], np.uint8), np.array([0, 1, 1, IGNORE, 3, 5], np.uint8))
+    confusion_figure(confusion, tmp_path / "confusion.png", "an $open formula and 100 %")
+    learning_curves(
+        [{"step": 1, "miou": 0.5, "iou": dict.fromkeys(ODD_NAMES, 0.5)}], tmp_path / "c.png", r"$\bad$"
+    )
+    class_map_picture(np.zeros((9, 9), np.uint8), classes, tmp_path / "map.png", r"$\undefined$ <i>")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("count", [1, 2, 15])
+def test_confusion_cells_have_the_same_size_for_any_number_of_classes(
+    count: int, make_classes: Callable[..., ClassMap], tmp_path: Path
+) -> None:
+    confusion = ConfusionMatrix(make_classes(count))
+    everything = np.arange(count, dtype=np.uint8)
+    confusion.add(everything, everything)
+    confusion_figure(confusion, tmp_path / "p.png")
+    darkest = (8, 48, 107)  # 100 % in "Blues"
+    cells = _pixels_of(_picture(tmp_path / "p.png"), darkest) / count
+    assert 1400 < cells < 46 * 46 + 100
+
+
+def test_scores_draw_the_classes_of_their_protocol(
+    make_classes: Callable[..., ClassMap], tmp_path: Path
+) -> None:
+    confusion = ConfusionMatrix(make_classes(3))
+    confusion.add(np.array([0, 1, 2], np.uint8), np.array([0, 2, 2], np.uint8))
+    confusion_figure(confusion.scores(Protocol(("a", "b"), "full", "test")), tmp_path / "p.png")
+    # Class a found, class b wholly missed, class c not there.
+    assert 2 * 1400 < _pixels_of(_picture(tmp_path / "p.png"), (8, 48, 107)) < 2 * 46 * 46 + 100
+
+
+def test_an_empty_confusion_matrix_is_drawn(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:
+    confusion_figure(ConfusionMatrix(make_classes(3)), tmp_path / "p.png")
+    assert (tmp_path / "p.png").stat().st_size > 1000
+
+
+def test_learning_curves_have_the_colours_of_the_map(tmp_path: Path) -> None:
+    colours = {"snow": (255, 255, 255), "sand": (250, 240, 200), "sea": (0, 0, 160), "wood": (10, 90, 30)}
+    classes = ClassMap(tuple(LandCoverClass(n, c, i) for i, (n, c) in enumerate(colours.items())))
+    for name, colour in colours.items():
+        log = [{"step": s, "miou": 0.9, "iou": {name: 0.1 + s / 100}} for s in (10, 20, 30)]
+        learning_curves(log, tmp_path / "c.png", classes=classes)
+        panel = _picture(tmp_path / "c.png")[380:740, 95:760]  # the scores', without its legend
+        pale = name in ("snow", "sand")
+        assert _pixels_of(panel, colour) > 300
+        assert (_pixels_of(panel, (89, 89, 89)) > 60) == pale  # the outline, without which white is not seen
+        others = [c for c in colours.values() if c not in (colour, (255, 255, 255))]
+        assert sum(_pixels_of(panel, c) for c in (*others, (31, 119, 180))) == 0  # the last is matplotlib's
+
+
+def test_learning_curves_take_any_log(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [
+        {"step": step, "epoch": step // 10, "loss": 1 / (1 + step), "learning_rate": 1e-3}
+        for step in range(60)
+    ]
+    records += [{"step": step, "miou": 0.01 * step, "iou": {"a": None, "b": 0.5}} for step in (9, 19, 29)]
+    records += [{"step": 70, "loss": math.nan}, {"step": 71, "loss": None}, {"event": "resumed"}]
+    for name, log in {"all": records, "none": [], "one": records[:1], "scores": records[60:63]}.items():
+        learning_curves(iter(log), tmp_path / f"{name}.png", name)
+    assert len(list(tmp_path.glob("*.png"))) == 4
+
+
+def test_an_old_picture_stays_until_the_new_one_is_whole(
+    classes: ClassMap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p.png"
+    path.write_bytes(b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("segmenter.files.os.fsync", full)
+    with pytest.raises(SegmenterError, match=r"p\.png: cannot write it: No space left on device"):
+        class_map_picture(np.zeros((9, 9), np.uint8), classes, path)
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
+
+
+def test_a_folder_that_is_not_there_is_one_line(classes: ClassMap, tmp_path: Path) -> None:
+    with pytest.raises(SegmenterError, match="cannot write there: No such file or directory"):
+        class_map_picture(np.zeros((9, 9), np.uint8), classes, tmp_path / "no" / "p.png")
+
+
+def test_importing_figures_does_not_import_matplotlib() -> None:
+    code = "import sys, segmenter.evaluation.figures; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

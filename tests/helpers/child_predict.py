@@ -1,0 +1,84 @@
+"""`predict.py` in a process of its own, with a model that can be computed exactly: `python -m tests.helpers.child_predict`.
+
+Arguments: seconds that the model takes a batch, pixels from which rasters are spooled, then those of
+`predict.py` after RUN. Each batch prints a line, and each file that gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import predict
+import segmenter.mapping.state
+import segmenter.runs.run
+from segmenter.errors import run_script
+from segmenter.inference.predictor import Wanted
+from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.raster import RasterWriter
+from segmenter.training.signals import enduring_output
+from tests.helpers.exact_network import RADIUS, STRIDE, exact_network, fake_run
+
+Make = Callable[..., Path]
+COMMAND = [sys.executable, "-m", "tests.helpers.child_predict"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def scene(make_geotiff: Make, name: str, height: int, width: int, seed: int = 0) -> Path:
+    """A scene with a hole, in blocks that no window fits."""
+    pixels = np.random.default_rng(seed).integers(1, 255, (height, width, 3), np.uint8)
+    pixels[height // 3 : height // 2, width // 4 :] = 0
+    return make_geotiff(name, pixels, nodata=0, tiled=True, blockxsize=80, blockysize=48)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What a user sees of a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
+    """Run it; gives the exit code."""
+    publish = RasterWriter.publish
+
+    def slow(wanted: Wanted | None = None, **_: Any) -> Any:
+        exact = exact_network(RADIUS, STRIDE, wanted=wanted)
+
+        def model(image: NDArray[Any], valid: NDArray[Any]) -> Any:
+            print("batch", flush=True)
+            time.sleep(seconds)
+            return exact(image, valid)
+
+        def slow_weighted(image: NDArray[Any], *rest: Any) -> Any:
+            print("batch", flush=True)
+            time.sleep(seconds)
+            return exact.weighted(image, *rest)
+
+        parts = {"wanted": exact.wanted, "classes": exact.classes, "weighted": slow_weighted}
+        for name, part in parts.items():
+            setattr(model, name, part)
+        return model
+
+    def telling(self: RasterWriter) -> None:
+        publish(self)
+        print("named", self.path.name, flush=True)
+
+    RasterWriter.publish = telling  # type: ignore[method-assign]
+    segmenter.mapping.state.LEAST_PIXELS = least_pixels
+    classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
+    segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=slow)  # type: ignore[assignment]
+    signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    return run_script(lambda: predict.main(["run", *arguments]))
+
+
+if __name__ == "__main__":
+    with enduring_output():
+        sys.exit(main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

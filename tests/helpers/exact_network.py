@@ -1,0 +1,115 @@
+"""A stand-in for a network whose result on a whole image is known exactly, and `predict.py` with it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import predict
+from segmenter.errors import run_script
+from segmenter.inference.predictor import Prediction, Wanted
+from segmenter.labels import ClassMap
+from segmenter.model.receptive_field import NetworkGeometry
+
+RADIUS, STRIDE = 2, 8
+
+
+CLASSES = 7
+
+
+def exact_network(
+    radius: int, stride: int, batches: list[int] | None = None, wanted: Wanted | None = None
+) -> Any:
+    """A stand-in for a network that can be computed exactly: integers, zero padding, a total stride.
+
+    Sums over (2 radius + 1)² pixels, then the largest of each stride × stride cell of the grid: like a
+    U-Net, a pixel depends on its surroundings and on where the grid lies. Its receptive-field radius is
+    `radius + stride - 1`. Its class has a probability of 8/16 to 15/16, the other six share the rest.
+    """
+    wanted = wanted or Wanted()
+
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        assert image.shape[1] % stride == image.shape[2] % stride == 0
+        assert not image[~valid].any()
+        if batches is not None:
+            batches.append(len(image))
+        sums = image.astype(np.int64).sum(axis=3) + 3 * valid
+        for axis in (1, 2):
+            pad = [(0, 0)] * 3
+            pad[axis] = (radius + 1, radius)
+            total = np.cumsum(np.pad(sums, pad), axis=axis)
+            upper = np.take(total, np.arange(2 * radius + 1, total.shape[axis]), axis)
+            sums = upper - np.take(total, np.arange(total.shape[axis] - 2 * radius - 1), axis)
+        b, h, w = sums.shape
+        cells = sums.reshape(b, h // stride, stride, w // stride, stride).max(axis=(2, 4))
+        values = sums + cells.repeat(stride, 1).repeat(stride, 2)
+        return _prediction((values % CLASSES).astype(np.uint8), 0.5 + values // CLASSES % 8 / 16, wanted)
+
+    def exactly(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:
+        half = exact_network(radius, stride, batches, Wanted(probabilities="float16"))
+        return np.asarray(half(image, valid).probabilities, np.float32)
+
+    def weighted(image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
+        weights = rows[:, :, None, None] * cols[:, None, :, None]
+        return np.asarray(exactly(image, valid) * weights, np.float32)
+
+    parts = {"wanted": wanted, "classes": CLASSES, "exactly": exactly, "weighted": weighted}
+    for name, part in parts.items():
+        setattr(predict, name, part)
+    return predict
+
+
+def _prediction(ids: NDArray[np.uint8], largest: NDArray[np.float64], wanted: Wanted) -> Prediction:
+    confidence = np.rint(largest * 255).astype(np.uint8) if wanted.confidence else None
+    if wanted.probabilities is None:
+        return Prediction(ids, confidence)
+    others = ((1 - largest) / (CLASSES - 1))[..., None]
+    probabilities = np.where(np.arange(CLASSES) == ids[..., None], largest[..., None], others)
+    if wanted.probabilities == "uint8":
+        probabilities = np.rint(probabilities * 255)
+    return Prediction(ids, confidence, probabilities.astype(wanted.probabilities))
+
+
+def exact_map(
+    image: NDArray[Any], valid: NDArray[np.bool_], radius: int, stride: int, nodata: int = 255
+) -> NDArray[np.uint8]:
+    """Its map of a whole (H, W, C) image in one go: padded below and right to the stride."""
+    height, width = valid.shape
+    below, right = -height % stride, -width % stride
+    valid_BHW = np.pad(valid, ((0, below), (0, right)))[None]
+    image_BHWC = np.pad(np.where(valid[..., None], image, 0), ((0, below), (0, right), (0, 0)))[None]
+    ids = exact_network(radius, stride)(image_BHWC, valid_BHW).ids[0, :height, :width]
+    return np.where(valid, ids, nodata).astype(np.uint8)
+
+
+def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
+    """A run whose model can be computed exactly."""
+    parts = {
+        "classes": classes,
+        "bands": None,
+        "band_count": 3,
+        "dtype": "uint8",
+        "metres_per_pixel": 0.5,
+        "labels": "full",
+        "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
+        "checksum": lambda: "exact",
+        "recipe": SimpleNamespace(
+            name="exact",
+            dataset=SimpleNamespace(kind="folder", root=".", images="{name}.tif", labels="{name}_label.tif"),
+            prediction=SimpleNamespace(window=64, batch=4),
+        ),
+        "predictor": lambda wanted=None, **_: exact_network(RADIUS, STRIDE, wanted=wanted),
+    }
+    return SimpleNamespace(**{**parts, **changes})
+
+
+def run_predict(monkeypatch: pytest.MonkeyPatch, run: SimpleNamespace, *arguments: Any) -> int:
+    """`predict.py` with a stand-in for the run directory, in small windows; gives the exit code."""
+    if "--tile" not in arguments and "--memory" not in arguments:
+        arguments = (*arguments, "--tile", 64, "--batch", 4)
+    monkeypatch.setattr("segmenter.runs.run.load_run", lambda _: run)
+    return run_script(lambda: predict.main(["run", *map(str, arguments)]))

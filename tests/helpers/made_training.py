@@ -1,0 +1,81 @@
+"""Data, recipes and processes for tests of train.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rasterio
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def train(recipe: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "train.py", str(recipe), *arguments]
+    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if check:
+        assert result.returncode == 0, result.stderr
+    return result
+
+
+def made(folder: Path, dtype: str = "uint8", bands: int = 3, scenes: int = 5) -> Path:
+    """Scenes with three classes that their brightness tells apart, one of them scarce; a recipe for them."""
+    rng = np.random.default_rng(11)
+    for part in ("images", "labels"):
+        (folder / part).mkdir(parents=True)
+    for number in range(scenes):
+        label = np.zeros((97, 83), np.uint8)
+        label[:, 40:] = 1
+        label[10:20, 10:20] = 2
+        image = np.repeat((label * 60 + 40)[..., None], bands, axis=2) + rng.normal(0, 8, (97, 83, bands))
+        image = image if dtype == "float32" else np.clip(image * (20 if dtype == "uint16" else 1), 0, 60000)
+        for part, array in (("images", np.moveaxis(image.astype(dtype), 2, 0)), ("labels", label[None])):
+            with rasterio.open(
+                folder / part / f"s{number}.tif",
+                "w",
+                driver="GTiff",
+                height=97,
+                width=83,
+                count=array.shape[0],
+                dtype=array.dtype,
+                transform=rasterio.Affine(1, 0, 0, 0, -1, 97),
+                crs="EPSG:25833",
+            ) as file:
+                file.write(array)
+    recipe: dict[str, Any] = {
+        "name": "made",
+        "dataset": {
+            "kind": "folder",
+            "root": str(folder),
+            "images": "images/{name}.tif",
+            "labels": "labels/{name}.tif",
+            "classes": [{"name": n, "code": c} for c, n in enumerate(("left", "right", "scarce"))],
+            "split": {"validation": ["s4"]},
+        },
+        "tiles": {"size": 32},
+        "augmentation": {"scale": 0.1, "rotation": 10},
+        "model": {"depth": 1, "width": 4, "dropout": 0.2},
+        "training": {"global_batch": 8, "epochs": 3, "learning_rate": 0.01, "warmup": 2, "clip_norm": 1.0},
+        "loss": {"dice": 1.0},
+        "prediction": {"window": 64},
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def weights(run: Path) -> dict[str, np.ndarray]:
+    newest = sorted((run / "checkpoints").glob("step-*.npz"))[-1]
+    with np.load(newest) as file:
+        return {name: file[name] for name in file.files}
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]

@@ -1,0 +1,143 @@
+"""Smooth mode: the weights of all windows sum to 1 on every pixel, and rows come out as they are complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from segmenter.errors import ConfigError
+from segmenter.geometry import Size, Window
+from segmenter.inference.blending import WEIGHTS, Blend, blend_windows, window_weights
+from segmenter.inference.prediction import Prediction, Wanted
+from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.labels import IGNORE
+from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
+from tests.helpers.exact_network import exact_network
+
+kinds = st.sampled_from(sorted(WEIGHTS))
+sides = st.integers(1, 150)
+
+
+def blended(
+    raster: Any, tiling: Tiling, predict: Any, part: Window | None = None, done: int = 0
+) -> Prediction:
+    """The whole prediction; every pixel comes once, row by row, in windows of the part's full width."""
+    part = part or Window.of(raster.info.size)
+    pieces, row = [], part.row + done
+    for event in classify_all([ArrayJob(raster, part, done_rows=done)], tiling, predict):
+        if isinstance(event, Mapped):
+            assert event.window == Window(row, part.col, event.window.height, part.width)
+            row = event.window.row_stop
+            pieces.append(event.prediction)
+    assert row == part.row_stop
+    join = lambda name: np.concatenate([getattr(p, name) for p in pieces])  # noqa: E731
+    return Prediction(join("ids"), join("confidence"), join("probabilities"))
+
+
+@given(sides, sides, kinds, st.sampled_from([0, 10, 25, 50, 75, 90]), st.sampled_from([1, 4, 8]), st.data())
+@example(1, 1, "hann", 50, 8, None)
+@example(101, 149, "linear", 75, 8, None)
+def test_weights_sum_to_1_on_every_pixel(
+    height: int, width: int, kind: Any, overlap: int, stride: int, data: st.DataObject | None
+) -> None:
+    side = data.draw(st.integers(1, 70)) if data else 40
+    area = Window(-8, 16, height, width)
+    padded = area.size.round_up(stride)
+    total = np.zeros((padded.height, padded.width))
+    places = list(blend_windows(area, Size(side, side), Blend(overlap, kind), stride, area))
+    for place in places:
+        assert place.read.size == Size(len(place.rows), len(place.cols))
+        assert (place.read.row - area.row) % stride == (place.read.col - area.col) % stride == 0
+        assert min(place.rows.min(), place.cols.min()) > 0
+        total[place.read.relative_to(area).slices()] += np.outer(place.rows, place.cols)
+    kept = total[:height, :width]  # what pads the raster belongs to nobody
+    np.testing.assert_allclose(kept, 1, atol=2e-6)
+    if data is not None:
+        row, col = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+        part = Window(area.row + row, area.col + col, height - row, data.draw(st.integers(1, width - col)))
+        some = {p.read: p for p in blend_windows(area, Size(side, side), Blend(overlap, kind), stride, part)}
+        touching = [p for p in places if p.read.intersection(part).size.pixels]
+        assert list(some) == [p.read for p in touching]  # those of the whole, with the same weights
+        for place in touching:
+            np.testing.assert_array_equal(place.rows, some[place.read].rows)
+            np.testing.assert_array_equal(place.cols, some[place.read].cols)
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_weights_are_symmetric_and_largest_in_the_middle(kind: str) -> None:
+    for side in (1, 2, 15, 512):
+        weights = window_weights(kind, side)
+        np.testing.assert_allclose(weights, weights[::-1])
+        assert weights.min() > 0
+        assert (np.diff(weights[: (side + 1) // 2]) > 0).all()
+        assert side == 2 or 1 >= weights.max() > 0.9
+
+
+def constant_network(probabilities: list[float]) -> Any:
+    """Says the same of every pixel, whatever its place in the window."""
+    predict: Any = exact_network(0, 8, wanted=Wanted(True, "float16"))
+
+    def weighted(image: Any, valid: Any, rows: Any, cols: Any) -> Any:
+        weights = rows[:, :, None, None] * cols[:, None, :, None]
+        return (weights * np.array(probabilities, np.float32)).astype(np.float32)
+
+    predict.weighted, predict.classes = weighted, len(probabilities)
+    return predict
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 97), (101, 203), (331, 33), (64, 65)], ids=str)
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_what_all_windows_agree_on_is_what_comes_out(
+    rng: np.random.Generator, size: tuple[int, int], kind: Any
+) -> None:
+    raster = scene(rng, *size)
+    shares = [0.1, 0.2, 0.4, 0.3]
+    found = blended(raster, Tiling(Size(40, 48), 0, 8, 3, Blend(50, kind)), constant_network(shares))
+    np.testing.assert_array_equal(found.ids, np.where(raster.valid, 2, IGNORE))
+    np.testing.assert_array_equal(found.confidence, np.where(raster.valid, 102, 0))
+    expected = np.where(raster.valid[..., None], shares, 0)
+    np.testing.assert_allclose(found.probabilities, expected, atol=1e-3)
+
+
+def test_blending_is_the_weighted_mean_of_the_windows(rng: np.random.Generator) -> None:
+    """Against the textbook's way, with whole-raster sums and counts in float64."""
+    raster = ArrayRaster(rng.integers(0, 255, (101, 203, 2), np.uint8))
+    raster.valid[:, 150:] = False
+    predict = exact_network(5, 8, wanted=Wanted(True, "float16"))
+    tiling = Tiling(Size(40, 48), 0, 8, 3, Blend(50, "hann"))
+    sums, counts = np.zeros((104, 208, 7)), np.zeros((104, 208, 1))
+    weights = np.outer(window_weights("hann", 40), window_weights("hann", 48))[..., None]
+    for top in (0, 16, 32, 48, 64):
+        for left in (*range(0, 160, 24), 160):
+            image, valid = raster.read(Window(top, left, 40, 48))
+            sums[top : top + 40, left : left + 48] += weights * predict.exactly(image[None], valid[None])[0]
+            counts[top : top + 40, left : left + 48] += weights
+    mean = (sums / counts)[:101, :203]
+    found = blended(raster, tiling, predict)
+    assert (found.ids != np.where(raster.valid, mean.argmax(-1), IGNORE)).mean() < 1e-3  # ties by rounding
+    np.testing.assert_allclose(found.probabilities, np.where(raster.valid[..., None], mean, 0), atol=1e-3)
+
+
+@given(st.data())
+def test_a_part_is_that_part_of_the_whole_bit_for_bit(data: st.DataObject) -> None:
+    """Also where an earlier run has done rows of it."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    height, width = data.draw(st.integers(1, 120)), data.draw(st.integers(1, 120))
+    raster, predict = scene(rng, height, width), exact_network(3, 8, wanted=Wanted(True, "float16"))
+    row, col = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    part = Window(row, col, data.draw(st.integers(1, height - row)), data.draw(st.integers(1, width - col)))
+    done = data.draw(st.integers(0, part.height - 1))
+    tiling = Tiling(Size(40, 32), 0, 8, data.draw(st.integers(1, 4)), Blend(50, data.draw(kinds)))
+    whole, found = blended(raster, tiling, predict), blended(raster, tiling, predict, part, done)
+    rows = slice(row + done, part.row_stop)
+    for name in ("ids", "confidence", "probabilities"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name)[rows, col : part.col_stop])
+
+
+def test_a_senseless_overlap_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--overlap: expected 0 … 95 percent of a window, got 100"):
+        Blend(100)

@@ -1,0 +1,353 @@
+"""Law 4, *tiles disappear*, law 6, *memory is bounded*, and how files are batched together."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from segmenter.errors import ConfigError, RasterError
+from segmenter.geometry import Size, Window
+from segmenter.inference.predictor import (
+    Failed,
+    Finished,
+    Mapped,
+    Prediction,
+    Tiling,
+    Wanted,
+    classify,
+    classify_all,
+)
+from segmenter.labels import IGNORE
+from segmenter.raster import RasterWriter, open_raster
+from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
+from tests.helpers.exact_network import exact_network
+from tests.helpers.time_limits import wait_until
+
+Make = Callable[..., Path]
+
+
+def whole_image(raster: Any, predict: Any, stride: int) -> NDArray[np.uint8]:
+    """The result without tiles: the raster padded below and right to the stride, in one go."""
+    size = raster.info.size
+    padded = size.round_up(stride)
+    image, valid = raster.read(Window.of(padded))
+    ids = np.where(valid, predict(image[None], valid[None]).ids[0], IGNORE)
+    return ids[: size.height, : size.width].astype(np.uint8)
+
+
+def assembled(raster: Any, part: Window, tiling: Tiling, predict: Any) -> NDArray[np.uint8]:
+    result = np.zeros((part.height, part.width), np.uint8)
+    times = np.zeros(result.shape, np.int64)
+    for window, ids in classify(raster, part, tiling, predict):
+        where = window.relative_to(part).slices()
+        result[where] = ids
+        times[where] += 1
+    assert (times == 1).all()
+    return result
+
+
+SIZES = [(1, 1), (1, 97), (97, 1), (7, 8), (31, 37), (32, 32), (101, 203), (211, 47), (64, 65), (331, 33)]
+
+
+@pytest.mark.parametrize("stride", [1, 8])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_tiles_disappear(rng: np.random.Generator, size: tuple[int, int], stride: int) -> None:
+    predict, raster = exact_network(5, stride), scene(rng, *size)
+    expected = whole_image(raster, predict, stride)
+    for window in (Size(40, 40), Size(48, 64), Size(512, 512)):
+        tiling = Tiling(window, 5 + stride - 1, stride, 3)
+        np.testing.assert_array_equal(
+            assembled(raster, Window.of(raster.info.size), tiling, predict), expected
+        )
+
+
+@given(data=st.data())
+def test_a_part_is_that_part_of_the_whole(data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    height, width = data.draw(st.integers(1, 120)), data.draw(st.integers(1, 120))
+    row, col = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    part = Window(row, col, data.draw(st.integers(1, height - row)), data.draw(st.integers(1, width - col)))
+    stride = data.draw(st.sampled_from([1, 4, 8]))
+    predict, raster = exact_network(3, stride), scene(rng, height, width)
+    tiling = Tiling(Size(40, 48), 3 + stride - 1, stride, data.draw(st.integers(1, 5)))
+    whole = whole_image(raster, predict, stride)
+    np.testing.assert_array_equal(assembled(raster, part, tiling, predict), whole[part.slices()])
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float16"])
+def test_probabilities_and_confidence_come_with_the_ids(rng: np.random.Generator, kind: Any) -> None:
+    raster = scene(rng, 101, 203)
+    raster.valid[:, 150:] = False  # the last windows hold no data
+    predict = exact_network(5, 8, wanted=Wanted(True, kind))
+    image, valid = raster.read(Window(0, 0, 104, 208))
+    whole = predict(image[None], valid[None])[0, :101, :203]
+    for event in classify_all([ArrayJob(raster)], Tiling(Size(48, 64), 12, 8, 3), predict):
+        if isinstance(event, Mapped):
+            where = event.window.slices()
+            expected, got = whole[where].masked(raster.valid[where]), event.prediction
+            assert got.probabilities.dtype == kind
+            np.testing.assert_array_equal(got.ids, expected.ids)
+            np.testing.assert_array_equal(got.confidence, expected.confidence)
+            np.testing.assert_array_equal(got.probabilities, expected.probabilities)
+            assert not got.probabilities[~raster.valid[where]].any()
+
+
+@pytest.mark.parametrize("done", [0, 1, 24, 77, 101, 500])
+def test_rows_that_are_done_are_not_computed(rng: np.random.Generator, done: int) -> None:
+    raster, part = scene(rng, 131, 90), Window(20, 7, 101, 70)
+    predict, batches = exact_network(5, 8), []
+    tiling = Tiling(Size(48, 48), 12, 8, 1)
+    whole = whole_image(raster, predict, 8)
+    rows = []
+    job = ArrayJob(raster, part, done_rows=done)
+    for event in classify_all([job], tiling, exact_network(5, 8, batches)):
+        if isinstance(event, Mapped):
+            np.testing.assert_array_equal(event.ids, whole[event.window.slices()])
+            rows.append((event.window.row, event.window.row_stop))
+    assert rows == sorted(rows)
+    assert min(rows, default=(121, 0))[0] == min(20 + done, 121)
+    assert len(batches) == len(rows)
+
+
+def test_too_small_a_halo_shows(rng: np.random.Generator) -> None:
+    """The stand-in is no easy judge: with less halo than its radius the tiles are there."""
+    predict, raster = exact_network(12, 8), scene(rng, 200, 200)
+    tiled = assembled(raster, Window.of(raster.info.size), Tiling(Size(64, 64), 8, 8, 4), predict)
+    assert (tiled != whole_image(raster, predict, 8)).mean() > 0.01
+
+
+def test_a_window_that_keeps_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"expected more than 64 pixels, twice the halo .* got 512×64"):
+        Tiling(Size(64, 512), 25, 16, 1)
+
+
+def test_windows_without_data_are_not_computed(rng: np.random.Generator) -> None:
+    raster = scene(rng, 64, 256)
+    raster.valid[:, 32:] = False
+    batches: list[int] = []
+    predict = exact_network(0, 1, batches)
+    ids = assembled(raster, Window(0, 0, 64, 256), Tiling(Size(32, 32), 0, 1, 4), predict)
+    assert batches == [2]
+    assert (ids[:, 32:] == IGNORE).all()
+    np.testing.assert_array_equal(ids, whole_image(raster, exact_network(0, 1), 1))
+
+
+def test_small_files_are_batched_together(rng: np.random.Generator) -> None:
+    batches: list[int] = []
+    jobs = [ArrayJob(scene(rng, 16, 16)) for _ in range(21)]
+    tiling = Tiling(Size(64, 64), 8, 8, 8)
+    predict = exact_network(1, 8, batches)
+    maps = {e.job: e.ids for e in classify_all(jobs, tiling, predict) if isinstance(e, Mapped)}
+    assert batches == [8, 8, 5]
+    for job in jobs:
+        np.testing.assert_array_equal(maps[job], whole_image(job.raster, exact_network(1, 8), 8))
+
+
+def test_shapes_and_types_are_not_mixed(rng: np.random.Generator) -> None:
+    shapes: list[Any] = []
+
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        shapes.append((image.shape, image.dtype.name))
+        return Prediction(np.zeros(valid.shape, np.uint8))
+
+    jobs = []
+    for index in range(12):
+        raster = scene(rng, 16 if index % 2 else 24, 16)
+        if index % 3 == 0:
+            raster = ArrayRaster(raster.image.astype(np.uint16))
+        jobs.append(ArrayJob(raster))
+    done = [
+        e.job for e in classify_all(jobs, Tiling(Size(64, 64), 8, 8, 8), predict) if isinstance(e, Finished)
+    ]
+    assert set(done) == set(jobs)
+    assert len(done) == 12
+    assert sorted(shapes) == [
+        ((2, 16, 16, 2), "uint16"),
+        ((2, 24, 16, 2), "uint16"),
+        ((4, 16, 16, 2), "uint8"),
+        ((4, 24, 16, 2), "uint8"),
+    ]
+
+
+def test_windows_of_a_file_come_in_order_and_few_files_are_under_way(rng: np.random.Generator) -> None:
+    """Every file has a shape of its own: the worst case for batching."""
+    jobs = [ArrayJob(scene(rng, 8 * (1 + index), 8, 1)) for index in range(300)]
+    under_way: set[int] = set()
+    most, last = 0, {}
+    predict = exact_network(0, 8)
+    for event in classify_all(jobs, Tiling(Size(4096, 64), 0, 8, 2), predict):
+        key = id(event.job)
+        if isinstance(event, Mapped):
+            under_way.add(key)
+            assert (event.window.row, event.window.col) >= last.get(key, (0, 0))
+            last[key] = (event.window.row, event.window.col)
+        else:
+            under_way.remove(key)
+        most = max(most, len(under_way))
+    assert not under_way
+    assert most <= 4 * 2 + 64
+    assert len(last) == 300
+
+
+class Broken(ArrayRaster):
+    """Fails from a given row on."""
+
+    def __init__(self, raster: ArrayRaster, row: int, error: BaseException) -> None:
+        super().__init__(raster.image, raster.valid)
+        self._row, self._error = row, error
+
+    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        if window.row_stop > self._row:
+            raise self._error
+        return super().read(window)
+
+
+def test_one_unreadable_file_does_not_stop_the_others(rng: np.random.Generator) -> None:
+    good = [ArrayJob(scene(rng, 100, 20)) for _ in range(4)]
+    bad = ArrayJob(Broken(scene(rng, 100, 20), 64, RasterError("broken.tif: cannot read rows 64–95")))
+    jobs = [*good[:2], bad, *good[2:]]
+    events = list(classify_all(jobs, Tiling(Size(32, 32), 0, 8, 3), exact_network(0, 8)))
+    failed = [e for e in events if isinstance(e, Failed)]
+    assert [e.job for e in failed] == [bad]
+    assert str(failed[0].error) == "broken.tif: cannot read rows 64–95"
+    assert {e.job for e in events if isinstance(e, Finished)} == set(good)
+    with pytest.raises(RasterError, match="cannot read rows 64–95"):
+        list(classify(bad.raster, Window(0, 0, 100, 20), Tiling(Size(32, 32), 0, 8, 3), exact_network(0, 8)))
+
+
+def test_an_unexpected_error_of_the_reading_thread_surfaces(rng: np.random.Generator) -> None:
+    job = ArrayJob(Broken(scene(rng, 100, 20), 64, ZeroDivisionError("a defect")))
+    with pytest.raises(ZeroDivisionError, match="a defect"):
+        list(classify_all([job], Tiling(Size(32, 32), 0, 8, 1), exact_network(0, 8)))
+
+
+def test_a_wrong_predict_function_is_told(rng: np.random.Generator) -> None:
+    with pytest.raises(ValueError, match=r"predict gave \(2, 4\) of float64 for windows of \(1, 16, 16\)"):
+        list(
+            classify_all(
+                [ArrayJob(scene(rng, 16, 16))],
+                Tiling(Size(32, 32), 0, 8, 1),
+                lambda *_: Prediction(np.zeros((2, 4))),
+            )
+        )
+
+
+def test_an_abandoned_job_is_not_read_on(rng: np.random.Generator) -> None:
+    jobs = [ArrayJob(scene(rng, 32 * 200, 16)), ArrayJob(scene(rng, 32, 16))]
+    seen = 0
+    for event in classify_all(jobs, Tiling(Size(32, 32), 0, 8, 1), exact_network(0, 8)):
+        if isinstance(event, Mapped) and event.job is jobs[0]:
+            seen += 1
+            jobs[0].abandoned = True
+    assert seen < 20
+    assert jobs[1].opened == 1
+
+
+def test_stopping_early_ends_the_thread(rng: np.random.Generator) -> None:
+    before = threading.active_count()
+    events = classify_all(
+        [ArrayJob(scene(rng, 3200, 16))], Tiling(Size(32, 32), 0, 8, 1), exact_network(0, 8)
+    )
+    next(events)
+    assert threading.active_count() == before + 2
+    events.close()
+    assert threading.active_count() == before
+
+
+def test_reading_computing_and_taking_overlap(rng: np.random.Generator) -> None:
+    """The model runs while later windows are read, and while who takes the results is busy."""
+    read, computed = [threading.Event() for _ in range(8)], [threading.Event() for _ in range(8)]
+
+    class Told(ArrayRaster):
+        def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+            read[window.row // 32].set()
+            return super().read(window)
+
+    calls = iter(range(8))
+
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        number = next(calls)
+        assert wait_until(read[min(number + 1, 7)].is_set), "nothing is read while the model runs"
+        computed[number].set()
+        return Prediction(np.zeros(valid.shape, np.uint8))
+
+    job = ArrayJob(Told(scene(rng, 32 * 8, 32).image))
+    events = classify_all([job], Tiling(Size(32, 32), 0, 8, 1), predict)
+    next(events)
+    assert wait_until(computed[1].is_set), "nothing is computed while a result is being written"
+    assert len(list(events)) == 8
+
+
+def test_several_devices_compute_at_once_and_the_order_stays(rng: np.random.Generator) -> None:
+    raster, plain = scene(rng, 331, 97), exact_network(5, 8)
+    used: list[int] = []
+
+    def worker(number: int) -> Any:
+        def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+            first, _ = number not in used, used.append(number)
+            if first:
+                assert wait_until(lambda: len(set(used)) == 3), "all three are never busy at the same time"
+            return plain(image, valid)
+
+        return predict
+
+    several: Any = exact_network(5, 8)
+    several.workers = tuple(worker(number) for number in range(3))
+    tiling = Tiling(Size(48, 48), 12, 8, 2)
+    found = assembled(raster, Window.of(raster.info.size), tiling, several)
+    np.testing.assert_array_equal(found, whole_image(raster, plain, 8))
+    assert set(used) == {0, 1, 2}
+
+
+def test_memory_is_bounded(tmp_path: Path, make_geotiff: Make) -> None:
+    """Eight times the height, the same memory: from a file, through the tiles, to a file.
+
+    Which of the threads' peaks coincide is chance, so that the longer run's may be higher by some arrays of a
+    window; whatever kept a single byte of each pixel would show four times as much as is allowed.
+    """
+    peaks, heights = [], (3000, 24000)
+    for height in heights:
+        path = make_geotiff(f"{height}.tif", np.ones((height, 300), np.uint8), tiled=True)
+        tracemalloc.start()
+        with (
+            open_raster(path) as raster,
+            RasterWriter(tmp_path / f"map{height}.tif", raster.info.size) as writer,
+        ):
+            whole = Window.of(raster.info.size)
+            for window, ids in classify(raster, whole, Tiling(Size(256, 256), 16, 8, 2), exact_network(3, 8)):
+                writer.write(window, ids)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 300 * (heights[1] - heights[0]) / 4
+
+
+def test_a_file_of_nothing_stays_in_bounds() -> None:
+    """One valid pixel, then thousands of empty windows: they must not pile up behind an unfilled batch."""
+
+    class Sparse(ArrayRaster):
+        def __init__(self, windows: int) -> None:
+            self.info, self.bands = self.Info(Size(32 * windows, 32), "uint8"), (1,)
+
+        def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+            valid = np.zeros((window.height, window.width), np.bool_)
+            valid[0, 0] = window.row == 0
+            return np.zeros((*valid.shape, 1), np.uint8), valid
+
+    peaks = []
+    for windows in (2000, 32000):
+        tracemalloc.start()
+        jobs, tiling = [ArrayJob(Sparse(windows))], Tiling(Size(32, 32), 0, 8, 16)
+        events = classify_all(jobs, tiling, exact_network(0, 8))
+        assert sum(int((e.ids != IGNORE).sum()) for e in events if isinstance(e, Mapped)) == 1
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / 30000 < 16

@@ -1,0 +1,168 @@
+"""Exact, with a real network, over many sizes and with its answers averaged over mirror images."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.geometry import Size, Window
+from segmenter.inference.blending import Blend
+from segmenter.inference.prediction import Wanted
+from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.tta import SYMMETRIES, Symmetry
+from segmenter.model.normalisation import Normalisation
+from tests.helpers.array_raster import ArrayRaster
+from tests.inference.test_blending import blended
+
+SIZES = [
+    (1, 1),
+    (1, 149),
+    (149, 1),
+    (5, 7),
+    (64, 64),
+    (97, 101),
+    (127, 211),
+    (223, 61),
+    (64, 200),
+    (131, 131),
+]
+
+
+@pytest.fixture(scope="module")
+def network(tensorflow: ModuleType) -> Any:
+    """A U-Net of stride 4 with random weights, every class about as frequent."""
+    import keras
+
+    from segmenter.config.recipe import ModelConfig
+    from segmenter.model.unet import build_model
+
+    keras.utils.set_random_seed(3)
+    model = build_model(ModelConfig(depth=2, width=6), 2, 4)
+    rng = np.random.default_rng(3)
+    for weight in model.variables:
+        if "moving_variance" in weight.path:
+            weight.assign(rng.uniform(0.5, 2, weight.shape))
+        elif "kernel" not in weight.path:
+            weight.assign(rng.normal(size=weight.shape) / 2)
+    head = model.get_layer("logits")
+    head.kernel.assign(head.kernel * 8)  # answers that differ from pixel to pixel
+    head.bias.assign(np.zeros(4))
+    head.bias.assign(-model(rng.normal(size=(1, 128, 128, 2))).numpy().mean(axis=(0, 1, 2)))
+    return model
+
+
+def _raster(rng: np.random.Generator, height: int, width: int) -> ArrayRaster:
+    return ArrayRaster(rng.integers(0, 255, (height, width, 2), np.uint8), rng.random((height, width)) > 0.02)
+
+
+@pytest.fixture(scope="module")
+def predictors(network: Any) -> dict[str, Any]:
+    from segmenter.inference.function import predict_function
+
+    scale = Normalisation.of((127, 127), (70, 70))
+    return {name: predict_function(network, scale, Wanted(True, "float16"), name) for name in SYMMETRIES}
+
+
+@pytest.mark.parametrize("name", SYMMETRIES)
+def test_exact_mode_is_the_whole_raster_at_once(
+    network: Any, predictors: dict[str, Any], rng: np.random.Generator, name: str
+) -> None:
+    """Ids, confidence and probabilities, bit for bit; windows that do and do not divide the raster."""
+    from segmenter.model.receptive_field import geometry_of
+
+    geometry, predict = geometry_of(network), predictors[name]
+    assert geometry.stride == 4
+    sizes = SIZES if name == "none" else SIZES[3::2]
+    seen = set()
+    for size in sizes:
+        raster = _raster(rng, *size)
+        padded = Size(*size).round_up(4)
+        image, valid = raster.read(Window.of(padded))
+        whole = predict(image[None], valid[None])[0].masked(valid)
+        for window in (Size(64, 64), Size(72, 100)):
+            tiling = Tiling(window, geometry.radius or 0, 4, 3)
+            for event in classify_all([Job(raster)], tiling, predict):
+                if isinstance(event, Mapped):
+                    expected = whole[event.window.slices()]
+                    np.testing.assert_array_equal(event.prediction.ids, expected.ids)
+                    np.testing.assert_array_equal(event.prediction.confidence, expected.confidence)
+                    np.testing.assert_array_equal(event.prediction.probabilities, expected.probabilities)
+        seen |= set(np.unique(whole.ids))
+    assert len(seen - {255}) >= 3  # no easy case
+
+
+class Job:
+    """A raster in memory, whole."""
+
+    part, done_rows, abandoned = None, 0, False
+
+    def __init__(self, raster: ArrayRaster) -> None:
+        self.raster = raster
+
+    def open(self) -> Any:
+        import contextlib
+
+        return contextlib.nullcontext(self.raster)
+
+
+@pytest.mark.parametrize("name", ["flips", "all"])
+def test_a_mirrored_raster_gives_the_mirrored_map(
+    predictors: dict[str, Any], rng: np.random.Generator, name: str
+) -> None:
+    """In both modes, where the raster's sides are multiples of the stride; without symmetries it does not."""
+    image = rng.integers(0, 255, (96, 96, 2), np.uint8)
+    for tiling in (Tiling(Size(96, 96), 0, 4, 3), Tiling(Size(48, 48), 0, 4, 3, Blend(50))):
+        plain = blended_or_exact(ArrayRaster(image), tiling, predictors[name])
+        for symmetry in SYMMETRIES[name]:
+            turned = symmetry.apply(image[None], np.transpose)[0]
+            found = blended_or_exact(ArrayRaster(turned), tiling, predictors[name])
+            back = symmetry.undo(found[None], np.transpose)[0]
+            np.testing.assert_allclose(back, plain, atol=2e-3)
+    turned = blended_or_exact(ArrayRaster(image[::-1]), tiling, predictors["none"])[::-1]
+    assert np.abs(turned - blended_or_exact(ArrayRaster(image), tiling, predictors["none"])).max() > 0.05
+
+
+def blended_or_exact(raster: ArrayRaster, tiling: Tiling, predict: Any) -> Any:
+    if tiling.blend is not None:
+        return np.asarray(blended(raster, tiling, predict).probabilities, np.float32)
+    (event,) = (e for e in classify_all([Job(raster)], tiling, predict) if isinstance(e, Mapped))
+    return np.asarray(event.prediction.probabilities, np.float32)
+
+
+def test_a_model_on_each_device_gives_the_same(
+    tensorflow: ModuleType, four_replicas: list[str], network: Any, rng: np.random.Generator
+) -> None:
+    import keras
+
+    from segmenter.inference.function import on_all_gpus, predict_function
+
+    made: list[Any] = []
+
+    def build() -> Any:
+        made.append(keras.models.clone_model(network))
+        made[-1].set_weights(network.get_weights())
+        return predict_function(made[-1], Normalisation.of((127, 127), (70, 70)), Wanted(True, "float16"))
+
+    raster = _raster(rng, 223, 61)
+    one, several = build(), on_all_gpus(build, four_replicas[1:])
+    assert [m.variables[0].value.device.rpartition(":")[2] for m in made] == ["0", "1", "2", "3"]
+    tiling = Tiling(Size(64, 64), 0, 4, 1)
+    events = zip(*(classify_all([Job(raster)], tiling, predict) for predict in (one, several)), strict=True)
+    compared = 0
+    for plain, found in events:
+        if isinstance(plain, Mapped):
+            np.testing.assert_array_equal(found.prediction.probabilities, plain.prediction.probabilities)
+            compared += 1
+    assert compared == 4
+
+
+def test_there_are_eight_and_each_is_undone() -> None:
+    array = np.arange(24).reshape(1, 4, 6, 1)
+    turned = [symmetry.apply(array, np.transpose) for symmetry in SYMMETRIES["all"]]
+    assert len({(t.shape, t.tobytes()) for t in turned}) == 8
+    for symmetry, other in zip(SYMMETRIES["all"], turned, strict=True):
+        np.testing.assert_array_equal(symmetry.undo(other, np.transpose), array)
+    assert SYMMETRIES["none"] == (Symmetry(),)

@@ -1,0 +1,118 @@
+"""Law 2, equivalence: steps on R replicas equal steps on one device, in float64.
+
+One factor at a time, on the default U-Net's topology; each row also runs the naive variant that it guards
+against, and shows that the test would see it. The full cross is slow.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from benchmarks.equivalence_matrix import (
+    BATCH,
+    KINDS,
+    LIMIT,
+    ROWS,
+    SEEN,
+    SUM,
+    WEIGHTS,
+    Laboratory,
+    Naive,
+    Row,
+    difference,
+    only,
+)
+from segmenter.config.recipe import LossConfig
+
+pytestmark = pytest.mark.timeout(900)  # compiling for four replicas takes a minute
+FREE = [name for name, row in ROWS.items() if not row.clip]
+CLIPPED = [name for name, row in ROWS.items() if row.clip]
+# Clipping is the optimiser's affair: a shallow model shows it, and compiles in a third of the time.
+SHALLOW = {name: replace(ROWS[name], depth=1) for name in ("cross-entropy", *CLIPPED)}
+SHALLOW = {f"{name}, shallow": row for name, row in SHALLOW.items()}
+SHALLOW_CLIPPED = [name for name, row in SHALLOW.items() if row.clip]
+ONE_FACTOR = [*itertools.product(FREE, (2, 4)), *itertools.product(SHALLOW_CLIPPED, (2,))]
+
+
+@pytest.fixture(scope="module")
+def laboratory(tensorflow: ModuleType) -> Laboratory:
+    return Laboratory(ROWS | SHALLOW)
+
+
+def check(laboratory: Laboratory, name: str, replicas: int) -> None:
+    assert {k: d for k, d in laboratory.differences(name, replicas).items() if not d <= LIMIT} == {}
+    many, one = (laboratory.exact(name, r)["held"][0] for r in (replicas, 1))
+    assert np.array_equal(many, one)
+
+
+@pytest.mark.parametrize(("name", "replicas"), ONE_FACTOR)
+def test_equivalence(laboratory: Laboratory, name: str, replicas: int) -> None:
+    check(laboratory, name, replicas)
+
+
+@pytest.mark.parametrize("name", [*FREE, *SHALLOW_CLIPPED])
+def test_naive_variants_are_seen(laboratory: Laboratory, name: str) -> None:
+    assert max(laboratory.differences(name, 2, naive=True).values()) > SEEN
+
+
+@pytest.mark.parametrize("name", SHALLOW_CLIPPED)
+def test_the_clipping_does_clip(laboratory: Laboratory, name: str) -> None:
+    clipped, free = laboratory.exact(name, 1), laboratory.exact("cross-entropy, shallow", 1)
+    assert difference(clipped, free, "loss") == 0
+    assert difference(clipped, free, "gradients") > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "replicas"), list(itertools.product(CLIPPED, (2, 4))))
+def test_equivalence_of_clipping(laboratory: Laboratory, name: str, replicas: int) -> None:
+    check(laboratory, name, replicas)
+    assert max(laboratory.differences(name, replicas, naive=True).values()) > SEEN
+
+
+def losses() -> Iterator[tuple[str, LossConfig]]:
+    """Every loss, those per pixel with every normalisation, weighting and smoothing; and sums of all."""
+    for region in ("dice", "jaccard", "tversky", "lovasz"):
+        yield region, only(region)
+    pixel = {"cross_entropy": only("cross_entropy"), "focal": only("focal"), "sum": SUM}
+    options = itertools.product(("per_image", "per_pixel"), ("none", WEIGHTS), (0.0, 0.1))
+    for (name, config), (mean, weights, smoothing) in itertools.product(pixel.items(), list(options)):
+        changes = {"normalisation": mean, "class_weights": weights, "label_smoothing": smoothing}
+        weighted = "" if weights == "none" else ", weighted"
+        yield f"{name} {mean}{weighted}, smoothing {smoothing}", config.model_copy(update=changes)
+
+
+def full_cross(clip: str) -> dict[str, Row]:
+    rows = {}
+    for (name, loss), lopsided, images in itertools.product(losses(), (False, True), (BATCH, 5, 1)):
+        row = Row(loss, lopsided, images, clip, guarded_against(loss, lopsided, images, clip))
+        rows[f"{name}, {'lopsided' if lopsided else 'even'}, {images} images"] = row
+    return rows
+
+
+def guarded_against(loss: LossConfig, lopsided: bool, images: int, clip: str) -> Naive:
+    """A mistake that shows in this row: some are none where all replicas have as much to say."""
+    overlaps = loss.dice or loss.jaccard or loss.tversky
+    uneven_weights = loss.normalisation == "per_pixel" and loss.class_weights != "none"
+    if clip and images > 1:
+        return "clip"
+    if lopsided or images < BATCH or overlaps or uneven_weights:
+        return "means"
+    return "norm"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("clip", ["", "norm", "value"])
+def test_equivalence_full_cross(tensorflow: ModuleType, clip: str) -> None:
+    rows = full_cross(clip)
+    laboratory = Laboratory(rows)
+    found = {(n, r): laboratory.differences(n, r) for n, r in itertools.product(rows, (2, 4))}
+    assert {case: d for case, d in found.items() if not all(d[k] <= LIMIT for k in KINDS)} == {}
+    naive = {name: laboratory.differences(name, 2, naive=True) for name in rows}
+    assert {case: d for case, d in naive.items() if not max(d.values()) > SEEN} == {}

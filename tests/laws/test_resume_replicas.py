@@ -1,0 +1,161 @@
+"""A checkpoint of four replicas resumes on one, and the other way round, within law 2's tolerance."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from numpy.typing import NDArray
+
+from benchmarks.equivalence_matrix import LIMIT, SEEN
+from segmenter.config.recipe import ModelConfig
+from segmenter.runs.arrays import load_arrays, save_arrays
+from segmenter.runs.run import assign_weights, checkpoints, weight_arrays
+from tests.helpers.made_training import made, train, weights
+from tests.training.test_step import PER_IMAGE, Training, batches, difference
+
+NARROW = ModelConfig(depth=2, width=2)
+STEPS, STOP = 5, 3
+FLOAT32 = 1e-3
+"""Largest difference of a weight after two epochs, relative to the largest weight: rounding, amplified."""
+
+
+def state(training: Training) -> dict[str, NDArray[Any]]:
+    """What a checkpoint holds of it."""
+    from segmenter.training.step import optimiser_arrays
+
+    assert training.averaged is not None
+    return {
+        **weight_arrays(training.model, "model"),
+        **optimiser_arrays(training.optimiser),
+        **weight_arrays(training.averaged.model, "ema"),
+        **training.averaged.arrays(),
+    }
+
+
+def load(training: Training, path: Path, *, optimiser: bool = True) -> None:
+    from segmenter.training.step import assign_optimiser
+
+    arrays = load_arrays(path)
+    assert training.averaged is not None
+    assign_weights(training.model, arrays, "model")
+    assign_weights(training.averaged.model, arrays, "ema")
+    training.averaged.assign(arrays)
+    if optimiser:
+        assign_optimiser(training.optimiser, arrays)
+
+
+def kinds(arrays: dict[str, NDArray[Any]]) -> dict[str, list[NDArray[Any]]]:
+    """Weights with BatchNorm's statistics, their averages, and the moments: what has a tolerance."""
+    prefixes = ("model/", "ema/", "optimiser/")
+    return {p: [a for name, a in arrays.items() if name.startswith(p) and a.ndim] for p in prefixes}
+
+
+@pytest.fixture(scope="module")
+def trainings(tensorflow: ModuleType) -> dict[int, Training]:
+    return {r: Training(NARROW, PER_IMAGE, r, average=0.7) for r in (1, 4)}
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4)])
+def test_stopped_on_some_replicas_resumed_on_others(
+    trainings: dict[int, Training], tmp_path: Path, before: int, after: int
+) -> None:
+    stack = batches(STEPS)
+    early, late = (tuple(part[i] for part in stack) for i in (slice(None, STOP), slice(STOP, None)))
+    start, stop = tmp_path / "start.npz", tmp_path / "stop.npz"
+    save_arrays(start, state(trainings[1]))
+
+    load(trainings[before], start)
+    trainings[before].each(early)
+    save_arrays(stop, state(trainings[before]))
+    load(trainings[after], stop)
+    trainings[after].each(late)
+    resumed = state(trainings[after])
+
+    for training in trainings.values():
+        load(training, start)
+        training.each(stack)
+        whole = state(training)
+        assert resumed.keys() == whole.keys()
+        for kind, arrays in kinds(whole).items():
+            assert difference(kinds(resumed)[kind], arrays) <= LIMIT, kind
+        for name, array in whole.items():
+            if not array.ndim:  # steps, updates of the average
+                assert resumed[name] == array, name
+
+
+def test_moments_that_are_left_behind_are_seen(trainings: dict[int, Training], tmp_path: Path) -> None:
+    """The trap: only the weights go on."""
+    start, stack = tmp_path / "start.npz", batches(STEPS)
+    one = trainings[1]
+    save_arrays(start, state(one))
+    one.each(stack)
+    whole = kinds(state(one))
+    load(one, start)
+    one.each(tuple(part[:STOP] for part in stack))
+    save_arrays(tmp_path / "stop.npz", state(one))
+    load(one, start)
+    load(one, tmp_path / "stop.npz", optimiser=False)
+    one.each(tuple(part[STOP:] for part in stack))
+    assert difference(kinds(state(one))["model/"], whole["model/"]) > SEEN
+
+
+# --------------------------------------------------------------------------- real processes, float32
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """A run on one device and one on four.
+
+    Dropout's masks go by the place in the batch, and dealing would change the images' places.
+    """
+    folder = tmp_path_factory.mktemp("replicas")
+    recipe = made(folder / "data")
+    text = yaml.safe_load(recipe.read_text())
+    assert text["model"]["dropout"] > 0
+    text["sampling"] = {"per_replica": "off"}
+    text["training"]["epochs"] = 2
+    recipe.write_text(yaml.safe_dump(text))
+    runs = {replicas: folder / str(replicas) for replicas in (1, 4)}
+    for replicas, run in runs.items():
+        output = train(recipe, "--run", str(run), *devices(replicas)).stdout
+        assert output.count("CPU:") == replicas
+    return runs
+
+
+def devices(replicas: int) -> list[str]:
+    return [] if replicas == 1 else ["--logical-devices", str(replicas)]
+
+
+def apart(a: Path, b: Path) -> float:
+    """Largest difference of a weight between two runs' newest checkpoints, relative to the largest."""
+    one, other = weights(a), weights(b)
+    assert one.keys() == other.keys()
+    assert np.array_equal(one["model/dropout/masks"], other["model/dropout/masks"])
+    names = [name for name in one if name.startswith("model/") and not name.endswith("/masks")]
+    return difference([one[name] for name in names], [other[name] for name in names])
+
+
+def test_four_replicas_train_as_one(runs: dict[int, Path]) -> None:
+    # float32, a dozen steps: rounding differs, the computation does not (in float64: test_equivalence).
+    assert apart(runs[1], runs[4]) < FLOAT32
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4)])
+def test_a_run_goes_on_with_other_devices(
+    runs: dict[int, Path], tmp_path: Path, before: int, after: int
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs[before], run)
+    recipe = runs[before].parent / "data" / "recipe.yaml"
+    first = min(checkpoints(run))
+    output = train(recipe, "--run", str(run), "--resume-from", str(first), *devices(after)).stdout
+    assert f"resumed after step {first} of {2 * first}" in output
+    assert f"made on {before} devices, this is {after}" in output
+    assert apart(run, runs[before]) < FLOAT32
+    np.testing.assert_array_equal(weights(run)["position"][:3], weights(runs[before])["position"][:3])

@@ -1,0 +1,160 @@
+"""Law 4 with a real network: a run directory, `predict.py`, and a raster that is larger than its windows."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import rasterio
+
+import predict
+from segmenter.config.reading import recipe_from
+from segmenter.errors import CheckpointError
+from segmenter.inference.prediction import Wanted
+from segmenter.labels import ClassMap
+from segmenter.model.normalisation import Normalisation
+from segmenter.runs.run import Run, load_run, save_arrays, weight_arrays
+
+Make = Callable[..., Path]
+KILLS_ITSELF = """
+import os, runpy, signal, sys, threading, time
+def watch(spool, most):
+    while not (os.path.exists(spool) and os.path.getsize(spool) > most):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=watch, args=(sys.argv[1], int(sys.argv[2])), daemon=True).start()
+sys.argv[:3] = ["predict.py"]
+runpy.run_path("predict.py", run_name="__main__")
+"""
+"""predict.py, killed when its spool has a size; watched from inside: a busy machine delays both alike."""
+
+
+@pytest.fixture(scope="module")
+def run_path(
+    tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory, make_classes: Callable[..., ClassMap]
+) -> Path:
+    """A run with random weights and BatchNorm statistics, balanced so that every class is predicted."""
+    from segmenter.model.unet import build_model, network_geometry
+
+    path, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(5)
+    folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}
+    folder["classes"] = [{"name": name, "code": i} for i, name in enumerate("abcd")]
+    recipe = recipe_from({"name": "random", "dataset": folder, "model": {"depth": 3, "width": 8}}, "test")
+    model = build_model(recipe.model, 3, 4)
+    for variable in model.variables:
+        if "moving_variance" in variable.path:
+            variable.assign(rng.uniform(0.5, 2, variable.shape))
+        elif "kernel" in variable.path:
+            variable.assign(rng.normal(size=variable.shape) * (2 / np.prod(variable.shape[:-1])) ** 0.5)
+        else:
+            variable.assign(rng.normal(size=variable.shape) / 2)
+    head = model.get_layer("logits")
+    head.bias.assign(np.zeros(4))
+    head.bias.assign(-model(rng.normal(size=(1, 128, 128, 3))).numpy().mean(axis=(0, 1, 2)))
+    Run(
+        path=path,
+        recipe=recipe,
+        classes=make_classes(4),
+        bands=None,
+        band_count=3,
+        dtype="uint16",
+        normalisation=Normalisation.of((500, 500, 500), (290, 290, 290)),
+        metres_per_pixel=0.5,
+        labels="full",
+        network=network_geometry(model),
+    ).save()
+    save_arrays(path / "best.npz", weight_arrays(model, "model"))
+    return path
+
+
+@pytest.mark.parametrize("size", [(353, 611), (40, 700), (51, 51), (1, 1)], ids=str)
+def test_tiles_disappear(
+    run_path: Path, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator, size: tuple[int, int]
+) -> None:
+    image = rng.integers(1, 1000, (*size, 3), np.uint16)
+    image[size[0] // 2 :, : size[1] // 5] = 0
+    source = make_geotiff("in/a.tif", image, nodata=0)
+    run = load_run(run_path)
+    assert run.network.stride == 8
+    below, right = -size[0] % 8, -size[1] % 8
+    valid = np.pad((image != 0).all(axis=2), ((0, below), (0, right)))[None]
+    whole = run.predictor()(np.pad(image, ((0, below), (0, right), (0, 0)))[None], valid).ids
+    expected = np.where(valid, whole, 255)[0, : size[0], : size[1]]
+    arguments = [
+        str(run_path),
+        str(source),
+        "--output",
+        str(tmp_path / "maps"),
+        "--tile",
+        "160",
+        "--batch",
+        "3",
+    ]
+    assert predict.main(arguments) == 0
+    with rasterio.open(tmp_path / "maps" / "a.tif") as result:
+        np.testing.assert_array_equal(result.read(1), expected)
+    if image.size > 10_000:
+        assert len(np.unique(expected[expected != 255])) == 4
+
+
+def test_confidence_and_probabilities_are_those_of_the_whole(
+    run_path: Path, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Of more pixels than one fused loop takes at once."""
+    image = rng.integers(1, 1000, (352, 600, 3), np.uint16)
+    source = make_geotiff("in/a.tif", image)
+    predictor = load_run(run_path).predictor(Wanted(confidence=True, probabilities="float16"))
+    whole = predictor(image[None], np.ones((1, 352, 600), np.bool_))
+    arguments = [str(run_path), str(source), "--output", str(tmp_path), "--tile", "160", "--batch", "5"]
+    assert predict.main([*arguments, "--confidence", "--probabilities", "float16"]) == 0
+    assert whole.confidence is not None
+    assert whole.probabilities is not None
+    with rasterio.open(tmp_path / "a.confidence.tif") as result:
+        np.testing.assert_array_equal(result.read(1), whole.confidence[0])
+    with rasterio.open(tmp_path / "a.probabilities.tif") as result:
+        found = np.moveaxis(result.read(), 0, 2)
+        np.testing.assert_array_equal(found, whole.probabilities[0].astype(np.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["exact", "smooth"])
+def test_kill_9_and_on_with_a_network(
+    run_path: Path, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator, mode: str
+) -> None:
+    """Law 3 for maps, with TensorFlow: the files of a killed call that goes on are those of a whole one."""
+    source = make_geotiff("in/a.tif", rng.integers(0, 1000, (2500, 1700, 3), np.uint16), nodata=0)
+    options = ("--mode", mode, "--tile", "160", "--batch", "3", "--confidence", "--probabilities", "float16")
+
+    def ended(folder: str, *program: str) -> int:
+        command = [sys.executable, *(program or ("predict.py",)), str(run_path), str(source)]
+        command += ["--output", str(tmp_path / folder), *options]
+        return subprocess.run(command, cwd=Path(predict.__file__).parent, check=False).returncode
+
+    for kept in (1 << 20, 1 << 24):
+        killed = ended("maps", "-c", KILLS_ITSELF, str(tmp_path / "maps" / ".a.tif.spool"), str(kept))
+        assert killed == -signal.SIGKILL
+        assert [path.name for path in (tmp_path / "maps").glob("*.tif")] == []
+    assert ended("maps") == ended("whole") == 0
+    for path in (tmp_path / "whole").glob("*.tif"):
+        assert (tmp_path / "maps" / path.name).read_bytes() == path.read_bytes()
+    assert len(list((tmp_path / "whole").glob("*.tif"))) == 3
+
+
+@pytest.mark.parametrize(("stride", "radius"), [(8, 3), (4, 99), (12, 99)])
+def test_a_run_file_that_says_too_little_of_its_model_is_refused(
+    run_path: Path, stride: int, radius: int
+) -> None:
+    """Windows would be cut too narrow, or beside the grid: seams, and no word."""
+    run = load_run(run_path)
+    wrong = replace(run, network=replace(run.network, stride=stride, radius=radius))
+    with pytest.raises(
+        CheckpointError, match=rf"expected stride 8 and radius \d+, .* got {stride} and {radius}"
+    ):
+        wrong.predictor()

@@ -1,0 +1,141 @@
+"""Which files are meant, and what their outputs are called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from datasets import LAYOUTS
+from segmenter.config.datasets import DatasetConfig, Naic2020Config
+from segmenter.errors import DatasetError
+from segmenter.mapping.inputs import find_inputs, output_names
+from segmenter.mapping.patterns import LabelPattern
+from segmenter.scenes import Layout
+
+PLAIN = Layout(Path("."), re.compile(r"[^/]*"), re.compile(r"-"), "*")
+
+
+def label_for(image: Path, pattern: str, layout: Layout = PLAIN) -> Path:
+    return LabelPattern(pattern, layout, 1).label(image)
+
+
+def test_files_folders_and_globs_each_once(tmp_path: Path) -> None:
+    for name in ("a/x.tif", "a/y.PNG", "a/readme.txt", "a/.hidden.tif", "a/sub/z.tif", "b[1].tif"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    given = [f"{tmp_path}/a", f"{tmp_path}/a/x.tif", f"{tmp_path}/b[1].tif", f"{tmp_path}/**/z.*"]
+    found = find_inputs(given)
+    assert [p.relative_to(tmp_path).as_posix() for p in found.files] == [
+        "a/x.tif",
+        "a/y.PNG",
+        "b[1].tif",
+        "a/sub/z.tif",
+    ]
+    assert [p.name for p in found.left_out] == ["readme.txt"]
+    with pytest.raises(DatasetError, match=r"nowhere\.tif: no such file or folder"):
+        find_inputs([str(tmp_path / "nowhere.tif")])
+    with pytest.raises(DatasetError, match=r"\*\.jp2: pattern matches no file"):
+        find_inputs([f"{tmp_path}/*.jp2"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DatasetError, match=r"empty: expected image files \(\.tif"):
+        find_inputs([str(tmp_path / "empty")])
+
+
+def test_no_two_inputs_share_an_output() -> None:
+    paths = [
+        Path(p) for p in ("/p/a/x.tif", "/p/b/x.tif", "/p/b/x.png", "/q/b/X.tif", "/p/y.tif", "/p/b_x.tif")
+    ]
+    names = output_names(paths)
+    assert names[Path("/p/a/x.tif")] == "a_x"
+    assert names[Path("/p/y.tif")] == "y"
+    assert len({name.casefold() for name in names.values()}) == len(paths)
+    assert all("/" not in name for name in names.values())
+    assert output_names([]) == {}
+
+
+def test_a_label_is_found_by_stem_or_scene(tmp_path: Path) -> None:
+    labels = (
+        "a/top_2_13_label.tif",
+        "a/top_2_13_RGB_x.tif",
+        "b/deep/top_2_13.png",
+        "[1]_RGB.png",
+        "1_RGB.png",
+    )
+    for name in labels:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    image = Path("images/top_2_13_RGB.tif")
+    assert label_for(image, f"{tmp_path}/a/{{scene}}_label.tif").name == "top_2_13_label.tif"
+    assert label_for(image, f"{tmp_path}/a/{{stem}}_*.tif").name == "top_2_13_RGB_x.tif"
+    assert label_for(image, f"{tmp_path}/**/{{scene}}.png").name == "top_2_13.png"
+    assert label_for(Path("[1]_RGB.tif"), f"{tmp_path}/{{stem}}.p*").name == "[1]_RGB.png"
+
+
+def test_a_label_that_is_missing_or_not_the_only_one(tmp_path: Path) -> None:
+    for name in ("a_1.png", "a_3.png"):
+        (tmp_path / name).touch()
+    with pytest.raises(DatasetError, match=r"one label file .*a_\?\.png, found .*a_1\.png, .*a_3\.png"):
+        label_for(Path("a.tif"), f"{tmp_path}/{{stem}}_?.png")
+    with pytest.raises(DatasetError, match=r"expected one label file .*a_2\.png, found none"):
+        label_for(Path("a.tif"), f"{tmp_path}/{{stem}}_2.png")
+
+
+def test_a_pattern_must_tell_images_apart() -> None:
+    LabelPattern("a.png", PLAIN, 1)
+    LabelPattern("{stem}.png", PLAIN, 9)
+    with pytest.raises(DatasetError, match=r"unknown \{name\}; known are \{stem\} and \{scene\}"):
+        LabelPattern("{name}.png", PLAIN, 1)
+    with pytest.raises(DatasetError, match=r"expected \{stem\} or \{scene\} in it, for 2 images"):
+        LabelPattern("a.png", PLAIN, 2)
+
+
+def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
+    def layout(kind: str, **section: str) -> Layout:
+        data = {"kind": kind, "root": f"{tmp_path}/data", **section}
+        return LAYOUTS[kind](TypeAdapter(DatasetConfig).validate_python(data))
+
+    paths = {"images": "tile_{tile}/images/{part}.jpg", "labels": "tile_{tile}/masks/{part}.png"}
+    tiles = layout("folder", **paths, classes=[{"name": "a", "code": 0}])
+    deep = layout(
+        "folder", images="{scene}/**/i.tif", labels="{scene}/l.tif", classes=[{"name": "a", "code": 0}]
+    )
+    cases = (
+        (
+            tiles,
+            "data/tile_7/images/p_1.jpg",
+            "data/tile_{tile}/masks/{part}.png",
+            "data/tile_7/masks/p_1.png",
+        ),
+        (tiles, "other/tile_7/images/p_1.jpg", "m/{tile}_{part}_{stem}.png", "m/7_p_1_p_1.png"),
+        (deep, "data/a_RGB/b/c/i.tif", "data/{scene}/l.tif", "data/a_RGB/l.tif"),
+        (layout("potsdam"), "x/top_potsdam_02_13_RGB.tif", "l/{row}-{column}.tif", "l/02-13.tif"),
+        (
+            layout("potsdam"),
+            "x/top_potsdam_2_13_RGB.tif",
+            "l/{scene}_label.tif",
+            "l/top_potsdam_2_13_label.tif",
+        ),
+        (layout("naic2020"), "x/71.tif", "{name}.png", "71.png"),
+    )
+    for form, image, pattern, label in cases:
+        (tmp_path / label).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / label).touch()
+        assert label_for(tmp_path / image, f"{tmp_path}/{pattern}", form) == tmp_path / label
+    with pytest.raises(DatasetError, match=r"known are \{stem\}, \{scene\}, \{tile\} and \{part\}$"):
+        LabelPattern("{name}.png", tiles, 2)
+    with pytest.raises(
+        DatasetError, match=r"x\.jpg: expected a path like tile_\{tile\}/images/\{part\}\.jpg"
+    ):
+        label_for(Path("x.jpg"), "{tile}.png", tiles)
+
+
+def test_outputs_that_a_loader_would_find_are_known(tmp_path: Path) -> None:
+    form = LAYOUTS["naic2020"](Naic2020Config(kind="naic2020", root=str(tmp_path)))
+    assert form.covers(tmp_path / "maps")
+    assert form.holds(tmp_path / "maps" / "a.png")
+    assert not form.holds(tmp_path / "scores.json")
+    assert not form.covers(tmp_path.parent)
+    assert not form.holds(tmp_path.parent / "a.png")

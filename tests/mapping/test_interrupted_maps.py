@@ -1,0 +1,270 @@
+"""Stopped and resumed at will: the same call goes on, and what comes out is what would have come out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+
+from segmenter.errors import RasterError
+from segmenter.raster import Raster
+from tests.helpers.child_predict import COMMAND, ENVIRONMENT, files, scene
+
+Make = Callable[..., Path]
+LARGE = "1000"
+"""Pixels from which rasters are spooled in these tests."""
+
+
+def started(folder: Path, *arguments: Any, seconds: float = 0.01) -> subprocess.Popen[str]:
+    command = [*COMMAND, str(seconds), LARGE, *map(str, arguments), "--output", str(folder)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+
+
+def finished(folder: Path, *arguments: Any) -> list[str]:
+    """Run it to the end; what it printed."""
+    process = started(folder, *arguments, seconds=0)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out.splitlines()
+
+
+def killed(folder: Path, *arguments: Any, lines: int, pause: float = 0) -> int:
+    """Run it and kill it after so many lines and seconds; gives the batches that it computed."""
+    process = started(folder, *arguments)
+    assert process.stdout is not None
+    seen = [line for _, line in zip(range(lines), process.stdout, strict=False)]
+    time.sleep(pause)
+    process.kill()
+    seen += process.communicate()[0].splitlines(keepends=True)
+    return seen.count("batch\n")
+
+
+# -------------------------------------------------------------------------------------- kill -9
+
+OPTIONS = ("--confidence", "--probabilities", "float16", "--quicklook", "--tile", "64", "--batch", "2")
+
+
+def kill_at_random(tmp_path: Path, make_geotiff: Make, kills: int, seed: int) -> None:
+    """After any number of kills at any moments the files are those of an undisturbed run, byte for byte."""
+    rng = np.random.default_rng(seed)
+    sources = [scene(make_geotiff, "in/a.tif", 640, 210), scene(make_geotiff, "in/b.tif", 30, 30)]
+    sources += [scene(make_geotiff, f"in/{i}.tif", 101, 67, i) for i in range(3)]
+    undisturbed = finished(tmp_path / "undisturbed", *sources, *OPTIONS)
+    batches = undisturbed.count("batch")
+    expected = files(tmp_path / "undisturbed")
+    assert len(expected) == 4 * len(sources)
+    computed = 0
+    for _ in range(kills):
+        lines = int(rng.integers(1, max(2, len(undisturbed) - computed)))
+        computed += killed(tmp_path / "maps", *sources, *OPTIONS, lines=lines, pause=rng.uniform(0, 0.02))
+        seen = files(tmp_path / "maps")
+        assert {name: seen[name] for name in seen} == {name: expected[name] for name in seen}, "half-written"
+    last = finished(tmp_path / "maps", *sources, *OPTIONS).count("batch")
+    assert files(tmp_path / "maps") == expected
+    hidden = [path.name for path in (tmp_path / "maps").iterdir() if path.name.startswith(".")]
+    assert hidden == [".journal.jsonl"]
+    # Of each kill only the band under way is lost, and what was ahead of it in the queue.
+    assert last < batches
+    assert computed + last <= batches + kills * 20
+    assert finished(tmp_path / "maps", *sources, *OPTIONS) == ["5 of 5 maps are finished and unchanged"]
+
+
+def test_kill_9_at_random_moments(tmp_path: Path, make_geotiff: Make) -> None:
+    kill_at_random(tmp_path, make_geotiff, kills=3, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_kill_9_at_many_random_moments(tmp_path: Path, make_geotiff: Make, seed: int) -> None:
+    kill_at_random(tmp_path, make_geotiff, kills=5, seed=10 + seed)
+
+
+@pytest.mark.parametrize("mode", ["exact", "smooth"])
+def test_a_large_raster_goes_on_from_its_last_band(tmp_path: Path, make_geotiff: Make, mode: str) -> None:
+    source = scene(make_geotiff, "in/a.tif", 700, 50)
+    options = ("--tile", "64", "--batch", "1", "--mode", mode, "--probabilities", "uint8")
+    out = finished(tmp_path / "undisturbed", source, *options)
+    batches = out.count("batch")
+    assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
+    assert files(tmp_path / "maps") == {}
+    assert ".a.tif.spool" in {path.name for path in (tmp_path / "maps").iterdir()}
+    assert finished(tmp_path / "maps", source, *options).count("batch") <= 12
+    assert files(tmp_path / "maps") == files(tmp_path / "undisturbed")
+
+
+def test_what_cannot_be_looked_at_is_not_gone_on_with(tmp_path: Path, make_geotiff: Make) -> None:
+    """The files behind a VRT may have changed meanwhile: half of its map would be of the old ones."""
+    scene(make_geotiff, "in/a.tif", 700, 50)
+    bands = "".join(
+        f'<VRTRasterBand dataType="Byte" band="{b}"><SimpleSource><SourceFilename relativeToVRT="1">in/a.tif'
+        f"</SourceFilename><SourceBand>{b}</SourceBand></SimpleSource></VRTRasterBand>"
+        for b in (1, 2, 3)
+    )
+    source = tmp_path / "v.xml"
+    source.write_text(
+        f'<VRTDataset rasterXSize="50" rasterYSize="700">{bands}</VRTDataset>', encoding="ascii"
+    )
+    options = ("--tile", "64", "--batch", "1", "--drivers", "VRT")
+    batches = finished(tmp_path / "before", source, *options).count("batch")
+    assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
+    assert ".v.tif.spool" in {path.name for path in (tmp_path / "maps").iterdir()}
+    scene(make_geotiff, "in/a.tif", 700, 50, seed=1)
+    finished(tmp_path / "maps", source, *options)
+    finished(tmp_path / "after", source, *options)
+    assert files(tmp_path / "maps") == files(tmp_path / "after") != files(tmp_path / "before")
+
+
+@pytest.mark.parametrize("much", [True, False])
+def test_a_disk_that_fails_once_costs_little(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: Any, capsys: Any, much: bool
+) -> None:
+    """Where much is computed; a raster that fails early leaves nothing behind."""
+    source = scene(make_geotiff, "in/a.tif", 700, 50)
+    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.state.MUCH_PIXELS", 300 * 50 if much else 1 << 26)
+    read, reads = Raster.read, []
+
+    def failing(self: Raster, window: Any) -> Any:
+        reads.append(window)
+        if window.row > 500 and len(reads) < 100:
+            raise RasterError("Input/output error")
+        return read(self, window)
+
+    monkeypatch.setattr(Raster, "read", failing)
+    arguments = (source, "--tile", "64", "--batch", "1")
+    assert call(*arguments) == 1
+    assert ("what is computed of it is kept" in capsys.readouterr().err) == much
+    assert (tmp_path / "maps" / ".a.tif.spool").exists() == much
+    first = len(reads)
+    reads += [None] * 100
+    assert call(*arguments) == 0
+    assert (len(reads) - first - 100 < first) == much
+    assert call(*arguments, output="whole") == 0
+    assert files(tmp_path / "maps") == files(tmp_path / "whole")
+
+
+def test_a_spool_of_other_options_is_not_taken_up(tmp_path: Path, make_geotiff: Make) -> None:
+    source = scene(make_geotiff, "in/a.tif", 300, 50)
+    killed(tmp_path / "maps", source, "--tile", "64", "--batch", "1", lines=6)
+    finished(tmp_path / "maps", source, "--tile", "64", "--batch", "1", "--nodata", "99")
+    with rasterio.open(tmp_path / "maps" / "a.tif") as result, rasterio.open(source) as image:
+        assert ((result.read(1) == 99) == (image.read(1) == 0)).all()
+        assert result.nodata == 99
+
+
+KILLED_BETWEEN_NAMES = """
+import os, signal, sys
+from tests.helpers import child_predict
+from segmenter.raster import RasterWriter
+publish = RasterWriter.publish
+def last(self):
+    publish(self)
+    os.kill(os.getpid(), signal.SIGKILL)
+RasterWriter.publish = last
+child_predict.main(0, 1000, sys.argv[1:])
+"""
+
+
+def test_outputs_of_one_input_are_complete_or_made_anew(
+    tmp_path: Path, make_geotiff: Make, capsys: Any
+) -> None:
+    """Killed when the first of two files has its new name: both are of the new call in the end."""
+    source = scene(make_geotiff, "in/a.tif", 60, 50)
+    finished(tmp_path / "maps", source, "--confidence")
+    finished(tmp_path / "other", source, "--confidence", "--nodata", "77", "--cog")
+    before, wanted = files(tmp_path / "maps"), files(tmp_path / "other")
+    arguments = [str(source), "--confidence", "--nodata", "77", "--cog", "--output", str(tmp_path / "maps")]
+    command = [*COMMAND[:1], "-c", KILLED_BETWEEN_NAMES, *arguments]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    mixed = files(tmp_path / "maps")
+    assert mixed["a.tif"] == wanted["a.tif"] != before["a.tif"]
+    assert mixed["a.confidence.tif"] == before["a.confidence.tif"] != wanted["a.confidence.tif"]
+    finished(tmp_path / "maps", *arguments[:-2])
+    assert files(tmp_path / "maps") == wanted
+    assert [p.name for p in (tmp_path / "maps").iterdir() if p.name.startswith(".")] == [".journal.jsonl"]
+
+
+# --------------------------------------------------------------------------------- two processes
+
+
+def test_of_two_processes_one_writes_and_the_other_says_so(tmp_path: Path, make_geotiff: Make) -> None:
+    source = scene(make_geotiff, "in/a.tif", 300, 50)
+    first = started(tmp_path / "maps", source, "--tile", "64", "--batch", "1", seconds=1000)
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "batch\n"
+        second = started(tmp_path / "maps", source, "--tile", "64", "--batch", "1")
+        out, err = second.communicate()
+        assert (second.returncode, out) == (1, "")
+        assert err == f"error: {tmp_path}/maps/a.tif: is being written by another process; left to that one\n"
+    finally:
+        first.kill()
+        first.communicate()
+    finished(tmp_path / "maps", source, "--tile", "64", "--batch", "1")
+
+
+def test_what_another_process_finished_meanwhile_is_not_made_twice(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    sources = [scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in "ab"]
+
+    def meanwhile(*_: Any, **__: Any) -> Any:
+        """Loading the model takes so long that the other one is done."""
+        finished(tmp_path / "maps", *sources)
+        return None
+
+    assert call(*sources, predictor=meanwhile) == 0
+    assert "map" not in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------ the windows
+
+
+def test_windows_are_chosen_once(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
+    import segmenter.mapping.compute_options
+
+    chosen: list[str] = []
+    plan = segmenter.mapping.compute_options.tiling_for
+
+    def tiling_for(args: Any, *rest: Any) -> Any:
+        chosen.append(args.mode)
+        return plan(args, *rest)
+
+    monkeypatch.setattr("segmenter.mapping.compute_options.tiling_for", tiling_for)
+    source, other = (scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in ("a", "b"))
+    assert call(source, "--mode", "smooth") == 0
+    assert call(source, "--mode", "smooth") == 0
+    assert chosen == ["smooth"]
+    assert call(source, "--mode", "smooth", "--memory", "3GB") == 0
+    assert call(source, other, "--mode", "smooth") == 0
+    assert chosen == ["smooth"] * 3
+    out = capsys.readouterr().out
+    assert "made anew" not in out, "the windows are the recipe's, whatever the memory"
+    assert call(source, "--mode", "smooth", "--tile", 32) == 0
+    assert "made anew: other options: window was [64,64], is [32,32]" in capsys.readouterr().out
+    assert call(source) == 0
+    assert "made anew: other options: mode was smooth, is exact" in capsys.readouterr().out
+    assert call(source, "--tile", 48, "--batch", 1) == 0
+    assert "made anew" not in capsys.readouterr().out, "exact maps do not depend on their windows"
+    lines = (tmp_path / "maps" / ".journal.jsonl").read_text().splitlines()
+    settings = [json.loads(line)["settings"] for line in lines if "settings" in line]
+    assert settings[0]["window"] == {"height": 64, "width": 64}
+    assert all(facts["batch"] >= 1 for facts in settings)

@@ -1,0 +1,259 @@
+"""What was finished is found again, what has changed is told, and one process at a time writes an output."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segmenter.errors import RasterError, SegmenterError
+from segmenter.mapping.journal import Entry, Journal, damage, file_facts, input_facts
+from segmenter.mapping.locks import OutputLock, OutputLocks
+from segmenter.sealed import sealed
+from tests.helpers.made_runs import flipped
+
+ENTRY = Entry("a", "/in/a.tif", {"bytes": 1}, {"model": "m"}, {"nodata": 255, "part": [0, 0, 9, 9]}, {})
+
+
+def test_what_is_appended_is_found_by_others_and_the_last_counts(tmp_path: Path) -> None:
+    journal, other = Journal(tmp_path / "maps"), Journal(tmp_path / "maps")
+    assert journal.find("a") is None
+    journal.append(ENTRY)
+    assert other.find("a") is None
+    other.refresh()
+    assert other.find("a") == journal.find("a") == Journal(tmp_path / "maps").find("a") == ENTRY
+    newer = replace(ENTRY, outputs={"a.tif": {"bytes": 3, "sha256": "x"}})
+    other.append(newer)
+    journal.refresh()
+    assert journal.find("a") == newer
+    assert (tmp_path / "maps" / ".journal.jsonl").read_text().count("\n") == 2
+    (tmp_path / "maps" / ".journal.jsonl").unlink()
+    Journal(tmp_path / "maps").append(replace(ENTRY, name="b"))
+    journal.refresh()
+    assert journal.find("b") is not None
+
+
+def test_every_way_of_tearing_the_last_line_costs_only_that_line(tmp_path: Path) -> None:
+    Journal(tmp_path).append(ENTRY)
+    path = tmp_path / ".journal.jsonl"
+    first = path.read_bytes()
+    Journal(tmp_path).append(replace(ENTRY, name="b"))
+    second = path.read_bytes()[len(first) :]
+    for kept in range(len(second)):
+        path.write_bytes(first + second[:kept])
+        journal = Journal(tmp_path)
+        assert journal.find("a") == ENTRY
+        assert journal.find("b") is None
+    for kept in (0, 1, len(second) - 1):
+        path.write_bytes(first + second[:kept])
+        Journal(tmp_path).append(replace(ENTRY, name="c"))
+        journal = Journal(tmp_path)
+        assert journal.find("a") == ENTRY
+        assert journal.find("c") is not None
+    path.write_bytes(b"\x00\xff{}\n[1]\n{}\n" + first)
+    assert Journal(tmp_path).find("a") == ENTRY
+    assert Journal(tmp_path).damaged == 3
+
+
+def test_threads_append_whole_lines(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    names = [f"{i}" for i in range(24)]
+    threads = [threading.Thread(target=journal.append, args=[replace(ENTRY, name=name)]) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    again = Journal(tmp_path)
+    assert again.damaged == 0
+    assert all(again.find(name) for name in names)
+
+
+@pytest.mark.parametrize("line", [sealed('{"format": 9, "name": "a"}'), '{"format": 1, "name": "a"}'])
+def test_an_entry_of_another_format_counts_as_none(tmp_path: Path, line: str) -> None:
+    Journal(tmp_path).append(replace(ENTRY, name="b"))
+    with (tmp_path / ".journal.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    journal = Journal(tmp_path)
+    assert journal.find("a") is None
+    assert journal.find("b") is not None
+    assert journal.damaged == 0
+
+
+def test_each_flipped_bit_of_a_line_costs_only_that_line(tmp_path: Path) -> None:
+    """`"bytes"` turned into `"cytes"` had ended each call in a traceback."""
+    path = tmp_path / ".journal.jsonl"
+    (tmp_path / "a.tif").write_bytes(b"a map")
+    entry = replace(ENTRY, outputs={"a.tif": file_facts(tmp_path / "a.tif")})
+    Journal(tmp_path).append(replace(entry, name="b"))
+    other = path.read_bytes()
+    Journal(tmp_path).append(entry)
+    whole = path.read_bytes()
+    damaged = 0
+    for line in flipped(whole[len(other) : -1]):
+        path.write_bytes(other + line + b"\n")
+        journal = Journal(tmp_path)
+        assert journal.find("b") == replace(entry, name="b")
+        found = journal.find("a")
+        assert found in (None, entry)
+        damaged += found is None
+        assert journal.damaged in ((0,) if found else (1, 2))  # a flip may make a line's end
+        assert damage(tmp_path, journal.find("b") or entry) is None
+    assert damaged > 0.97 * 8 * (len(whole) - len(other))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"outputs": {"a.tif": {"cytes": 3, "sha256": "x"}}},
+        {"outputs": {"a.tif": {"bytes": "3", "sha256": "x"}}},
+        {"outputs": {"a.tif": [3, "x"]}},
+        {"outputs": ["a.tif"]},
+        {"name": ["a"]},
+        {"input": 3},
+        {"more": 1},
+    ],
+)
+def test_a_line_of_another_shape_counts_as_damaged(tmp_path: Path, changes: dict[str, Any]) -> None:
+    record = {"format": 2, **asdict(ENTRY), **changes}
+    (tmp_path / ".journal.jsonl").write_text(sealed(json.dumps(record)) + "\n")
+    journal = Journal(tmp_path)
+    assert journal.find("a") is None
+    assert journal.damaged == 1
+
+
+def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "maps" / ".journal.jsonl").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SegmenterError, match=r"\.journal\.jsonl: cannot read it"):
+        Journal(tmp_path / "maps")
+    assert (tmp_path / "elsewhere").read_text() == "mine"
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    code = (
+        "import resource, signal, sys\nfrom pathlib import Path\nsys.path.insert(0, 'tests')\n"
+        "from test_journal import ENTRY\nfrom segmenter.mapping.journal import Journal, SegmenterError\n"
+        "journal = Journal(Path(sys.argv[1]))\njournal.append(ENTRY)\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
+        "try:\n    journal.append(ENTRY)\nexcept SegmenterError as error:\n    sys.exit(str(error))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 1
+    assert "journal.jsonl: cannot write it: No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert Journal(tmp_path).find("a") == ENTRY
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"input": {"bytes": 2}}, "the input has changed"),
+        ({"run": {"model": "n"}}, "the run has changed"),
+        ({"options": {"nodata": 9, "part": [0, 0, 9, 9]}}, "other options: nodata was 255, is 9"),
+        ({"options": {"nodata": 255, "part": None}}, "other options: part was [0,0,9,9], is none"),
+        ({"options": {**ENTRY.options, "cog": True}}, "other options: cog was none, is true"),
+        ({"options": {"nodata": 255}}, None),  # the old has a file more than is wanted now
+        ({"source": "/elsewhere/a.tif"}, None),
+        ({}, None),
+    ],
+)
+def test_what_differs_is_said(change: dict[str, object], reason: str | None) -> None:
+    assert ENTRY.difference(replace(ENTRY, **change)) == reason  # type: ignore[arg-type]
+
+
+def test_an_output_is_what_it_was_or_it_is_said_what_is_wrong(tmp_path: Path) -> None:
+    names = ("a.tif", "a.confidence.tif")
+    for name in names:
+        (tmp_path / name).write_bytes(bytes(range(256)) * 20)
+    entry = replace(ENTRY, outputs={name: file_facts(tmp_path / name) for name in names})
+    assert damage(tmp_path, entry) is None
+    data = bytearray((tmp_path / names[1]).read_bytes())
+    data[3777] ^= 1
+    (tmp_path / names[1]).write_bytes(data)
+    assert damage(tmp_path, entry) == "a.confidence.tif has changed"
+    (tmp_path / names[1]).unlink()
+    assert damage(tmp_path, entry) == "a.confidence.tif is gone"
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5_000_000])
+def test_an_input_that_was_written_is_another(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.tif"
+    path.write_bytes(bytes(size))
+    before, times = input_facts(path, {"size": [1, 2]}), path.stat()
+    assert input_facts(path, {"size": [1, 2]}) == before
+    assert json.loads(json.dumps(before)) == before
+    assert input_facts(path, {"size": [2, 1]}) != before
+    (tmp_path / "a.tif.msk").write_bytes(b"mask")
+    assert input_facts(path, {"size": [1, 2]}) != before
+    (tmp_path / "a.tif.msk").unlink()
+    for place in sorted({0, size // 2, size - 1}) if size else ():
+        data = bytearray(size)
+        data[place] = 1
+        path.write_bytes(data)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as `cp -p` does
+        # Of large files 16 pieces are looked at, the first and the last bytes among them.
+        looked_at = size < 2_000_000 or place != size // 2
+        assert (input_facts(path, {"size": [1, 2]}) != before) == looked_at
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
+        assert input_facts(path, {"size": [1, 2]}) != before
+
+
+HOLD = """
+    import sys
+    from pathlib import Path
+    from segmenter.mapping.locks import OutputLock
+    OutputLock(Path(sys.argv[1])).take()
+    print("taken", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_is_one_processs_until_it_ends(tmp_path: Path) -> None:
+    output = tmp_path / "maps" / "a.tif"
+    command = [sys.executable, "-c", HOLD.replace("\n    ", "\n"), str(output)]
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "taken\n"
+        lock = OutputLock(output)
+        with pytest.raises(RasterError, match=r"a\.tif: is being written by another process; left to that"):
+            lock.take()
+        OutputLock(output.with_name("b.tif")).take()
+    finally:
+        process.kill()
+        process.communicate()
+    lock.take()
+    with pytest.raises(RasterError, match="by another process"):
+        OutputLock(output).take()
+    lock.give_back()
+    lock.give_back()
+    OutputLock(output).take()
+
+
+def test_a_lock_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RasterError, match=r"a\.tif: cannot be written: (Not a directory|File exists)"):
+        OutputLock(tmp_path / "file" / "a.tif").take()
+
+
+def test_maps_that_share_a_file_are_not_made_at_once(tmp_path: Path) -> None:
+    """As a PNG and a GeoTIFF of one input, both with confidence."""
+    one, two = ([tmp_path / name, tmp_path / "a.confidence.tif"] for name in ("a.png", "a.tif"))
+    locks, others = OutputLocks(one), OutputLocks(two)
+    locks.take()
+    with pytest.raises(RasterError, match=r"a\.confidence\.tif: is being written by another process"):
+        others.take()
+    OutputLock(tmp_path / "a.tif").take()  # which the others gave back
+    locks.give_back()
+    OutputLock(tmp_path / "a.confidence.tif").take()

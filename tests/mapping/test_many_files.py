@@ -1,0 +1,324 @@
+"""A folder of good and bad files, a full disk, names that clash and paths that lead elsewhere."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.errors import DeviceError
+from segmenter.raster import raster_info, write_raster
+from tests.helpers.child_predict import COMMAND, ENVIRONMENT
+from tests.helpers.exact_network import fake_run
+
+Make = Callable[..., Path]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# -------------------------------------------------------------------------------------- bad inputs
+
+
+def test_fail_fast_stops_at_the_first_bad_input(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    image = np.random.default_rng(0).integers(0, 255, (700, 30, 3), np.uint8)
+    for name in ("a", "b", "c"):
+        make_geotiff(f"in/{name}.tif", image)
+    bad = tmp_path / "in" / "b.tif"
+    bad.write_bytes(bad.read_bytes()[:40_000])
+    assert call("in", "--fail-fast", "--batch", 1) == 1
+    said = capsys.readouterr().err
+    assert "b.tif: cannot read rows" in said
+    assert said.count("\n") == 1
+    assert names(tmp_path / "maps") == [".journal.jsonl", "a.tif"]
+    (tmp_path / "in" / "a0.tif").write_text("no image")
+    assert call("in", "--fail-fast", output="other") == 1
+    assert "a0.tif: expected a GeoTIFF" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    bad.write_bytes((tmp_path / "in" / "a.tif").read_bytes())
+    (tmp_path / "in" / "a0.tif").unlink()
+    assert call("in", "--fail-fast", "--batch", 1) == 0
+    assert "1 of 3 maps are finished" in capsys.readouterr().out
+
+
+def test_a_bad_input_leaves_the_older_map_and_no_traces(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    source = make_geotiff("in/a.tif", np.random.default_rng(0).integers(0, 255, (700, 30, 3), np.uint8))
+    assert call(source) == 0
+    before = (tmp_path / "maps" / "a.tif").read_bytes()
+    source.write_bytes(source.read_bytes()[:40_000])
+    for _ in range(2):
+        assert call(source, "--confidence") == 1
+        assert names(tmp_path / "maps") == [".journal.jsonl", "a.tif"]
+        assert (tmp_path / "maps" / "a.tif").read_bytes() == before
+
+
+def test_a_file_that_declares_much_costs_no_memory(tmp_path: Path, call: Callable[..., int]) -> None:
+    """An empty TIFF of 65,535² pixels, written by hand: 8 tags, no block."""
+    import struct
+    import tracemalloc
+
+    side = 65_535
+    tags = [(256, 3, side), (257, 3, side), (258, 3, 8), (259, 3, 1), (262, 3, 1)]
+    tags += [(273, 4, 0), (278, 3, 1), (279, 4, 0)]
+    data = struct.pack("<2sHIH", b"II", 42, 8, len(tags))
+    data += b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags) + bytes(4)
+    (tmp_path / "huge.tif").write_bytes(data)
+    tracemalloc.start()
+    try:
+        assert call("huge.tif", band_count=1) == 1
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+
+
+# ------------------------------------------------------------------------------- names and places
+
+
+def test_outputs_of_different_inputs_never_get_one_name(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    for name in ("a", "A.confidence"):
+        make_geotiff(f"in/{name}.tif", np.ones((9, 9, 3), np.uint8))
+    assert call("in") == 0
+    assert call("in", "--confidence", output="other") == 2
+    said = capsys.readouterr().err
+    assert "confidence.tif: would be written for in/" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_link_in_the_output_folder_is_replaced_and_not_followed(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+) -> None:
+    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "maps").mkdir()
+    for name in ("a.tif", ".a.tif.lock", ".a.tif.spool", "a.quicklook.png"):
+        (tmp_path / "elsewhere" / name).write_text("mine")
+    for name in ("a.tif", "a.quicklook.png"):
+        (tmp_path / "maps" / name).symlink_to(tmp_path / "elsewhere" / name)
+    assert call(source, "--quicklook") == 0
+    assert all(path.read_text() == "mine" for path in (tmp_path / "elsewhere").iterdir())
+    assert not (tmp_path / "maps" / "a.tif").is_symlink()
+    assert raster_info(tmp_path / "maps" / "a.tif").size.height == 9
+
+
+def test_a_link_to_an_input_is_refused(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "maps" / "a.confidence.tif").symlink_to(source)
+    before = source.read_bytes()
+    assert call(source, "--confidence") == 2
+    assert "would replace an input" in capsys.readouterr().err
+    assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "path", ["/vsicurl/https://example.org/a.tif", "https://example.org/a.tif", "/vsizip/a.zip/a.tif"]
+)
+def test_a_network_path_is_refused(call: Callable[..., int], path: str, capsys: Any) -> None:
+    assert call(path) == 2
+    assert capsys.readouterr().err.endswith("URLs and GDAL's own paths are opened only with --remote\n")
+
+
+def test_only_drivers_that_are_named_open_a_file(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    make_geotiff("in/a.tif", np.ones((20, 30, 3), np.uint8))
+    bands = "".join(
+        f'<VRTRasterBand dataType="Byte" band="{b}"><SimpleSource><SourceFilename relativeToVRT="1">in/a.tif'
+        f"</SourceFilename><SourceBand>{b}</SourceBand></SimpleSource></VRTRasterBand>"
+        for b in (1, 2, 3)
+    )
+    text = f'<VRTDataset rasterXSize="30" rasterYSize="20">{bands}</VRTDataset>'
+    (tmp_path / "b.vrt").write_text(text)
+    assert call("b.vrt") == 1
+    assert "b.vrt: expected a GeoTIFF, PNG or JPEG, the file begins with b'<VRT'" in capsys.readouterr().err
+    assert call("b.vrt", "--drivers", "JP2OpenJPEG") == 1
+    assert "b.vrt: cannot open it: " in capsys.readouterr().err
+    assert call("b.vrt", "--drivers", "JP2OpenJPEG,VRT") == 0
+    assert raster_info(tmp_path / "maps" / "b.tif").size.width == 30
+    (tmp_path / "b.vrt").rename(tmp_path / "b.xml")  # whatever its name: its files are not looked at
+    for _ in range(2):
+        assert call("b.xml", "--drivers", "VRT") == 0
+    assert "b.tif: made anew: the files that a VRT reads are not looked at" in capsys.readouterr().out
+    assert call("b.xml", "--drivers", "Virtual") == 2
+    assert "--drivers: GDAL has no driver Virtual" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------- full disk
+
+
+def limited(limit: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run it in a process that may write no file larger than so many bytes, as on a full disk."""
+
+    def limit_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    command = [*COMMAND, "0", "1000000000", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_files, env=ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    ("limit", "options", "name"),
+    [
+        (4000, (), "a.tif"),  # of 15,000: fails when it is closed
+        (4000, ("--cog",), "a.tif"),
+        (30_000, ("--probabilities", "float16"), "a.probabilities.tif"),
+        (17_000, ("--cog",), "a.tif"),  # holds the map, and not the map with its overviews
+        (300, (), "a.tif"),
+    ],
+)
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(
+    tmp_path: Path, make_geotiff: Make, limit: int, options: tuple[str, ...], name: str
+) -> None:
+    image = np.random.default_rng(0).integers(0, 255, (601, 61, 3), np.uint8)
+    make_geotiff("in/a.tif", image)
+    make_geotiff("in/b.tif", np.zeros((9, 9, 3), np.uint8), nodata=0)
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "maps" / "a.tif").write_bytes(b"older")
+    done = limited(limit, tmp_path / "in", "--output", tmp_path / "maps", *options)
+    assert done.returncode == 1, done.stderr
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    assert len(errors) <= 2
+    assert errors[0].startswith(f"error: {tmp_path}/maps/{name}: ")
+    assert (tmp_path / "maps" / "a.tif").read_bytes() == b"older"
+    assert not [n for n in names(tmp_path / "maps") if "tmp" in n or "lock" in n]
+    if limit > 1000:
+        assert len(errors) == 1
+        assert (tmp_path / "maps" / "b.tif").is_file()
+
+
+def test_a_spool_that_finds_no_space_costs_only_the_going_on(tmp_path: Path, make_geotiff: Make) -> None:
+    source = make_geotiff("in/a.tif", np.zeros((601, 61, 3), np.uint8))
+
+    def limit_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    command = [*COMMAND, "0", "1000", str(source), "--output", str(tmp_path / "maps"), "--quicklook"]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_files, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    assert "warning:" in done.stderr
+    assert "a.tif: cannot be resumed from within: File too large" in done.stderr
+    assert names(tmp_path / "maps") == [".journal.jsonl", "a.quicklook.png", "a.tif"]
+
+
+# --------------------------------------------------------------------------------------- progress
+
+
+class Bar:
+    """Stands in for tqdm's bar: what a user would see."""
+
+    def __init__(self, **options: Any) -> None:
+        self.disable = False
+        self.total, self.initial = options["total"], options["initial"]
+        self.n = self.last_print_n = self.initial
+        self.computed = 0
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, pixels: int) -> None:
+        self.n += pixels
+        self.computed += pixels
+
+
+def test_the_bar_counts_the_pixels_of_all_inputs(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that were there count for what is left, and not for the rate."""
+    bars: list[Bar] = []
+
+    def bar(*given: Any, **options: Any) -> Any:
+        if given:
+            return given[0]
+        bars.append(Bar(**options))
+        return bars[-1]
+
+    monkeypatch.setattr("tqdm.tqdm", bar)
+    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    for name, height in (("a", 20), ("b", 300)):
+        make_geotiff(f"in/{name}.tif", np.ones((height, 30, 3), np.uint8))
+    assert call("in/a.tif") == 0
+    assert (bars[0].initial, bars[0].total, bars[0].n) == (0, 600, 600)
+    seen: list[int] = []
+
+    def stopped(*_: Any, **__: Any) -> Any:
+        model = fake_run(None).predictor()  # type: ignore[arg-type]
+
+        def predict(image: Any, valid: Any) -> Any:
+            seen.append(1)
+            if len(seen) == 6:
+                raise KeyboardInterrupt
+            return model(image, valid)
+
+        return predict
+
+    assert call("in", "--tile", 64, "--batch", 1, predictor=stopped) == 130
+    assert call("in", "--tile", 64, "--batch", 1) == 0
+    last = bars[-1]
+    assert last.total == last.n == 30 * 320
+    assert 0 < last.initial < 30 * 320
+    assert last.initial + last.computed == last.total
+
+
+def test_more_inputs_than_may_be_open_at_once(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+) -> None:
+    """Locks, spools and maps under way are let go of; 64 open files are enough for 150 rasters."""
+    for index in range(150):
+        write_raster(tmp_path / "in" / f"{index}.tif", np.full((12, 9, 3), index, np.uint8))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 150), hard))
+    try:
+        assert call("in", "--batch", 2) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(list((tmp_path / "maps").glob("*.tif"))) == 150
+
+
+def test_a_device_that_gives_up_costs_only_what_is_not_done(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    for name in ("a", "b", "c"):
+        make_geotiff(f"in/{name}.tif", np.ones((300, 30, 3), np.uint8))
+    seen: list[int] = []
+
+    def lost(*_: Any, **__: Any) -> Any:
+        model = fake_run(None).predictor()  # type: ignore[arg-type]
+
+        def predict(image: Any, valid: Any) -> Any:
+            seen.append(1)
+            if len(seen) > 14:
+                raise DeviceError("no memory for a single window")
+            return model(image, valid)
+
+        return predict
+
+    assert call("in", "--tile", 64, "--batch", 1, predictor=lost) == 1
+    assert capsys.readouterr().err == "error: no memory for a single window\n"
+    assert names(tmp_path / "maps") == [".journal.jsonl", "a.tif"]
+    assert call("in", "--tile", 64, "--batch", 1) == 0
+    assert "1 of 3 maps are finished" in capsys.readouterr().out

@@ -1,0 +1,199 @@
+"""The files of a map: what they hold, and that other programs read them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import rasterio
+from numpy.typing import NDArray
+from rio_cogeo import cog_validate
+
+from segmenter.inference.predictor import Prediction, Wanted
+from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
+
+Make = Callable[..., Path]
+ALL = ("--confidence", "--quicklook", "--probabilities")
+
+
+def scene(rng: np.random.Generator, height: int, width: int) -> NDArray[np.uint8]:
+    image = rng.integers(1, 255, (height, width, 3), np.uint8)
+    image[height // 3 : height // 2, width // 4 :] = 0
+    return image
+
+
+def whole(image: NDArray[np.uint8], kind: Any) -> Prediction:
+    """What the model says of the whole image at once."""
+    height, width = image.shape[:2]
+    pad = ((0, -height % STRIDE), (0, -width % STRIDE))
+    valid = np.pad((image != 0).all(axis=2), pad)[None]
+    padded = np.pad(image, (*pad, (0, 0)))[None] * valid[..., None]
+    model = exact_network(RADIUS, STRIDE, wanted=Wanted(confidence=True, probabilities=kind))
+    return model(padded, valid)[0][:height, :width]
+
+
+def read(path: Path) -> NDArray[Any]:
+    with rasterio.open(path) as file:
+        return np.moveaxis(file.read(), 0, 2).squeeze()
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float16"])
+@pytest.mark.parametrize("cog", [(), ("--cog",)], ids=["plain", "cog"])
+def test_every_file_of_a_map(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    rng: np.random.Generator,
+    kind: str,
+    cog: Any,
+) -> None:
+    image = scene(rng, 601, 543)
+    source = make_geotiff("in/a.tif", image, nodata=0)
+    assert call(source, *ALL, kind, *cog) == 0
+    folder, said = tmp_path / "maps", whole(image, kind)
+    empty = (image == 0).any(axis=2)
+    names = ["a.confidence.tif", "a.probabilities.tif", "a.quicklook.png", "a.tif"]
+    assert sorted(p.name for p in folder.glob("[!.]*")) == names
+    np.testing.assert_array_equal(read(folder / "a.tif"), np.where(empty, 255, said.ids))
+    assert said.confidence is not None
+    assert said.probabilities is not None
+    np.testing.assert_array_equal(read(folder / "a.confidence.tif"), np.where(empty, 0, said.confidence))
+    found = read(folder / "a.probabilities.tif")
+    if kind == "uint8":
+        np.testing.assert_array_equal(found[~empty], np.minimum(said.probabilities, 254)[~empty])
+        assert (found[empty] == 255).all()
+    else:
+        np.testing.assert_array_equal(found[~empty].astype(np.float16), said.probabilities[~empty])
+        assert np.isnan(found[empty]).all()
+    with rasterio.open(source) as original:
+        for name in ("a.tif", "a.confidence.tif", "a.probabilities.tif"):
+            with rasterio.open(folder / name) as file:
+                assert (file.crs, file.bounds, file.shape) == (original.crs, original.bounds, original.shape)
+                np.testing.assert_array_equal(file.dataset_mask() > 0, ~empty)
+                assert (file.tags()["CLASS_2"], file.tags()["SOURCE"]) == ("c", "a.tif")
+                if name == "a.probabilities.tif":
+                    assert file.descriptions == tuple("abcdefg")
+                if "8" in file.dtypes[0] and name != "a.tif":
+                    assert set(file.scales) == {1 / 255}
+
+
+def test_other_programs_read_them(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
+) -> None:
+    """OpenCV has a TIFF and a PNG reader of its own."""
+    image = scene(rng, 90, 203)
+    assert call(make_geotiff("in/a.tif", image, nodata=0), *ALL, "uint8") == 0
+    said, empty = whole(image, "uint8"), (image == 0).any(axis=2)
+    confidence = cv2.imread(str(tmp_path / "maps" / "a.confidence.tif"), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(confidence, np.where(empty, 0, said.confidence))
+    picture = cv2.imread(str(tmp_path / "maps" / "a.quicklook.png"), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(picture[..., 3] == 0, empty)
+    np.testing.assert_array_equal((picture[..., :3] == (255, 0, 0)).all(axis=2), ~empty & (said.ids == 1))
+
+
+def test_gdalinfo_agrees(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
+) -> None:
+    gdalinfo = shutil.which("gdalinfo")
+    if gdalinfo is None:
+        pytest.skip("gdalinfo (Debian's gdal-bin) is not here")
+    assert call(make_geotiff("in/a.tif", scene(rng, 600, 70), nodata=0), *ALL, "float16", "--cog") == 0
+
+    def info(name: str) -> str:
+        command = [gdalinfo, str(tmp_path / "maps" / name)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    said = info("a.tif")
+    for part in ("LAYOUT=COG", "Size is 70, 600", "NoData Value=255", "Type=Byte, ColorInterp=Palette"):
+        assert part in said
+    assert "ETRS89 / UTM zone 33N" in said
+    assert "1: 0,0,255,255" in said
+    assert "CLASS_1=b" in said
+    said = info("a.probabilities.tif")
+    assert said.count("NBITS=16") == said.count("NoData Value=nan") == 7
+    assert "Description = c" in said
+
+
+def test_overviews_hold_only_classes_that_are_there(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+) -> None:
+    """Of classes 0 and 4 an average would make 2; rio-cogeo's validator has nothing to say."""
+
+    def halves(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        return Prediction((image[..., 0] > 100).astype(np.uint8) * 4)
+
+    stripes = np.zeros((1100, 1300, 3), np.uint8)
+    stripes[:, ::3] = stripes[::5] = 200
+    assert call(make_geotiff("in/a.tif", stripes), "--cog", predictor=lambda *_, **__: halves) == 0
+    path = tmp_path / "maps" / "a.tif"
+    assert cog_validate(str(path), quiet=True) == (True, [], [])
+    with rasterio.open(path) as file:
+        assert file.overviews(1) == [2, 4]
+        assert file.colormap(1)[1] == (0, 0, 255, 255)
+        for level in range(2):
+            with rasterio.open(path, overview_level=level) as overview:
+                assert set(np.unique(overview.read(1))) <= {0, 4}
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 700), (1024, 3), (1025, 1030), (2049, 33)])
+def test_a_quick_look_is_the_map_made_small(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    rng: np.random.Generator,
+    height: int,
+    width: int,
+) -> None:
+    image = rng.integers(1, 255, (height, width, 3), np.uint8)
+    assert call(make_geotiff("in/a.tif", image), "--quicklook", "--tile", 256) == 0
+    step = -(-max(height, width) // 1024)
+    ids = read(tmp_path / "maps" / "a.tif").reshape(height, width)[::step, ::step]
+    colours = np.array([(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0)])
+    picture = read(tmp_path / "maps" / "a.quicklook.png").reshape(*ids.shape, 4)
+    assert max(picture.shape) <= 1024
+    for value, colour in enumerate(colours):
+        np.testing.assert_array_equal((picture[..., :3] == colour).all(axis=2), ids == value)
+
+
+def test_a_part_is_that_part_in_every_file(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
+) -> None:
+    image = scene(rng, 150, 170)
+    source = make_geotiff("in/a.tif", image, nodata=0)
+    assert call(source, "--window", 33, 17, 70, 101, *ALL, "uint8") == 0
+    part, empty = whole(image, "uint8")[33:103, 17:118], (image == 0).any(axis=2)[33:103, 17:118]
+    np.testing.assert_array_equal(
+        read(tmp_path / "maps" / "a.confidence.tif"), np.where(empty, 0, part.confidence)
+    )
+    with rasterio.open(tmp_path / "maps" / "a.probabilities.tif") as file:
+        assert file.transform @ (0, 0) == (368000 + 8.5, 5808000 - 16.5)
+    assert read(tmp_path / "maps" / "a.quicklook.png").shape == (70, 101, 4)
+
+
+def test_a_certain_class_is_not_taken_for_no_data(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+) -> None:
+    def certain(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        ids = np.full(valid.shape, 2, np.uint8)
+        return Prediction(ids, None, np.where(np.arange(7) == 2, 255, 0 * ids[..., None]).astype(np.uint8))
+
+    certain.wanted, certain.classes = Wanted(probabilities="uint8"), 7  # type: ignore[attr-defined]
+    image = np.ones((20, 30, 3), np.uint8)
+    image[3] = 0
+    options = ("--probabilities", "uint8")
+    assert call(make_geotiff("in/a.tif", image, nodata=0), *options, predictor=lambda *_, **__: certain) == 0
+    found = read(tmp_path / "maps" / "a.probabilities.tif")
+    assert (found[3] == 255).all()
+    assert (np.delete(found, 3, axis=0) == np.where(np.arange(7) == 2, 254, 0)).all()
+
+
+def test_a_cog_is_no_png(make_geotiff: Make, call: Callable[..., int], capsys: Any) -> None:
+    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
+    assert call(source, "--cog", "--format", "png") == 2
+    assert "--cog: is a kind of GeoTIFF" in capsys.readouterr().err

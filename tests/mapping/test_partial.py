@@ -1,0 +1,180 @@
+"""What is computed of a large raster survives its process, up to the last complete row band."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Window
+from segmenter.mapping.partial import Spool
+from segmenter.windows import Columns
+from tests.helpers.made_runs import flipped
+
+PART = Window(3, 5, 37, 23)
+WINDOWS = [
+    Window(3 + row, 5 + col, min(11, 37 - row), min(9, 23 - col))
+    for row in range(0, 37, 11)
+    for col in (0, 9, 18)
+]
+Arrays = dict[str, NDArray[Any]]
+
+
+def contents(rng: np.random.Generator) -> list[tuple[Window, Arrays]]:
+    found = []
+    for window in WINDOWS:
+        shape = (window.height, window.width)
+        ids = rng.integers(0, 255, shape, np.uint8)
+        found.append((window, {"ids": ids[:, ::-1], "probabilities": rng.random((*shape, 3), np.float32)}))
+    return found
+
+
+def filled(tmp_path: Path, entries: list[tuple[Window, Arrays]]) -> Spool:
+    spool = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+    assert spool.recover() == 0
+    for window, arrays in entries:
+        spool.add(window, arrays)
+    spool.close()
+    return spool
+
+
+def check(found: list[tuple[Window, Arrays]], entries: list[tuple[Window, Arrays]]) -> None:
+    assert [window for window, _ in found] == [window for window, _ in entries]
+    for (_, got), (_, expected) in zip(found, entries, strict=True):
+        assert got.keys() == expected.keys()
+        for name, array in got.items():
+            np.testing.assert_array_equal(array, expected[name], strict=True)
+
+
+@pytest.mark.parametrize("count", range(len(WINDOWS) + 1))
+def test_complete_bands_come_back_in_order(tmp_path: Path, rng: np.random.Generator, count: int) -> None:
+    entries = contents(rng)
+    filled(tmp_path, entries[:count])
+    spool = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+    bands = count // 3
+    assert spool.recover() == spool.rows == min(11 * bands, 37)
+    check(list(spool.replay()), entries[: 3 * bands])
+    for window, arrays in entries[3 * bands :]:
+        spool.add(window, arrays)
+    spool.close()
+    again = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+    assert again.recover() == 37
+    check(list(again.replay()), entries)
+    again.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: np.random.Generator) -> None:
+    entries = contents(rng)
+    spool = filled(tmp_path, entries)
+    whole = spool.path.read_bytes()
+    # Where each band ends, told from files that hold only so many bands.
+    ends = []
+    for bands in range(5):
+        spool.path.unlink()
+        filled(tmp_path, entries[: 3 * bands])
+        ends.append(spool.path.stat().st_size)
+    assert ends[-1] == len(whole)
+    for place in [*rng.integers(ends[0], len(whole), 60), len(whole) - 1]:
+        bands = sum(end <= place for end in ends[1:])
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x15
+        for data in (bytes(damaged), whole[:place]):
+            spool.path.write_bytes(data)
+            again = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+            assert again.recover() == 11 * bands
+            check(list(again.replay()), entries[: 3 * bands])
+            again.close()
+
+
+def test_of_another_input_or_run_nothing_is_taken_up(tmp_path: Path, rng: np.random.Generator) -> None:
+    entries = contents(rng)
+    filled(tmp_path, entries)
+    for key in ("other", "key"):
+        with contextlib.closing(Spool(tmp_path / "a.tif", key, Columns(PART, 1 << 16))) as spool:
+            assert spool.recover() == 0
+
+
+def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path, rng: np.random.Generator) -> None:
+    spool = filled(tmp_path, contents(rng)[:3])
+    whole = spool.path.read_bytes()
+    spool.path.write_bytes(whole.replace(b"[11, 9]", b"[11, 9999999999999]", 1))
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+        assert again.recover() == 0
+
+
+def test_no_flipped_bit_of_a_line_moves_a_window_or_stops_the_program(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """The line says where a window lies: one bit of it had put 21,820 pixels elsewhere."""
+    entries = contents(rng)[:6]
+    spool = filled(tmp_path, entries)
+    whole = spool.path.read_bytes()
+    start = whole.index(b'{"window": [14, 5,')  # the first of the second band
+    line = whole[start : whole.index(b"\n", start) + 1]
+    taken = 0
+    for changed in flipped(line):
+        spool.path.write_bytes(whole.replace(line, changed))
+        with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+            rows = again.recover()
+            check(list(again.replay()), entries[: rows // 11 * 3])
+            assert rows in (11, 22)
+            taken += rows == 22
+    assert taken < 0.02 * 8 * len(line)  # a space is as good as a line's end before the last brace
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (Window(14, 14, 11, 9), Window(14, 5, 11, 9)),
+        (Window(14, 14, 11, 9), Window(25, 14, 11, 9)),
+        (Window(14, 23, 11, 5), Window(14, 23, 10, 5)),
+    ],
+)
+def test_a_window_that_does_not_follow_the_one_before_it_ends_what_is_believed(
+    tmp_path: Path, rng: np.random.Generator, old: Window, new: Window
+) -> None:
+    entries = contents(rng)
+    for i, (window, arrays) in enumerate(entries):
+        if window == old:
+            entries[i] = new, {name: array[: new.height] for name, array in arrays.items()}
+    filled(tmp_path, entries)
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+        assert again.recover() == 11
+
+
+@pytest.mark.parametrize("name", ["idz", "window"])
+def test_arrays_of_another_name_or_shape_are_none(
+    tmp_path: Path, rng: np.random.Generator, name: str
+) -> None:
+    entries = contents(rng)[:6]
+    entries[3] = entries[3][0], {name: np.zeros((11, 9), np.uint8)}
+    entries[0] = entries[0][0], {"ids": np.zeros((11, 8), np.uint8)} if name == "window" else entries[0][1]
+    filled(tmp_path, entries)
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+        assert again.recover() == (0 if name == "window" else 11)
+
+
+def test_a_spool_of_an_older_program_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
+    spool = filled(tmp_path, contents(rng))
+    spool.path.write_bytes(spool.path.read_bytes().replace(b'{"spool": 2', b'{"spool": 1', 1))
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+        assert again.recover() == 0
+
+
+def test_a_spool_that_changes_after_it_was_looked_at_is_an_error(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    spool = filled(tmp_path, contents(rng))
+    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+        assert again.recover() == 37
+        with spool.path.open("r+b") as file:
+            file.seek(-9, 2)
+            file.write(b"\x55" * 9)
+        with pytest.raises(RasterError, match=r"spool: has changed while it was read"):
+            list(again.replay())

@@ -1,0 +1,393 @@
+"""Odd rasters that are made here, of the kinds that GDAL knows and programs write: right, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.control import GroundControlPoint
+from rasterio.crs import CRS
+from rasterio.enums import ColorInterp
+from rasterio.rpc import RPC
+
+from segmenter.geometry import Window
+from tests.helpers.raster_verdict import H, W, pixels, points, shape, verdict
+
+Make = Callable[..., Path]
+Call = Callable[..., int]
+
+RGBA = (ColorInterp.red, ColorInterp.green, ColorInterp.blue, ColorInterp.alpha)
+GCPS = [
+    GroundControlPoint(row, col, 10 + col / 999, 50 - row / 999, 3)
+    for row, col in ((0, 0), (0, 80), (60, 0), (50, 71))
+]
+COEFFICIENTS = [1.0, *[0.002] * 19]
+RPCS = RPC(
+    100.0,
+    500.0,
+    50.0,
+    0.1,
+    COEFFICIENTS,
+    COEFFICIENTS,
+    30.0,
+    31.0,
+    10.0,
+    0.2,
+    COEFFICIENTS,
+    COEFFICIENTS,
+    40.0,
+    41.0,
+    1.0,
+    0.5,
+)
+ROTATED_POLE = "+proj=ob_tran +o_proj=longlat +o_lon_p=-162 +o_lat_p=39.25 +lon_0=180 +R=6371229"
+
+
+# --------------------------------------------------------------------------- how pixels are stored
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compress": "lerc"},
+        {"compress": "zstd", "tiled": True, "blockxsize": 16, "blockysize": 32},
+        {"compress": "webp", "webp_lossless": True},
+        {"compress": "packbits", "interleave": "band"},
+        {"compress": "lzw", "predictor": 2, "endianness": "BIG", "bigtiff": "YES"},
+        {"compress": "jpeg", "photometric": "ycbcr"},
+        {"compress": "deflate", "tiled": True, "blockxsize": 512, "blockysize": 512},
+        {"nbits": 7, "nodata": 3},
+    ],
+    ids=str,
+)
+def test_every_way_of_storing(make_geotiff: Make, rng: Any, call: Call, capfd: Any, options: Any) -> None:
+    path = make_geotiff("a.tif", pixels(rng), **options)
+    assert verdict(call, capfd, path, 3) is None
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint64", "float64"])
+def test_every_type(make_geotiff: Make, rng: Any, call: Call, capfd: Any, dtype: str) -> None:
+    assert verdict(call, capfd, make_geotiff("a.tif", pixels(rng, dtype=dtype), nodata=5), 3) is None
+
+
+def test_missing_blocks_are_nodata_where_there_is_a_value_for_it(
+    tmp_path: Path, call: Call, capfd: Any
+) -> None:
+    for nodata in (None, 0, 9):
+        path = tmp_path / f"{nodata}.tif"
+        blocks = {"tiled": True, "blockxsize": 16, "blockysize": 16, "sparse_ok": True, "nodata": nodata}
+        with rasterio.open(
+            path, "w", driver="GTiff", width=W, height=H, count=3, dtype="uint8", crs="EPSG:4326", **blocks
+        ) as file:
+            file.write(np.full((3, 16, 16), 7, np.uint8), window=((16, 32), (32, 48)))
+        assert verdict(call, capfd, path, 3) is None
+        with rasterio.open("maps/" + path.name) as found:
+            assert (found.read(1) != 255).sum() == (H * W if nodata is None else 256)
+        (tmp_path / "maps").rename(tmp_path / f"maps{nodata}")
+
+
+@pytest.mark.parametrize("dtype", ["complex_int16", "complex64"])
+def test_complex_numbers(tmp_path: Path, call: Call, capfd: Any, dtype: str) -> None:
+    """GDAL has whole complex numbers, NumPy has not."""
+    path = tmp_path / "a.tif"
+    with rasterio.open(
+        path, "w", driver="GTiff", width=3, height=2, count=1, dtype=dtype, crs="EPSG:4326"
+    ) as file:
+        file.write(np.ones((1, 2, 3), np.complex64))
+    assert verdict(call, capfd, path, 1) == f"expected real numbers, got {dtype}"
+
+
+def test_blocks_that_are_not_compressed_can_be_too_large_as_well(
+    tmp_path: Path, call: Call, capfd: Any
+) -> None:
+    path, side = tmp_path / "a.tif", 1 << 14
+    blocks = {"tiled": True, "blockxsize": side, "blockysize": side, "sparse_ok": True}
+    with rasterio.open(path, "w", driver="GTiff", width=20, height=20, count=5, dtype="uint8", **blocks):
+        pass
+    assert "is stored in blocks of 16384×16384 pixels" in str(verdict(call, capfd, path, 5))
+
+
+# -------------------------------------------------------------------------------- what has no data
+
+
+@dataclass
+class Odd:
+    """A GeoTIFF: options of the writer, and what is done to the file before it is closed."""
+
+    bands: int = 3
+    dtype: str = "uint8"
+    most: int = 120
+    options: dict[str, Any] = field(default_factory=dict)
+    colours: tuple[ColorInterp, ...] = ()
+    masked: bool = False
+    tags: dict[str, str] = field(default_factory=dict)
+    scales: tuple[float, ...] = ()
+    aux: str = ""
+
+
+def per_band(what: str, *values: object) -> str:
+    """An `.aux.xml` that says something of each band."""
+    bands = "".join(
+        f'<PAMRasterBand band="{band}"><{what}>{value}</{what}></PAMRasterBand>'
+        for band, value in enumerate(values, 1)
+        if value is not None
+    )
+    return f"<PAMDataset>{bands}</PAMDataset>"
+
+
+NO_DATA = {
+    "value and internal mask": Odd(most=8, options={"nodata": 3}, masked=True),
+    "alpha": Odd(4, most=4, colours=RGBA),
+    "alpha and value": Odd(4, most=9, colours=RGBA, options={"nodata": 7}),
+    "alpha and mask": Odd(4, most=4, colours=RGBA, masked=True),
+    "alpha first": Odd(4, most=4, colours=RGBA[::-1]),
+    "two alphas": Odd(5, most=4, colours=(*RGBA, ColorInterp.alpha)),
+    "alpha of 16 bits": Odd(4, "uint16", 4, colours=RGBA),
+    "alpha of floats": Odd(4, "float32", 4, colours=RGBA),
+    "one band's value": Odd(most=9, aux=per_band("NoDataValue", None, 7)),
+    "each band's value": Odd(most=9, aux=per_band("NoDataValue", 2, 3, 4)),
+    "value out of range": Odd(aux=per_band("NoDataValue", -9999, 300, 2.5)),
+    "NaN of whole numbers": Odd(aux=per_band("NoDataValue", *["nan"] * 3)),
+    "infinite value": Odd(dtype="float32", aux=per_band("NoDataValue", *["inf"] * 3)),
+    "a colour": Odd(most=4, tags={"NODATA_VALUES": "2 3 2"}),
+    "a colour of too few bands": Odd(most=4, tags={"NODATA_VALUES": "2 3"}),
+    "value before scaling": Odd(dtype="int16", most=9, options={"nodata": 5}, scales=(0.5, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("mode", ["exact", "smooth"])
+@pytest.mark.parametrize("kind", NO_DATA)
+def test_every_way_of_having_no_data(
+    tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any, kind: str, mode: str
+) -> None:
+    odd = NO_DATA[kind]
+    values = pixels(rng, odd.bands, odd.dtype, odd.most) - (1 if odd.colours else 0)
+    if odd.dtype == "float32" and not odd.colours:
+        values[3, 4], values[5, 6, 0], values[7, 8, 1] = np.inf, np.nan, -np.inf
+    masks = {"masks": shape(rng)} if odd.masked else {}
+    path = make_geotiff("in/a.tif", values.astype(odd.dtype), **odd.options, **masks)
+    with rasterio.open(path, "r+") as file:
+        file.colorinterp = odd.colours or file.colorinterp
+        file.scales = odd.scales or file.scales
+        file.update_tags(**odd.tags)
+    if odd.aux:
+        path.with_name("a.tif.aux.xml").write_text(odd.aux)
+    assert verdict(call, capfd, path, 3, "--mode", mode) is None
+
+
+@pytest.mark.parametrize(("scale", "offset"), [("nan", 0), ("inf", 0), (1, "nan"), (1, "-inf"), (0, 1)])
+def test_a_scale_that_leaves_no_data_is_refused(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, scale: Any, offset: Any
+) -> None:
+    path = make_geotiff("a.tif", pixels(rng, 4))
+    with rasterio.open(path, "r+") as file:
+        file.scales, file.offsets = (1, float(scale), 1, 1), (0, float(offset), 0, 0)
+    refusal = str(verdict(call, capfd, path, 4))
+    assert refusal.startswith("expected a finite scale (not 0) and offset of band 2, got ")
+    assert call(path, "--bands", "1,3,4", band_count=3) == 0
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 7.0])
+def test_a_raster_without_data_is_told(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, value: float
+) -> None:
+    path = make_geotiff("a.tif", np.full((H, W, 3), value, np.float32), nodata=7)
+    assert call(path, dtype="float32") == 0
+    assert capfd.readouterr().err == f"warning: {path}: has no pixel with data; its map is empty\n"
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_nodata_values_that_are_data_are_counted_and_told(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, masked: bool
+) -> None:
+    values = pixels(rng, most=5)
+    options = {"masks": np.full((H, W), 255, np.uint8)} if masked else {}
+    path = make_geotiff("a.tif", values, nodata=3, **options)
+    assert call(path) == 0
+    some, all_ = (values == 3).any(axis=2), (values == 3).all(axis=2)
+    count = (some if masked else some & ~all_).sum()
+    why = "its mask says so" if masked else "other bands do not"
+    assert capfd.readouterr().err == (
+        f"warning: {path}: {count:,} pixels hold a nodata value in some band and are data, since {why}\n"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_fill_values_that_are_not_declared_are_no_data(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, dtype: str
+) -> None:
+    """The largest numbers of a type: NaN around them after the first convolution."""
+    values = pixels(rng, 1, dtype)
+    values[3:5, 7] = np.finfo(dtype).min
+    assert verdict(call, capfd, make_geotiff("a.tif", values), 1) is None
+    with rasterio.open("maps/a.tif") as found:
+        assert (found.read(1) == 255).sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("beside", "refusal"),
+    [
+        ((H, W), None),
+        ((H + 9, W + 7), "expected a mask of 83×61 pixels, a.tif.msk has 90×70"),
+        ((H - 1, W), "expected a mask of 83×61 pixels, a.tif.msk has 83×60"),
+        (b"", "expected a TIFF beside it as .msk, a.tif.msk begins with b''"),
+        (b"<VRTDataset/>", "expected a TIFF beside it as .msk, a.tif.msk begins with b'<VRT'"),
+    ],
+)
+def test_a_mask_beside_a_file(
+    tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any, beside: Any, refusal: str | None
+) -> None:
+    """GDAL takes the top left part of a larger one, and passes in silence over what it cannot read."""
+    path = make_geotiff("in/a.tif", pixels(rng))
+    mask = path.with_name("a.tif.msk")
+    if isinstance(beside, bytes):
+        mask.write_bytes(beside)
+    else:
+        values = np.ones(beside, np.uint8) * 255
+        values[5:9, 3:] = 0
+        make_geotiff("in/mask.tif", values, crs=None).rename(mask)
+        with rasterio.open(mask, "r+") as file:
+            file.update_tags(INTERNAL_MASK_FLAGS_1=2, INTERNAL_MASK_FLAGS_2=2, INTERNAL_MASK_FLAGS_3=2)
+    found = verdict(call, capfd, path, 3)
+    assert found is None if refusal is None else str(found).startswith(refusal)
+    if refusal is None:
+        with rasterio.open("maps/a.tif") as result:
+            assert (result.read(1)[5:9, 3:] == 255).all()
+
+
+def test_overviews_are_of_a_tiff(make_geotiff: Make, rng: Any, call: Call, capfd: Any) -> None:
+    """GDAL would open a VRT of that name, which may read any other file."""
+    path = make_geotiff("in/a.tif", pixels(rng))
+    path.with_name("a.tif.ovr").write_text('<VRTDataset rasterXSize="9" rasterYSize="9"/>')
+    assert "expected a TIFF beside it as .ovr" in str(verdict(call, capfd, path, 3))
+
+
+# ----------------------------------------------------------------------------------- where it lies
+
+PLACES: dict[str, dict[str, Any]] = {
+    "control points": {"gcps": GCPS, "crs": CRS.from_epsg(4326)},
+    "control points of no CRS": {"gcps": GCPS, "crs": CRS()},
+    "RPCs": {"rpcs": RPCS},
+    "RPCs and a transform": {
+        "rpcs": RPCS,
+        "crs": "EPSG:25833",
+        "transform": rasterio.Affine(2, 0, 5, 0, -2, 9),
+    },
+    "a CRS alone": {"crs": "EPSG:25833"},
+    "a transform alone": {"transform": rasterio.Affine(2, 0, 5, 0, -2, 9)},
+    "rotated": {"crs": "EPSG:25833", "transform": rasterio.Affine(1, 2, 3, 2, -1, 5)},
+    "south up": {"crs": "EPSG:25833", "transform": rasterio.Affine(1, 0, 3, 0, 1, 5)},
+    "no area": {"crs": "EPSG:25833", "transform": rasterio.Affine(0, 0, 3, 0, 0, 5)},
+    "three dimensions": {"crs": "EPSG:4979", "transform": rasterio.Affine(2, 0, 5, 0, -2, 9)},
+    "heights": {"crs": "EPSG:7415", "transform": rasterio.Affine(2, 0, 5, 0, -2, 9)},
+    "kilometres": {"crs": "+proj=laea +lat_0=10 +datum=WGS84 +units=km"},
+    "a moon": {"crs": "+proj=longlat +R=1737400"},
+    "a building site": {"crs": CRS.from_wkt('LOCAL_CS["site",UNIT["metre",1]]')},
+}
+
+
+@pytest.mark.parametrize("part", [None, Window(7, 11, 40, 50)], ids=["whole", "part"])
+@pytest.mark.parametrize("kind", PLACES)
+def test_every_place(
+    tmp_path: Path, call: Call, capfd: Any, rng: Any, kind: str, part: Window | None
+) -> None:
+    path = tmp_path / "a.tif"
+    size = {"width": W, "height": H, "count": 1, "dtype": "uint8"}
+    with rasterio.open(path, "w", driver="GTiff", **size, **PLACES[kind]) as file:
+        file.write(pixels(rng, 1)[None, ..., 0])
+    assert verdict(call, capfd, path, 1, part=part) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("2\n0\n0\n-2\n100\n200\n", None),
+        ("1\n0.5\n0.5\n-1\n100\n200\n", None),
+        ("not\na\nnumber\n", None),
+    ],
+)
+def test_a_world_file(
+    tmp_path: Path, make_png: Make, rng: Any, call: Call, capfd: Any, text: str, refusal: str | None
+) -> None:
+    path = make_png("in/a.png", pixels(rng))
+    path.with_suffix(".wld").write_text(text)
+    assert verdict(call, capfd, path, 3) == refusal
+
+
+@pytest.mark.parametrize(("offset", "refused"), [("30", False), ("somewhere", True)])
+def test_rpcs_in_a_file_beside(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, offset: str, refused: bool
+) -> None:
+    path = make_geotiff("in/a.tif", pixels(rng), crs=None)
+    names = [f"{of}_{what}" for of in ("LINE", "SAMP", "LAT", "LONG", "HEIGHT") for what in ("OFF", "SCALE")]
+    names += [
+        f"{of}_COEFF_{i}" for of in ("LINE_NUM", "LINE_DEN", "SAMP_NUM", "SAMP_DEN") for i in range(1, 21)
+    ]
+    path.with_name("a_RPC.TXT").write_text("".join(f"{name}: {offset}\n" for name in names))
+    refusal = verdict(call, capfd, path, 3)
+    assert (refusal is not None) is refused
+    assert refusal is None or refusal.startswith("expected whole RPCs, got others: ")
+
+
+def points_beside(path: Path, crs: str = "EPSG:4326") -> None:
+    each = "".join(
+        f'<GCP Id="{i}" Pixel="{p.col}" Line="{p.row}" X="{p.x}" Y="{p.y}"/>' for i, p in enumerate(GCPS)
+    )
+    path.with_name(path.name + ".aux.xml").write_text(
+        f'<PAMDataset><GCPList Projection="{crs}">{each}</GCPList></PAMDataset>'
+    )
+
+
+def test_of_a_transform_and_control_points_the_one_with_a_crs_stays(
+    make_geotiff: Make, rng: Any, call: Call
+) -> None:
+    """A GeoTIFF cannot hold both; GDAL has no CRS for a transform where control points have theirs."""
+    path = make_geotiff("in/a.tif", pixels(rng))
+    points_beside(path)
+    assert call(path) == 0
+    with rasterio.open("maps/a.tif") as result:
+        assert points(result) == [(p.row, p.col, p.x, p.y, 0) for p in GCPS]
+        assert result.gcps[1] == CRS.from_epsg(4326)
+    points_beside(path, "")
+    assert call(path) == 0
+    with rasterio.open("maps/a.tif") as result:
+        assert result.transform.c == 368000
+        assert not result.gcps[0]
+
+
+@pytest.mark.parametrize(
+    ("crs", "kept"), [(ROTATED_POLE, False), ("EPSG:5773", False), ("ESRI:102003", True), ("EPSG:2053", True)]
+)
+def test_a_crs_that_no_geotiff_can_hold(
+    make_png: Make, rng: Any, call: Call, capfd: Any, crs: str, kept: bool
+) -> None:
+    """GDAL would write it into a file beside, or something else into the map."""
+    path = make_png("in/a.png", pixels(rng))
+    wkt = CRS.from_string(crs).to_wkt(version="WKT2_2019").replace('"', "&quot;")
+    where = "<GeoTransform>100, 1, 0, 200, 0, -1</GeoTransform>"
+    path.with_name("a.png.aux.xml").write_text(f"<PAMDataset><SRS>{wkt}</SRS>{where}</PAMDataset>")
+    refusal = verdict(call, capfd, path, 3)
+    assert (refusal is None) is kept
+    if not kept:
+        assert str(refusal).startswith("a GeoTIFF cannot hold its CRS (")
+
+
+def test_a_transform_that_is_no_number(make_geotiff: Make, rng: Any, call: Call, capfd: Any) -> None:
+    path = make_geotiff("a.tif", pixels(rng), transform=rasterio.Affine(float("nan"), 0, 3, 0, -1, 5))
+    assert str(verdict(call, capfd, path, 3)).startswith("expected a geotransform of finite numbers, got (")
+
+
+@pytest.mark.parametrize("options", [("--bbox", 1, 2, 3, 4), ("--mosaic",)])
+def test_pixels_without_area_have_no_place(
+    make_geotiff: Make, rng: Any, call: Call, capfd: Any, options: Any
+) -> None:
+    path = make_geotiff("a.tif", pixels(rng), transform=rasterio.Affine(0, 0, 3, 0, 0, 5))
+    assert call(path, *options) in (1, 2)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "no area" in line

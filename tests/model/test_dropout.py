@@ -1,0 +1,225 @@
+"""Dropout over replicas: masks of the global batch, new in each step, the same after a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.equivalence_matrix import Row, batch, difference, strategy_of
+from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.errors import CheckpointError
+from segmenter.runs import run as run_directory
+
+RATE = 0.3
+MODEL = ModelConfig(depth=1, width=4, dropout=RATE)
+Mask = NDArray[np.bool_]
+
+
+@pytest.fixture(autouse=True)
+def four_devices(tensorflow: ModuleType) -> ModuleType:
+    return tensorflow
+
+
+def layer(seed: int = 5, rate: float = RATE, dtype: Any = "float32") -> Any:
+    from segmenter.model.dropout import GlobalDropout
+
+    return GlobalDropout(rate, seed, dtype=dtype)
+
+
+def kept(output: Any) -> Mask:
+    return np.asarray(output) != 0
+
+
+def masks(replicas: int, shape: tuple[int, ...], dtype: str = "float32", steps: int = 3) -> Mask:
+    """(steps, B, …): the masks of the global batch in the first steps."""
+    import tensorflow as tf
+
+    strategy = strategy_of(replicas)
+    with strategy.scope():
+        dropout = layer(dtype=keras.DTypePolicy(dtype))
+        dropout.build(shape)
+
+    @tf.function
+    def step() -> Any:
+        local = tf.ones((shape[0] // replicas, *shape[1:]), dropout.compute_dtype)
+        return strategy.run(lambda: dropout(local, training=True))
+
+    return np.stack([np.concatenate(strategy.experimental_local_results(step())) != 0 for _ in range(steps)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_float16"])
+@pytest.mark.parametrize("shape", [(8, 3, 5, 8), (4, 3, 7, 5), (8, 3)])
+def test_replicas_draw_the_mask_of_the_global_batch(shape: tuple[int, ...], dtype: str) -> None:
+    one = masks(1, shape)
+    for replicas in (2, 4):
+        assert np.array_equal(masks(replicas, shape, dtype), one)
+
+
+def test_masks_differ_between_images_replicas_steps_and_layers() -> None:
+    drawn = masks(4, (8, 5, 5, 8)).reshape(3 * 8, -1)
+    other = kept(layer(6)(np.ones((8, 5, 5, 8), "float32"), training=True)).reshape(8, -1)
+    every = np.concatenate([drawn, other]).astype(float)
+    correlation = np.corrcoef(every) - np.eye(len(every))
+    assert np.abs(correlation).max() < 0.35  # 200 draws: 5 standard deviations; the same mask has 1
+
+
+def test_keras_dropout_has_the_same_mask_everywhere() -> None:
+    """The trap that the layer is there for: without it, this file would prove nothing."""
+    import tensorflow as tf
+
+    strategy = strategy_of(4)
+    with strategy.scope():
+        theirs = keras.layers.Dropout(RATE, seed=5)
+    drawn = strategy.run(tf.function(lambda: theirs(tf.ones((2, 5, 8)), training=True)))
+    first, *others = (kept(part) for part in strategy.experimental_local_results(drawn))
+    assert all(np.array_equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_float16"])
+def test_share_and_scale(rate: float, dtype: str) -> None:
+    policy = keras.DTypePolicy(dtype)
+    x = np.random.default_rng(0).uniform(1, 2, (50, 40, 51)).astype(policy.compute_dtype)
+    y = np.asarray(layer(rate=rate, dtype=policy)(x, training=True))
+    assert y.dtype == x.dtype
+    assert abs(kept(y).mean() - (1 - rate)) < 5 * np.sqrt(rate * (1 - rate) / x.size)
+    np.testing.assert_allclose(y[kept(y)], x[kept(y)] / (1 - rate), rtol=2 * np.finfo(x.dtype).eps)
+
+
+def test_it_does_nothing_but_in_training() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
+    dropout = layer()
+    assert np.array_equal(dropout(x), x)
+    assert np.array_equal(dropout(x, training=False), x)
+    assert np.array_equal(layer(rate=0.0)(x, training=True), x)
+    assert dropout.masks.numpy().tolist() == [5, 0]
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_a_rate_out_of_range_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"expected a rate in \[0, 1\), got"):
+        layer(rate=rate)
+
+
+def _in_a_loop(dropout: Any, x: Any) -> Any:
+    import tensorflow as tf
+
+    calls = tf.TensorArray(x.dtype, 3)
+    for i in tf.range(3):  # a tf.while_loop, as micro-batches are
+        calls = calls.write(i, dropout(x, training=True))
+    return calls.stack()
+
+
+def _one_by_one(dropout: Any, x: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.stack([dropout(x, training=True) for _ in range(3)])
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_every_call_draws_a_mask_compiled_or_not(xla: bool) -> None:
+    """XLA has other numbers than TensorFlow for the same key and counter; both repeat their own."""
+    import tensorflow as tf
+
+    def drawn(calls: Callable[..., Any], seed: int, compiled: bool = True) -> Mask:
+        x, dropout = tf.ones((2, 3, 6)), layer(seed)
+        dropout.build(x.shape)
+        found = kept((tf.function(calls, jit_compile=xla) if compiled else calls)(dropout, x))
+        assert dropout.masks.numpy().tolist() == [seed, 3]
+        return found
+
+    first = drawn(_in_a_loop, 5)
+    assert np.array_equal(first, drawn(_one_by_one, 5))
+    if not xla:
+        assert np.array_equal(first, drawn(_one_by_one, 5, compiled=False))
+    every = np.concatenate([first, drawn(_in_a_loop, 6)]).reshape(12, -1)  # 2 seeds, 3 calls, 2 images
+    assert len(np.unique(every, axis=0)) == 12
+
+
+# ------------------------------------------------------------------------------------ in training
+
+
+def trained(replicas: int, steps: int = 2) -> dict[str, list[Any]]:
+    """Loss and weights after steps of plain SGD in float64, so that their changes are the gradients."""
+    from segmenter.model.normalisation import Normalisation
+    from segmenter.model.unet import build_model
+    from segmenter.training.losses import segmentation_loss
+    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.step import StepParts, make_step
+
+    keras.utils.set_random_seed(3)
+    strategy, content = strategy_of(replicas), batch(Row())
+    config = TrainingConfig(
+        global_batch=len(content[0]), optimizer="sgd", schedule="constant", warmup=0, weight_decay=0
+    )
+    with strategy.scope():
+        model = build_model(MODEL, 3, 4, dtype="float64", synchronised=True)
+        optimiser = build_optimiser(config, model, steps)
+    loss = segmentation_loss(LossConfig(dice=1.0), None, config.global_batch)
+    normalisation = Normalisation.of([120.0] * 3, [60.0] * 3)
+    step = make_step(StepParts(strategy, model, optimiser, loss, normalisation, 8))
+    block = len(content[0]) // replicas
+
+    def own(context: Any) -> Any:
+        first = context.replica_id_in_sync_group * block
+        return tuple(part[first : first + block] for part in content)
+
+    parts = content if replicas == 1 else strategy.experimental_distribute_values_from_function(own)
+    losses = [np.asarray(step(parts)[0]) for _ in range(steps)]
+    return {"loss": losses, "weights": [v.numpy() for v in model.trainable_variables]}
+
+
+def test_four_replicas_learn_with_dropout_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    one, four = trained(1), trained(4)
+    assert {kind: d for kind in one if not (d := difference(four, one, kind)) <= 1e-10} == {}
+    keras_dropout = lambda rate, **options: keras.layers.Dropout(rate, seed=1, **options)  # noqa: E731
+    monkeypatch.setattr(unet, "GlobalDropout", keras_dropout)
+    naive_one, naive_four = trained(1), trained(4)
+    assert max(difference(naive_four, naive_one, kind) for kind in one) > 1e-4
+
+
+# ------------------------------------------------------------------------------------ stop and go
+
+
+def network(seed: int) -> Any:
+    from segmenter.model.unet import build_model
+
+    keras.utils.set_random_seed(seed)
+    return build_model(MODEL, 3, 4)
+
+
+def test_masks_go_on_where_a_checkpoint_left_them() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
+    whole, resumed = network(1), network(2)
+    whole(x, training=True)
+    arrays = run_directory.weight_arrays(whole, "model")
+    expected = [np.asarray(whole(x, training=True)) for _ in range(2)]
+    run_directory.assign_weights(resumed, arrays, "model")
+    got = [np.asarray(resumed(x, training=True)) for _ in range(2)]
+    np.testing.assert_array_equal(got, expected)
+    assert not np.array_equal(*expected)
+
+
+def test_an_older_checkpoint_predicts_and_is_not_resumed() -> None:
+    model = network(1)
+    arrays = run_directory.weight_arrays(model, "model")
+    del arrays["model/dropout/masks"]
+    arrays["model/dropout/seed_generator/seed_generator_state"] = np.zeros(2, np.uint32)
+    run_directory.assign_weights(model, arrays, "model", predicting=True)
+    with pytest.raises(CheckpointError, match=r"where dropout's masks stand \(dropout/masks\), got none"):
+        run_directory.assign_weights(model, arrays, "model")
+
+
+def test_a_new_run_takes_no_masks_from_another() -> None:
+    model, other = network(1), network(2)
+    before = model.get_layer("dropout").masks.numpy()
+    kept_names, fresh = run_directory.transfer_weights(model, run_directory.weight_arrays(other, "model"))
+    assert np.array_equal(model.get_layer("dropout").masks.numpy(), before)
+    assert not any("masks" in name for name in [*kept_names, *fresh])

@@ -1,0 +1,260 @@
+"""Writing rasters: geography stays, and nothing half-written is ever visible."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.control import GroundControlPoint
+from rasterio.crs import CRS
+from rasterio.transform import Affine
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Size, Window
+from segmenter.raster import RasterWriter, open_raster, raster_info, remove_leftovers, write_raster
+
+UTM = CRS.from_epsg(25833)
+SOUTH_UP = Affine(10, 0, 663840, 0, 10, 7378560)
+ROTATED = Affine(17.3, 5.0, 100, 10.0, -8.7, 200)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 700), (700, 1), (51, 51, 3), (513, 511), (1030, 40, 5)])
+@pytest.mark.parametrize("transform", [SOUTH_UP, ROTATED], ids=["south-up", "rotated"])
+def test_geography_stays(
+    tmp_path: Path, rng: np.random.Generator, shape: tuple[int, ...], transform: Affine
+) -> None:
+    pixels, path = rng.integers(0, 255, shape, np.uint8), tmp_path / "deep" / "a.tif"
+    write_raster(path, pixels, crs=UTM, transform=transform, nodata=255, tags={"CLASS_0": "water"})
+    with rasterio.open(path) as written:
+        assert written.crs == UTM
+        assert written.transform.almost_equals(transform, 1e-9)
+        assert (written.height, written.width) == shape[:2]
+        assert written.nodata == 255
+        assert written.profile["tiled"]
+        assert written.compression.name == "deflate"
+        assert written.tags()["CLASS_0"] == "water"
+        np.testing.assert_array_equal(np.moveaxis(written.read(), 0, 2).reshape(shape), pixels)
+    assert [p.name for p in path.parent.iterdir()] == ["a.tif"]
+
+
+def test_a_fourth_band_is_not_called_alpha(tmp_path: Path) -> None:
+    write_raster(tmp_path / "a.tif", np.zeros((8, 8, 4), np.uint8), descriptions=("r", "g", "b", "nir"))
+    info = raster_info(tmp_path / "a.tif")
+    assert info.alpha == ()
+    assert info.descriptions == ("r", "g", "b", "nir")
+
+
+def test_control_points_move_with_the_part(tmp_path: Path) -> None:
+    points = [GroundControlPoint(r, c, 10 + c / 100, 50 - r / 100) for r in (0, 40) for c in (0, 30)]
+    wgs84 = CRS.from_epsg(4326)
+    with RasterWriter(tmp_path / "a.tif", Size(40, 30), crs=wgs84, gcps=points) as writer:
+        writer.write(Window(0, 0, 40, 30), np.zeros((40, 30), np.uint8))
+    info = raster_info(tmp_path / "a.tif")
+    assert info.transform is None
+    assert info.georeferenced
+    part = info.georeference(Window(10, 20, 5, 5))
+    assert part["crs"] == wgs84
+    assert [(p.row, p.col, p.x, p.y) for p in part["gcps"]] == [
+        (p.row - 10, p.col - 20, p.x, p.y) for p in points
+    ]
+
+
+def test_windows_may_come_in_any_order(tmp_path: Path, rng: np.random.Generator) -> None:
+    pixels = rng.integers(0, 255, (1101, 203, 2), np.uint8)
+    windows = [
+        Window(r, c, min(97, 1101 - r), min(89, 203 - c))
+        for r in range(0, 1101, 97)
+        for c in range(0, 203, 89)
+    ]
+    with RasterWriter(tmp_path / "a.tif", Size(1101, 203), bands=2) as writer:
+        for index in rng.permutation(len(windows)):
+            writer.write(windows[index], pixels[windows[index].slices()])
+    with open_raster(tmp_path / "a.tif") as raster:
+        np.testing.assert_array_equal(raster.read(Window(0, 0, 1101, 203))[0], pixels)
+
+
+def test_a_palette_and_a_transparent_nodata_are_written(tmp_path: Path) -> None:
+    table = np.arange(768, dtype=np.uint32).reshape(256, 3).astype(np.uint8)
+    write_raster(tmp_path / "a.tif", np.zeros((20, 20), np.uint8), colour_table=table, nodata=255)
+    with rasterio.open(tmp_path / "a.tif") as written:
+        assert written.colormap(1)[3] == (*table[3].tolist(), 255)
+        assert written.colormap(1)[255] == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("overviews", ["mode", "nearest"])
+def test_overviews_invent_no_class(tmp_path: Path, rng: np.random.Generator, overviews: Any) -> None:
+    """Of classes 1 and 3 an average would make 2."""
+    pixels = rng.choice(np.array([1, 3], np.uint8), (1100, 700), p=[0.7, 0.3])
+    with RasterWriter(tmp_path / "a.tif", Size(1100, 700), nodata=255, overviews=overviews) as writer:
+        writer.write(Window(0, 0, 1100, 700), pixels)
+    for level, share in ((0, 0.3), (1, 0.3)):
+        with rasterio.open(tmp_path / "a.tif", overview_level=level) as overview:
+            small = overview.read(1)
+            assert set(np.unique(small)) <= {1, 3}
+            # The majority of four pixels is class 3 more seldom than a pixel is.
+            assert (small == 3).mean() < share - 0.05 if overviews == "mode" else (small == 3).mean() > 0.28
+    with rasterio.open(tmp_path / "a.tif") as written:
+        np.testing.assert_array_equal(written.read(1), pixels)
+        assert written.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+
+
+@pytest.mark.parametrize("overviews", [None, "nearest"])
+def test_half_floats_come_back(tmp_path: Path, rng: np.random.Generator, overviews: Any) -> None:
+    pixels = rng.random((600, 70, 3)).astype(np.float16)
+    pixels[5:9, 3:50] = np.nan
+    with RasterWriter(
+        tmp_path / "a.tif", Size(600, 70), dtype="float16", bands=3, nodata=np.nan, overviews=overviews
+    ) as writer:
+        writer.write(Window(0, 0, 600, 70), pixels)
+    with rasterio.open(tmp_path / "a.tif") as written:
+        assert written.dtypes == ("float32",) * 3
+        assert written.tags(1, ns="IMAGE_STRUCTURE")["NBITS"] == "16"
+        found = np.moveaxis(written.read(), 0, 2).astype(np.float16)
+        np.testing.assert_array_equal(found.view(np.uint16), pixels.view(np.uint16))
+
+
+def test_every_pixel_is_written_exactly_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    with (
+        pytest.raises(ValueError, match="not every pixel was written"),
+        RasterWriter(path, Size(9, 9)) as writer,
+    ):
+        writer.write(Window(0, 0, 9, 4), np.zeros((9, 4), np.uint8))
+    with RasterWriter(tmp_path / "b.tif", Size(9, 9)) as writer:
+        writer.write(Window(0, 0, 9, 9), np.zeros((9, 9), np.uint8))
+        with pytest.raises(ValueError, match="already written"):
+            writer.write(Window(3, 3, 1, 1), np.zeros((1, 1), np.uint8))
+    with pytest.raises(ValueError, match="do not fit"), RasterWriter(path, Size(9, 9)) as writer:
+        writer.write(Window(0, 0, 10, 9), np.zeros((10, 9), np.uint8))
+    with pytest.raises(ValueError, match="holds neither georeference nor tags"):
+        RasterWriter(tmp_path / "a.png", Size(9, 9), crs=UTM, driver="PNG")
+    assert [p.name for p in tmp_path.iterdir()] == ["b.tif"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interruption_leaves_the_older_file(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "a.tif"
+    write_raster(path, np.full((30, 30), 3, np.uint8))
+    before = path.read_bytes()
+
+    def interrupted() -> None:
+        with RasterWriter(path, Size(600, 30)) as writer:
+            writer.write(Window(0, 0, 550, 30), np.ones((550, 30), np.uint8))
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_did_not_reach_the_disk_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GDAL closes a file on a full disk without an error; here its last bytes become zeros at close."""
+    close = RasterWriter._close
+
+    def lossy(self: RasterWriter) -> None:
+        was_open = self._dataset is not None
+        close(self)
+        if was_open:
+            data = self._temp.read_bytes()
+            self._temp.write_bytes(data[:-1500] + bytes(1500))
+
+    monkeypatch.setattr(RasterWriter, "_close", lossy)
+    pixels = np.random.default_rng(1).integers(0, 255, (100, 100), np.uint8)
+    for name, driver in (("a.tif", "GTiff"), ("a.png", "PNG")):
+        with pytest.raises(RasterError, match=rf"{name}: did not reach the disk whole.*nothing was left"):
+            write_raster(tmp_path / name, pixels, driver=driver)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "folder.tif").mkdir()
+    with pytest.raises(RasterError, match=r"folder\.tif: could not be completed: .*directory"):
+        write_raster(tmp_path / "folder.tif", np.zeros((4, 4), np.uint8))
+    (tmp_path / "file").touch()
+    with pytest.raises(RasterError, match=r"a\.tif: cannot be written: .*(exists|directory)"):
+        write_raster(tmp_path / "file" / "a.tif", np.zeros((4, 4), np.uint8))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.tif"]
+
+
+WRITE = """
+    import os, resource, signal, sys
+    from pathlib import Path
+    import numpy as np
+    from segmenter.errors import RasterError
+    from segmenter.geometry import Size, Window
+    from segmenter.raster import RasterWriter, write_raster
+    path, limit, rows = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    pixels = np.random.default_rng(0).integers(0, 255, (rows, 700), np.uint8)
+"""
+FULL = """
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        write_raster(path, pixels, driver="PNG" if path.suffix == ".png" else "GTiff")
+    except RasterError as error:
+        print(error)
+        sys.exit(3)
+"""
+KILLED = """
+    with RasterWriter(path, Size(2 * rows, 700)) as writer:
+        writer.write(Window(0, 0, rows, 700), pixels)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def run(body: str, path: Path, limit: int = 0, rows: int = 1100) -> subprocess.CompletedProcess[str]:
+    code = textwrap.dedent(WRITE) + textwrap.dedent(body)
+    command = [sys.executable, "-c", code, str(path), str(limit), str(rows)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+
+
+# 200 bytes: the header does not fit; 300,000: fails in a write; 60,000 of 70,000: only when closing.
+@pytest.mark.parametrize(
+    ("name", "limit", "rows"),
+    [("a.tif", 200, 100), ("a.tif", 300_000, 1100), ("a.tif", 60_000, 100), ("a.png", 60_000, 100)],
+)
+def test_a_full_disk_is_an_error_and_leaves_the_older_file(
+    tmp_path: Path, name: str, limit: int, rows: int
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"older")
+    done = run(FULL, path, limit, rows)
+    assert done.returncode == 3, done.stderr
+    assert name in done.stdout
+    assert "nothing was left under this name; is there space" in done.stdout
+    assert done.stdout.count("\n") == 1
+    assert path.read_bytes() == b"older"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_killed_writer_leaves_nothing_under_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    assert run(KILLED, path).returncode == -signal.SIGKILL
+    assert not path.exists()
+    (leftover,) = tmp_path.iterdir()
+    assert remove_leftovers(tmp_path) == 0, "touched a moment ago: its writer may live on another machine"
+    os.utime(leftover, (0, 0))
+    assert remove_leftovers(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_lies_beside_an_old_raster_goes_with_it(tmp_path: Path) -> None:
+    """Overviews that a viewer made would show the old pixels."""
+    path, small = tmp_path / "map.tif", (32, 32)
+    write_raster(path, np.full((64, 64), 1, np.uint8))
+    write_raster(tmp_path / "small.tif", np.full(small, 2, np.uint8))
+    (tmp_path / "small.tif").rename(tmp_path / "map.tif.ovr")
+    with rasterio.open(path) as file:
+        assert (file.read(1, out_shape=small) == 2).all()  # they do
+    write_raster(path, np.full((64, 64), 3, np.uint8))
+    with rasterio.open(path) as file:
+        assert (file.read(1, out_shape=small) == 3).all()

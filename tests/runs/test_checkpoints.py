@@ -1,0 +1,376 @@
+"""Run directories: whole or absent, told when damaged, nothing in them runs code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.reading import recipe_from
+from segmenter.errors import CheckpointError, DamagedCheckpointError, OutputError, SegmenterError
+from segmenter.files import alone_in, remove_leftovers
+from segmenter.labels import ClassMap
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.runs import run as run_directory
+from segmenter.runs.run import Run, load_run
+from tests.helpers.made_training import ROOT
+
+
+@pytest.fixture
+def run(tmp_path: Path, make_classes: Any) -> Run:
+    recipe = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
+    return Run(
+        path=tmp_path / "run",
+        recipe=recipe,
+        classes=make_classes(3),
+        bands=(4, 1),
+        band_count=2,
+        dtype="uint16",
+        normalisation=Normalisation.of([1.5, 2.0], [0.1, 3.0]),
+        metres_per_pixel=0.05,
+        labels="eroded",
+        network=NetworkGeometry(16, 107),
+    )
+
+
+def test_a_run_comes_back_as_it_was(run: Run) -> None:
+    run.save()
+    assert load_run(run.path) == run
+    assert isinstance(load_run(run.path).classes, ClassMap)
+
+
+def test_what_is_no_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"expected a run directory as train.py leaves it"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 2}'])
+def test_a_damaged_run_is_told(run: Run, content: str) -> None:
+    run.save()
+    (run.path / "run.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"damaged|expected format 1"):
+        load_run(run.path)
+
+
+def test_a_run_without_checkpoint_is_told(run: Run) -> None:
+    run.save()
+    with pytest.raises(CheckpointError, match=r"there is none yet"):
+        run.weights_file()
+
+
+def test_only_the_newest_checkpoints_are_kept_and_the_best_is_preferred(run: Run) -> None:
+    for step in (5, 10, 200):
+        run_directory.save_checkpoint(run.path, step, {"a": np.arange(step)}, keep=2)
+    names = sorted(p.name for p in (run.path / "checkpoints").iterdir())
+    assert names == ["step-00000010.npz", "step-00000200.npz"]
+    assert run.weights_file().name == "step-00000200.npz"
+    run_directory.save_arrays(run.path / "best.npz", {"a": np.zeros(1)})
+    assert run.weights_file().name == "best.npz"
+
+
+@pytest.mark.parametrize("fault", ["flipped", "cut", "empty", "pickle"])
+def test_a_damaged_checkpoint_is_told(tmp_path: Path, fault: str) -> None:
+    path = tmp_path / "step-00000001.npz"
+    run_directory.save_arrays(path, {"weights": np.random.default_rng(0).normal(size=(64, 64))})
+    content = bytearray(path.read_bytes())
+    if fault == "flipped":
+        content[len(content) // 2] ^= 0xFF
+    elif fault == "cut":
+        del content[len(content) // 2 :]
+    elif fault == "empty":
+        content.clear()
+    path.write_bytes(content)
+    if fault == "pickle":
+        np.savez(path, weights=np.array([{"code": "would run"}], dtype=object))
+    with pytest.raises(CheckpointError, match=r"step-00000001.npz: damaged checkpoint"):
+        run_directory.load_arrays(path)
+
+
+def odd_arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {
+        "model/kernel": rng.normal(size=(3, 1, 2)).astype(np.float32),
+        "optimiser/00000": np.array(7, np.int64),
+        "ema/half": np.asfortranarray(rng.normal(size=(2, 3))).astype(np.float16, order="F"),
+        "none": np.zeros((0, 4)),
+        "meta": np.frombuffer(b"{}", np.uint8),
+    }
+
+
+def test_every_flipped_byte_is_recognised_or_harmless(tmp_path: Path) -> None:
+    path, arrays = tmp_path / "a.npz", odd_arrays()
+    run_directory.save_arrays(path, arrays)
+    whole = path.read_bytes()
+    messages = []
+    for position in range(len(whole)):
+        content = bytearray(whole)
+        content[position] ^= (0xFF, 0x01, 0x20)[position % 3]
+        path.write_bytes(content)
+        try:
+            assert_same(run_directory.load_arrays(path), arrays)
+        except DamagedCheckpointError as error:
+            messages.append(str(error))
+    assert len(messages) > len(whole) / 2
+    assert all(line.startswith(f"{path}: damaged checkpoint (") and "\n" not in line for line in messages)
+
+
+def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        assert (array.dtype, array.shape) == (other[name].dtype, other[name].shape)
+        np.testing.assert_array_equal(array, other[name])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.update(none=np.zeros((0, 5))),
+        lambda a: a.update({"optimiser/00000": np.array(7, np.int32)}),
+        lambda a: a.update({"other/kernel": a.pop("model/kernel")}),
+        lambda a: a.pop("none"),
+        lambda a: a.pop("sha256"),
+        lambda a: a.update({"sha256": a["sha256"][::-1]}),
+    ],
+    ids=["shape", "dtype", "name", "missing", "no digest", "digest"],
+)
+def test_the_digest_sees_what_no_crc_does(tmp_path: Path, change: Any) -> None:
+    """A whole zip, each CRC right, with other arrays than were written."""
+    path = tmp_path / "a.npz"
+    run_directory.save_arrays(path, odd_arrays())
+    with np.load(path) as file:
+        arrays = dict(file)
+    change(arrays)
+    np.savez(path, **arrays)
+    with pytest.raises(DamagedCheckpointError, match="its SHA-256 is another"):
+        run_directory.load_arrays(path)
+
+
+def test_a_file_of_an_older_program_is_loaded(tmp_path: Path) -> None:
+    arrays = odd_arrays()
+    arrays.pop("meta")
+    np.savez(tmp_path / "old.npz", **arrays)
+    assert_same(run_directory.load_arrays(tmp_path / "old.npz"), arrays)
+
+
+def test_the_same_arrays_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        run_directory.save_arrays(tmp_path / name, odd_arrays())
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(10**6))
+    with pytest.raises(DamagedCheckpointError, match=r"a\.npy: expected a plain array"):
+        run_directory.load_arrays(tmp_path / "bomb.npz")
+    header = (
+        b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f8', 'fortran_order': False, 'shape': (999999999999999,), }"
+    )
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        archive.writestr("a.npy", header.ljust(127) + b"\n")
+    with pytest.raises(DamagedCheckpointError, match=r"huge\.npz: damaged checkpoint"):
+        run_directory.load_arrays(tmp_path / "huge.npz")
+
+
+HEADER = "{'descr': '<f8', 'fortran_order': False, 'shape': (3, 5), }"
+PIECES = (
+    *"{}[]()'\",:<8 \\n#-O",
+    "'<M8[x]'",
+    "[('a','<f8')]",
+    "1e400",
+    "9" * 30,
+    "'O'",
+    "((((",
+    "'''",
+    "None",
+)
+
+
+def crafted(header: str, version: int) -> bytes:
+    """A zip with right CRCs and one array, whose header was made up."""
+    text, buffer = header.encode("latin1") + b"\n", io.BytesIO()
+    length = len(text).to_bytes(2 if version == 1 else 4, "little")
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.npy", b"\x93NUMPY" + bytes([version, 0]) + length + text + bytes(120))
+    return buffer.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore")  # what Python and NumPy say of such headers
+def test_a_crafted_header_is_damage_whatever_numpy_raises(tmp_path: Path) -> None:
+    rng, path = random.Random(0), tmp_path / "a.npz"
+    headers = [HEADER[:-1]]  # never closed: tokenize.TokenError
+    for _ in range(400):
+        at, more = rng.randrange(len(HEADER)), rng.choice([0, 0, 1, 9])
+        headers.append(HEADER[:at] + rng.choice(("", *PIECES)) + HEADER[at + more :])
+    messages = []
+    for number, header in enumerate(headers):
+        path.write_bytes(crafted(header, 1 + number % 3))
+        try:
+            run_directory.load_arrays(path)
+        except DamagedCheckpointError as error:
+            messages.append(str(error))
+    assert len(messages) > 300
+    assert all(line.startswith(f"{path}: damaged checkpoint (") and "\n" not in line for line in messages)
+
+
+WRITER = """
+import sys, numpy as np
+from pathlib import Path
+from segmenter.runs.run import save_checkpoint
+for step in range(1, 10**6):
+    arrays = {"a": np.full(10**5, step), "meta": np.zeros(3, np.uint8)}
+    save_checkpoint(Path(sys.argv[1]), step, arrays, 2)
+"""
+
+
+def test_killed_while_writing_all_that_is_there_is_whole(tmp_path: Path) -> None:
+    """Aimed: a process that does nothing else is killed when its temporary file is seen."""
+    folder, half_written = tmp_path / "checkpoints", 0
+    kills = 0
+    while (
+        kills < 3 or not half_written
+    ):  # on a busy machine the file has often got its name before it is killed
+        kills += 1
+        for path in run_directory.checkpoints(tmp_path).values():
+            path.unlink()
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT)
+        while len(list(folder.glob("step-*"))) < 2 or not list(folder.glob(".step-*")):
+            assert process.poll() is None
+            time.sleep(0.0002)
+        process.kill()
+        process.wait()
+        half_written += len(list(folder.glob(".step-*")))
+        steps = run_directory.checkpoints(tmp_path)
+        assert len(steps) in (2, 3)
+        for step, path in steps.items():
+            assert (run_directory.load_arrays(path)["a"] == step).all()
+        remove_leftovers(folder)
+        assert set(folder.iterdir()) == set(steps.values())
+
+
+def test_a_full_disk_leaves_what_was_there(run: Run) -> None:
+    run_directory.save_checkpoint(run.path, 1, {"a": np.arange(1000)}, keep=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(
+            OutputError, match=r"step-00000002\.npz: cannot write it: File too large"
+        ) as caught:
+            run_directory.save_checkpoint(run.path, 2, {"a": np.arange(1000)}, keep=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.exit_code == 1
+    assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step-00000001.npz"]
+    assert (run_directory.load_arrays(run.weights_file())["a"] == np.arange(1000)).all()
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from segmenter.files import alone_in
+with alone_in(Path(sys.argv[1])):
+    print("in it", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "run"
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in it\n"
+        with pytest.raises(SegmenterError, match=r"run: another process is writing there"), alone_in(folder):
+            pass
+        process.kill()
+        process.wait()
+    with alone_in(folder):
+        pass
+
+
+def test_the_folder_is_synced_after_the_name_is_there(tmp_path: Path, monkeypatch: Any) -> None:
+    synced: list[tuple[bool, bool]] = []
+    path = tmp_path / "a.npz"
+
+    def fsync(handle: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{handle}").resolve() == tmp_path.resolve(), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    run_directory.save_arrays(path, {"a": np.zeros(1)})
+    assert synced == [(False, False), (True, True)]
+
+
+def test_a_new_folders_name_is_synced_in_the_one_above(tmp_path: Path, monkeypatch: Any) -> None:
+    """A file that is on the disk is lost with its folder, if the power fails before the folder's name is."""
+    synced: list[tuple[str, list[str]]] = []
+
+    def fsync(handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}").resolve()
+        if path.is_dir():
+            synced.append((path.name, sorted(each.name for each in path.iterdir())))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.chdir(tmp_path)
+    with alone_in(Path("runs") / "mine"):
+        assert sorted(synced) == sorted([(tmp_path.name, ["runs"]), ("runs", ["mine"])])
+        run_directory.save_checkpoint(Path("runs") / "mine", 1, {"a": np.zeros(1)}, keep=1)
+    assert synced[2:] == [("mine", [".lock", "checkpoints"]), ("checkpoints", ["step-00000001.npz"])]
+
+
+def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:
+    for step in (5, 10):
+        run_directory.save_checkpoint(run.path, step, {"a": np.arange(step)}, keep=2)
+    (run.path / "best.npz").write_bytes(b"PK")
+    newest = run.path / "checkpoints" / "step-00000010.npz"
+    with pytest.raises(
+        DamagedCheckpointError, match=rf"best.npz: damaged checkpoint .*newest whole one, {newest}, rename it"
+    ):
+        run.weights()
+    (run.path / "best.npz").rename(run.path / "best.old.npz")
+    assert len(run.weights()["a"]) == 10
+    newest.write_bytes(b"")
+    with pytest.raises(DamagedCheckpointError, match=r"10\.npz: damaged .*whole one, .*step-00000005.npz"):
+        run.weights()
+    run_directory.checkpoints(run.path)[5].write_bytes(b"")
+    with pytest.raises(DamagedCheckpointError, match=r"10\.npz: damaged .*no other is whole"):
+        run.weights()
+
+
+def test_steps_are_ordered_as_numbers(run: Run) -> None:
+    for step in (99_999_999, 100_000_000):
+        run_directory.save_checkpoint(run.path, step, {"a": np.zeros(1)}, keep=2)
+    assert run_directory.newest_checkpoint(run.path).name == "step-100000000.npz"
+
+
+def test_weights_of_another_model_are_refused(tensorflow: ModuleType) -> None:
+    from segmenter.config.recipe import ModelConfig
+    from segmenter.model.unet import build_model
+
+    three, four = (build_model(ModelConfig(depth=1, width=2), 3, k) for k in (3, 4))
+    arrays = run_directory.weight_arrays(three, "model")
+    with pytest.raises(CheckpointError, match=r"expected weight logits/kernel of shape \(1, 1, 2, 4\), got"):
+        run_directory.assign_weights(four, arrays, "model")
+    kept, fresh = run_directory.transfer_weights(four, arrays)
+    assert fresh == ["logits/kernel", "logits/bias"]
+    assert len(kept) + len(fresh) == len(four.variables)
+    for variable in four.variables:
+        if variable.path in kept:
+            np.testing.assert_array_equal(variable.numpy(), arrays[f"model/{variable.path}"])
+
+
+def test_the_files_are_plain(run: Run) -> None:
+    run.save()
+    data = json.loads((run.path / "run.json").read_text())
+    assert data["normalisation"] == {"mean": [1.5, 2.0], "std": [0.1, 3.0]}

@@ -1,0 +1,70 @@
+"""A line of log.jsonl that is torn or damaged counts as none, whatever it looks like."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from segmenter.evaluation.figures import learning_curves
+from segmenter.runs.log import log_line, log_records
+from tests.helpers.made_runs import flipped
+
+RECORDS: list[dict[str, Any]] = [
+    {"step": 20, "loss": 1.5, "learning_rate": 1e-3, "held_steps": [20, 3]},
+    {"step": 30, "epoch": 1, "miou": 0.5, "iou": {"a": 0.25, "wäld": None}, "protocol": "p"},
+    {"step": 50, "loss": math.inf},
+]
+
+
+def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(map(log_line, RECORDS)))
+    assert list(log_records(file)) == RECORDS
+    for line, record in zip(file.read_text().splitlines(), RECORDS, strict=True):
+        assert json.loads(line).items() >= record.items()
+
+
+def test_each_flipped_bit_costs_at_most_its_line(tmp_path: Path) -> None:
+    file, taken = tmp_path / "log.jsonl", 0
+    first, middle, last = (log_line(record).encode() for record in RECORDS)
+    for line in flipped(middle[:-1]):
+        file.write_bytes(first + line + b"\n" + last)
+        found = list(log_records(file))
+        assert found in (RECORDS, RECORDS[::2])
+        taken += len(found) == 3
+    assert taken < 0.02 * 8 * len(middle)
+
+
+LINES = [
+    *(b"[1]", b"3", b"null", b'"step"', b"{}", b'{"step": null}', b'{"step": "7"}', b'{"step": true}'),
+    *(b'{"step": -1}', b'{"step": 1e400}', b'{"step": 1.5}', b'{"step": 1' + b"0" * 400 + b"}", b"\xff\x00{"),
+    *(b"[" * 10**5, b'{"step": 1, "loss": "high"}', b'{"step": 1, "iou": [1]}', b'{"step": 1, "miou": [1]}'),
+    *(b'{"step": 1, "iou": {"a": "b"}}', b'{"step": 1, "loss": 1' + b"0" * 400 + b"}", b'{"step": 1, "loss"'),
+]
+
+
+@pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
+def test_what_is_no_record_is_none_also_without_a_checksum(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "log.jsonl"
+    older = b'{"step": 4, "loss": 2.0, "iou": null}\n'
+    file.write_bytes(older + line + b"\n" + log_line(RECORDS[1]).encode() + line)
+    found = list(log_records(file))
+    assert found == [json.loads(older), RECORDS[1]]
+    learning_curves(found, tmp_path / "curves.png")
+
+
+def test_a_log_with_such_lines_is_rewound(tensorflow: ModuleType, tmp_path: Path) -> None:
+    from segmenter.training.log import TrainLog
+
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(b"\n".join([*LINES, *(log_line(record).strip().encode() for record in RECORDS)]))
+    log = TrainLog(tmp_path)
+    log.rewind(30, validated=False)
+    assert file.read_text() == log_line(RECORDS[0])
+    log.trained(40, {"loss": 1.0})
+    assert [record["step"] for record in log.records()] == [20, 40]

@@ -1,0 +1,299 @@
+"""What is checked before a run goes on: which checkpoint, the same plan, the same versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.reading import recipe_from
+from segmenter.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
+from segmenter.runs import resume
+from segmenter.runs.arrays import META
+from segmenter.runs.resume import (
+    Position,
+    check_as_seen,
+    checkpoint_to_resume,
+    facts_array,
+    fingerprint,
+    set_aside_after,
+)
+from segmenter.runs.run import BEST, checkpoints, save_checkpoint
+from segmenter.sampling import Plan
+from segmenter.training.prepare import check_run_directory
+from segmenter.training.run_scores import BEST_FILES, LAST_FILES
+
+RECIPE = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
+
+
+MACHINE = {"processor": "one", "threads of an operation": "2"}
+
+
+def plan_of(last: int = 31, blocks: int = 1) -> Plan:
+    rows = np.arange(32).reshape(4, 8)
+    rows[-1, -1] = last
+    return Plan(rows, 0, 0, True, 0, promised=(0,), best_effort=(), blocks=blocks)
+
+
+def save(run: Path, step: int, plan: Plan | None = None, **changes: Any) -> Path:
+    position = Position(step, step // 4, step % 4, 0.5)
+    facts = facts_array(RECIPE, plan or plan_of(), position, 4, MACHINE)
+    if changes:
+        facts = np.frombuffer(json.dumps({**json.loads(facts.tobytes()), **changes}).encode(), np.uint8)
+    arrays = {"position": np.array(position, np.float64), META: facts}
+    return save_checkpoint(run, step, arrays, keep=9)
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def test_a_checkpoint_says_what_it_was_made_with(tmp_path: Path) -> None:
+    save(tmp_path, 6)
+    checkpoint = checkpoint_to_resume(tmp_path)
+    assert checkpoint.position == Position(6, 1, 2, 0.5)
+    facts = checkpoint.facts
+    assert facts is not None
+    assert (facts.format, facts.seed, facts.epoch, facts.step, facts.planned_epoch) == (2, 0, 1, 2, 1)
+    assert facts.replicas == 4
+    assert facts.computed_on == MACHINE
+    assert {"tensorflow", "keras", "numpy", "coverage-segmenter"} <= facts.versions.keys()
+    assert facts.versions["numpy"] == np.__version__
+    assert recipe_from(facts.recipe, "test") == RECIPE
+    assert facts.plan == fingerprint(plan_of())
+
+
+def test_at_an_epochs_end_the_plan_is_that_of_the_epoch_that_was_done() -> None:
+    assert [Position(s, s // 4, s % 4, 0).planned_epoch for s in (1, 3, 4, 5, 8)] == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("other", [plan_of(last=30), plan_of(blocks=2)], ids=["tile", "blocks"])
+def test_another_plan_is_refused(tmp_path: Path, other: Plan) -> None:
+    path = save(tmp_path, 6)
+    checkpoint = checkpoint_to_resume(tmp_path)
+    checkpoint.check_plan(plan_of())
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.check_plan(other)
+    assert str(caught.value) == (
+        f"{path}: epoch 2 was planned otherwise when it was begun (the tiles, or the planner, have changed); "
+        "use --init-from to start a new run from it"
+    )
+
+
+def test_a_position_beyond_the_plan_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 6)
+    checkpoint = checkpoint_to_resume(tmp_path)
+    beyond = dataclasses.replace(checkpoint, position=Position(6, 0, 5, 0.5), facts=None)
+    with pytest.raises(CheckpointError, match="epoch 1 was planned otherwise"):
+        beyond.check_plan(plan_of())
+
+
+def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path, 6)
+    assert checkpoint_to_resume(tmp_path).warnings(4, MACHINE) == []
+    (line,) = checkpoint_to_resume(tmp_path).warnings(1, MACHINE)
+    assert line.startswith(f"warning: {path.name}: made on 4 devices, this is 1: ")
+    before = resume._versions()
+    monkeypatch.setattr(resume, "_versions", lambda: {**before, "numpy": "3.0.0"})
+    checkpoint = checkpoint_to_resume(tmp_path)
+    (line,) = checkpoint.warnings(4, MACHINE)
+    assert line.endswith(f"the bits of what follows may differ: numpy {np.__version__} → 3.0.0")
+    with pytest.raises(CheckpointError, match=rf"\(numpy {np.__version__} → 3.0.0\)"):
+        checkpoint.check_plan(plan_of(last=30))
+
+
+def test_another_computation_is_a_warning(tmp_path: Path) -> None:
+    """The number of threads, the processor: sums have another order, and so other bits."""
+    path = save(tmp_path, 6)
+    (line,) = checkpoint_to_resume(tmp_path).warnings(4, {**MACHINE, "threads of an operation": "8"})
+    assert line == (
+        f"warning: {path.name}: computed otherwise, the bits of what follows may differ: "
+        "threads of an operation 2 → 8"
+    )
+    save(tmp_path, 6, computed_on={})  # as of an older program
+    assert checkpoint_to_resume(tmp_path).warnings(4, MACHINE) == []
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "model", "felt"),
+    [
+        (1, {"dropout": 0.1}, ""),
+        (2, {"normalisation": "none"}, ""),
+        (2, {}, "BatchNorm's statistics differ"),
+        (2, {"normalisation": "none", "dropout": 0.1}, "dropout's masks differ"),
+        (4, {"dropout": 0.1}, "BatchNorm's statistics and dropout's masks differ"),
+    ],
+)
+def test_micro_batches_on_other_devices_are_another_training(
+    tmp_path: Path, accumulate: int, model: dict[str, Any], felt: str
+) -> None:
+    """Each holds a part of every device's tiles: on more devices, of other tiles."""
+    known = RECIPE.model_dump(mode="json")
+    known["training"]["accumulate"] = accumulate
+    known["model"] |= model
+    save(tmp_path, 6, recipe=known)
+    (line,) = checkpoint_to_resume(tmp_path).warnings(1, MACHINE)
+    assert ("the same but for rounding and" in line) == (not felt)
+    assert line.endswith(felt)
+    assert ("another training" in line) == bool(felt)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 6, format=3)
+    with pytest.raises(CheckpointError, match=r"expected format 2 or older, got 3; use a newer program"):
+        checkpoint_to_resume(tmp_path)
+
+
+def test_an_older_file_goes_on_unchecked(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    np.savez(tmp_path / "checkpoints" / "step-00000006.npz", position=np.array([6, 1, 2, 0.5]))
+    checkpoint = checkpoint_to_resume(tmp_path)
+    assert checkpoint.position == Position(6, 1, 2, 0.5)
+    assert checkpoint.facts is None
+    checkpoint.check_plan(plan_of(last=30))
+    assert checkpoint.warnings(1, MACHINE) == []
+
+
+def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
+    paths = {step: save(tmp_path, step) for step in (4, 8, 12)}
+    damage(paths[12])
+    with pytest.raises(DamagedCheckpointError, match=r"12\.npz: damaged .* from it with --resume-from 8$"):
+        checkpoint_to_resume(tmp_path)
+    damage(paths[8])
+    with pytest.raises(DamagedCheckpointError, match=r"12\.npz: damaged .* from it with --resume-from 4$"):
+        checkpoint_to_resume(tmp_path)
+    assert checkpoint_to_resume(tmp_path, 4).position.done == 4
+    damage(paths[4])
+    with pytest.raises(
+        DamagedCheckpointError, match=r"all 3 checkpoints are damaged: start anew in another directory"
+    ):
+        checkpoint_to_resume(tmp_path)
+    (tmp_path / "best.npz").write_bytes(save(tmp_path, 16).read_bytes())
+    damage(checkpoints(tmp_path)[16])
+    with pytest.raises(DamagedCheckpointError) as caught:
+        checkpoint_to_resume(tmp_path)
+    assert str(caught.value).endswith(
+        f"all 4 checkpoints are damaged, but {tmp_path / 'best.npz'} is whole: start a new run from it with "
+        f"--init-from {tmp_path}"
+    )
+
+
+def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for step in (4, 8):
+        save(tmp_path, step)
+    with pytest.raises(CheckpointError, match=r"--resume-from 7: expected one of 4, 8$"):
+        checkpoint_to_resume(tmp_path, 7)
+
+
+def test_without_a_checkpoint_the_way_out_is_named(tmp_path: Path) -> None:
+    """A kill before the first one leaves at most the recipe, the log and a half-written file."""
+    (tmp_path / "recipe.yaml").write_text("name: t\n")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".step-00000003.npz.abcdefgh").write_bytes(b"PK")
+    for step in (None, 7):
+        with pytest.raises(CheckpointError, match=r"there is none yet; start again without --resume, or"):
+            check_run_directory(tmp_path, RECIPE, resume=True, resume_from=step)
+    assert check_run_directory(tmp_path, RECIPE, resume=False) is None
+
+
+def test_a_best_model_without_checkpoints_is_not_written_over(tmp_path: Path) -> None:
+    save(tmp_path, 4).replace(tmp_path / BEST)
+    with pytest.raises(CheckpointError, match=r"holds the best model of a run, best\.npz, without"):
+        check_run_directory(tmp_path, RECIPE, resume=False)
+
+
+def test_checkpoints_of_another_process_are_seen(tmp_path: Path) -> None:
+    check_as_seen(tmp_path, None)
+    save(tmp_path, 4)
+    with pytest.raises(CheckpointError, match=r"another process has trained there; start again, with --res"):
+        check_as_seen(tmp_path, None)
+    for step in (None, 4):
+        check_as_seen(tmp_path, checkpoint_to_resume(tmp_path, step))
+    start = checkpoint_to_resume(tmp_path)
+    path = save(tmp_path, 4)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # clocks can be coarse
+    with pytest.raises(CheckpointError, match="have changed while"):
+        check_as_seen(tmp_path, start)
+    start = checkpoint_to_resume(tmp_path, 4)
+    save(tmp_path, 8)
+    with pytest.raises(CheckpointError, match="have changed while"):
+        check_as_seen(tmp_path, start)
+
+
+def test_later_checkpoints_are_set_aside(tmp_path: Path) -> None:
+    for step in (4, 8, 12):
+        save(tmp_path, step)
+    (tmp_path / "log.jsonl").write_text("a line\n")
+    aside = tmp_path / "checkpoints" / "aside"
+    assert set_aside_after(tmp_path, 12) == []
+    assert not aside.exists()
+    first = set_aside_after(tmp_path, 4)
+    assert first == [aside / "1" / "step-00000008.npz", aside / "1" / "step-00000012.npz"]
+    kept = {path: path.read_bytes() for path in [*first, aside / "1" / "log.jsonl"]}
+    assert set((aside / "1").iterdir()) == kept.keys()
+    assert list(checkpoints(tmp_path)) == [4]
+    # Done again, and taken back again: what was kept the first time stays as it is.
+    save(tmp_path, 8, plan_of(last=30))
+    (tmp_path / "log.jsonl").write_text("another line\n")
+    assert set_aside_after(tmp_path, 4) == [aside / "2" / "step-00000008.npz"]
+    assert (aside / "2" / "log.jsonl").read_text() == "another line\n"
+    assert {path: path.read_bytes() for path in (aside / "1").iterdir()} == kept
+
+
+def test_a_best_from_after_the_step_is_set_aside_with_its_scores(tmp_path: Path) -> None:
+    """With the record of the step before, the next validation above that would go over it."""
+    save(tmp_path, 8).replace(tmp_path / BEST)
+    for name in (*BEST_FILES, *LAST_FILES):
+        (tmp_path / name).write_text('{"epoch": 2, "step": 8, "miou": 0.5}')
+    save(tmp_path, 4)
+    assert set_aside_after(tmp_path, 8) == []
+    assert (tmp_path / BEST).is_file()
+    aside = tmp_path / "checkpoints" / "aside" / "1"
+    assert set_aside_after(tmp_path, 4) == [aside / name for name in (*BEST_FILES, BEST, *LAST_FILES)]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+    (tmp_path / BEST).write_bytes(b"PK")  # damaged: predict.py names it
+    assert set_aside_after(tmp_path, 4) == []
+
+
+def test_the_recipe_is_compared_with_the_checkpoints_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """recipe.yaml may have been edited since."""
+    save(tmp_path, 4)
+    edited = RECIPE.model_copy(update={"seed": 5})
+    monkeypatch.setattr("segmenter.training.prepare.load_run", lambda _: SimpleNamespace(recipe=edited))
+    assert check_run_directory(tmp_path, RECIPE, resume=True) is not None
+    with pytest.raises(ConfigError, match=r"cannot resume under another recipe \(seed: 0 → 5\)"):
+        check_run_directory(tmp_path, edited, resume=True)
+
+
+def test_what_computes_nothing_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 4)
+    monkeypatch.setattr("segmenter.training.prepare.load_run", lambda _: SimpleNamespace(recipe=RECIPE))
+    training = RECIPE.training.model_copy(update={"keep_checkpoints": 7, "steps_per_call": 3})
+    assert check_run_directory(tmp_path, RECIPE.model_copy(update={"training": training}), resume=True)
+
+
+def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_path: Path) -> None:
+    from segmenter.training.log import TrainLog
+
+    log = TrainLog(tmp_path)
+    log.trained(1, {"loss": 0.5})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))  # as full as a disk can be
+    try:
+        with pytest.raises(OutputError, match=r"log\.jsonl: cannot write it: File too large; is the"):
+            log.trained(2, {"loss": 0.5})
+        (tmp_path / "log.jsonl").unlink()
+        (tmp_path / "log.jsonl").symlink_to("/dev/null")  # which takes anything
+        with pytest.raises(OutputError, match=r"tensorboard: cannot write there: .*too large; is the disk"):
+            log.trained(2, {"loss": 0.5})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,0 +1,216 @@
+"""run.json and recipe.yaml: what is damaged, edited, or of a wrong type or range is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.reading import recipe_from
+from segmenter.errors import CheckpointError, SegmenterError
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.runs import run as run_directory
+from segmenter.runs.run import Run, load_run, save_checkpoint
+from tests.helpers.made_runs import flipped, rewritten
+
+
+@pytest.fixture
+def run(tmp_path: Path, make_classes: Any) -> Run:
+    """Saved, with Potsdam's three bands."""
+    run = Run(
+        path=tmp_path / "run",
+        recipe=recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test"),
+        classes=make_classes(2, ignored=(9,)),
+        bands=(4, 1, 2),
+        band_count=3,
+        dtype="uint16",
+        normalisation=Normalisation.of([1.5, 2.25, 1e3], [0.1, 3.0, 12.0]),
+        metres_per_pixel=0.05,
+        labels="eroded",
+        network=NetworkGeometry(16, 107, 11.5),
+        tiles="abc",
+    )
+    run.save()
+    return run
+
+
+def one_line(path: Path) -> str:
+    """What `load_run` says of a directory that it refuses."""
+    with pytest.raises(SegmenterError) as caught:
+        load_run(path)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 1500
+    return line
+
+
+def test_every_third_flipped_bit_of_run_json_is_refused_or_changes_nothing(
+    run: Run, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(
+        run_directory, "load_recipe", lambda _: run.recipe
+    )  # thousands of times the same YAML
+    file, refused, lines = run.path / "run.json", 0, set()
+    whole = file.read_bytes()
+    for content in flipped(whole, 3):
+        file.write_bytes(content)
+        try:
+            assert load_run(run.path) == run
+        except CheckpointError as error:
+            lines.add(str(error).partition(" ")[0])
+            refused += 1
+    assert lines == {f"{file}:"}
+    assert refused > 0.97 * 8 * len(whole) / 3
+
+
+def test_every_seventh_flipped_bit_of_the_recipe_is_refused(run: Run) -> None:
+    file = run.path / "recipe.yaml"
+    for content in flipped(file.read_bytes(), 7):
+        file.write_bytes(content)
+        assert f"{file}: edited or damaged: it is not what this run was trained with" in one_line(run.path)
+
+
+HOSTILE: list[tuple[dict[str, Any], str]] = [
+    ({"band_count": "3"}, "band_count: expected a valid integer, got '3'"),
+    ({"band_count": 3.0}, "band_count: expected a valid integer"),
+    ({"band_count": True}, "band_count: expected a valid integer"),
+    ({"band_count": 4}, "normalisation.mean: expected as many as band_count, 4, got 3"),
+    ({"bands": [1, 2]}, "bands: expected as many as band_count, 3, got 2"),
+    ({"bands": "123"}, "bands: "),
+    ({"bands": [0, 1, 2]}, "bands.0: "),
+    ({"dtype": "zzz"}, "dtype: "),
+    ({"dtype": ["uint8"]}, "dtype: "),
+    ({"normalisation__mean": [1.0, 2.0]}, "normalisation.mean: expected as many as band_count, 3, got 2"),
+    ({"normalisation__mean": [1.0, 2.0, float("inf")]}, "normalisation.mean.2: "),
+    ({"normalisation__mean": [1.0, 2.0, 10**400]}, "normalisation.mean.2: "),
+    ({"normalisation__mean": [1.0, 2.0, 1e300]}, "normalisation.mean.2: "),
+    ({"normalisation__std": [1.0, 0, 1.0]}, "normalisation.std.1: "),
+    ({"normalisation__std": [1.0, -1.0, 1.0]}, "normalisation.std.1: "),
+    ({"normalisation__std": [1.0, float("nan"), 1.0]}, "normalisation.std.1: "),
+    ({"normalisation": [[1.0] * 3, [1.0] * 3]}, "normalisation: "),
+    ({"metres_per_pixel": float("inf")}, "metres_per_pixel: "),
+    ({"metres_per_pixel": 0}, "metres_per_pixel: "),
+    ({"labels": "half"}, "labels: "),
+    ({"network__stride": 0}, "network.stride: "),
+    ({"network__stride": 10**9}, "network.stride: "),
+    ({"network__radius": -1}, "network.radius: "),
+    ({"network__radius": 1.5}, "network.radius: "),
+    ({"network__bytes_per_pixel": -1}, "network.bytes_per_pixel: "),
+    ({"network__more": 1}, "network.more: "),
+    ({"tiles": 7}, "tiles: "),
+    ({"planned_replicas": 0}, "planned_replicas: "),
+    ({"classes__classes": []}, "classes.classes: "),
+    ({"classes__classes": [{"name": ["a"], "colour": [1, 2, 3], "code": 1}]}, "classes.classes.0.name: "),
+    ({"classes__classes": [{"name": "a", "colour": [1, 2, 256], "code": 1}]}, "classes.classes.0.colour.2: "),
+    ({"classes__classes": [{"name": "a", "colour": [1, 2], "code": 1}]}, "classes.classes.0.colour.2: "),
+    ({"classes__classes": [{"name": "a", "colour": [1, 2, 3], "code": "1"}]}, "classes.classes.0.code: "),
+    ({"classes__classes": [{"name": "a", "colour": [1, 2, 3], "code": 70000}]}, "classes.classes.0.code: "),
+    ({"classes__classes": [{"name": "a", "colour": [c] * 3, "code": c} for c in (1, 2)]}, "class map: each"),
+    ({"classes__encoding": "words"}, "classes.encoding: "),
+    ({"classes__ignored": [[1, 2, 3]]}, "class map: label files hold codes"),
+    ({"recipe": []}, "recipe: expected the SHA-256 of recipe.yaml, got none"),
+    ({"recipe": None}, "recipe: "),
+    ({"format": 3}, "expected format 2 or older, got 3; use a newer program"),
+    ({"format": "2"}, "format: "),
+    ({"other": 1}, "other: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), HOSTILE, ids=[f"{i}-{next(iter(c))}" for i, (c, _) in enumerate(HOSTILE)]
+)
+def test_a_wrong_type_or_range_is_refused_by_name(run: Run, changes: dict[str, Any], message: str) -> None:
+    rewritten(run.path / "run.json", **changes)
+    assert message in one_line(run.path)
+
+
+@pytest.mark.parametrize(
+    "key", ["classes", "bands", "band_count", "dtype", "normalisation", "network", "labels"]
+)
+def test_a_missing_entry_is_refused(run: Run, key: str) -> None:
+    file = run.path / "run.json"
+    data = json.loads(file.read_text())
+    del data[key], data["crc"], data["recipe"]
+    file.write_text(json.dumps({**data, "format": 1}))
+    assert f"{key}: Field required" in one_line(run.path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 10**5, b'{"a":' * 10**5 + b"1", b'{"format": 1e999}']
+)
+def test_what_is_no_run_file_is_refused(run: Run, content: bytes) -> None:
+    (run.path / "run.json").write_bytes(content)
+    assert "run.json: damaged or edited: " in one_line(run.path)
+
+
+def test_a_run_of_an_older_program_is_read_and_written_anew_with_checksums(run: Run) -> None:
+    file = run.path / "run.json"
+    data = json.loads(file.read_text())
+    del data["crc"], data["recipe"]
+    file.write_text(json.dumps({**data, "format": 1}))
+    assert load_run(run.path) == run
+    file.write_text(json.dumps({**data, "format": 1, "band_count": "3"}))
+    assert "band_count: expected a valid integer" in one_line(run.path)
+    file.write_text(json.dumps({**data, "format": 1}))
+    load_run(run.path).save()
+    assert json.loads(file.read_text())["format"] == 2
+
+
+def test_what_cannot_be_read_back_is_not_written(run: Run) -> None:
+    wrong = replace(run, path=run.path / "other", normalisation=Normalisation.of([1, 1, 1], [1, 0, 1]))
+    with pytest.raises(CheckpointError, match=r"normalisation.std.1: expected greater than"):
+        wrong.save()
+    assert not (run.path / "other" / "run.json").exists()
+
+
+def test_a_refusal_names_the_remedy_and_the_remedy_works(run: Run, capsys: Any) -> None:
+    run_json, recipe = run.path / "run.json", run.path / "recipe.yaml"
+    whole = run_json.read_bytes(), recipe.read_bytes()
+    recipe.write_bytes(whole[1].replace(b"seed: 0", b"seed: 1"))
+    assert "put back a copy of it, if you have one: no checkpoint here holds one" in one_line(run.path)
+    save_checkpoint(run.path, 3, {"a": np.zeros(1), **run.text_arrays()}, keep=1)
+    advice = "move it away, and the copy in step-00000003.npz takes its place; to train with other settings"
+    assert advice in one_line(run.path)
+    recipe.unlink()
+    assert load_run(run.path) == run
+    assert "recipe.yaml: was not there; put back from step-00000003.npz" in capsys.readouterr().err
+    run_json.write_bytes(whole[0].replace(b"2.25", b"3.25"))
+    assert "another; move it away, and the copy in step-00000003.npz takes its place" in one_line(run.path)
+    run_json.rename(run.path / "elsewhere")
+    assert load_run(run.path) == run
+    assert (run_json.read_bytes(), recipe.read_bytes()) == whole
+
+
+def test_a_recipe_that_takes_anothers_place_is_never_taken_for_an_edited_one(
+    run: Run, monkeypatch: Any
+) -> None:
+    """As `--resume` does with other devices, say; killed after each of the files that are written."""
+    other = replace(run, recipe=run.recipe.model_copy(update={"seed": 7}))
+    write, seen = run_directory.write_whole, []
+
+    def watched(path: Path, content: bytes) -> None:
+        write(path, content)
+        seen.append(load_run(run.path).recipe.seed)
+
+    monkeypatch.setattr(run_directory, "write_whole", watched)
+    other.save()
+    assert seen == [0, 7, 7]
+    assert load_run(run.path) == other
+    run.save()
+    (run.path / "recipe.yaml").write_text("seed: 7")
+    assert "edited or damaged" in one_line(run.path)
+
+
+@pytest.mark.parametrize("name", ["run.json", "recipe.yaml", "best.npz"])
+def test_a_pipe_in_a_runs_place_is_not_waited_for(run: Run, name: str) -> None:
+    (run.path / name).unlink(missing_ok=True)
+    os.mkfifo(run.path / name)
+    load: Any = run_directory.load_arrays if name == "best.npz" else lambda file: load_run(file.parent)
+    with pytest.raises(SegmenterError, match=rf"{name}: expected a file, got a pipe"):
+        load(run.path / name)

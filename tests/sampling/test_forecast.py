@@ -1,0 +1,194 @@
+"""The forecast is what counting says: by hand, by every batch there is, by closed forms, by drawing."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segmenter.errors import DatasetError
+from segmenter.sampling.forecast import class_statistics, forecast, holds, scene_pixels
+
+SHARES = (Fraction(9, 10), Fraction(99, 100), Fraction(999, 1000), Fraction(1, 2))
+
+
+def one_tile_each(tiles: int, classes: int) -> np.ndarray:
+    """Class c is held by one tile, another one for each."""
+    table = np.zeros((tiles, classes), bool)
+    table[np.arange(classes) * (tiles // classes), np.arange(classes)] = True
+    return table
+
+
+def all_of_them(tiles: int, classes: int, batch: int) -> Fraction:
+    """That a random batch has all the tiles of `one_tile_each`."""
+    if batch < classes:
+        return Fraction(0)
+    return Fraction(math.comb(tiles - classes, batch - classes), math.comb(tiles, batch))
+
+
+# -------------------------------------------------------------------------------- by hand, by counting
+
+
+def test_a_forecast_that_can_be_counted_by_hand() -> None:
+    """One of four tiles holds a, the others b: half of the six pairs have both."""
+    there = forecast(np.array([[True, False], [False, True], [False, True], [False, True]]))
+    assert (there.method, there.classes) == ("exact", (0, 1))
+    found = there.outlook([1, 2, 3, 4, 9])
+    assert [one.probability for one in found] == pytest.approx([0, 0.5, 0.75, 1, 1], abs=1e-15)
+    assert [one.expected_classes for one in found] == pytest.approx([1, 1.5, 1.75, 2, 2])
+    assert [one.batch for one in found] == [1, 2, 3, 4, 9]
+    assert {one.error for one in found} == {0}
+
+
+def test_needed_is_reached_where_the_share_is_met_exactly() -> None:
+    """One tile of ten: nine tiles have it with a probability of 9/10, which floats miss by a hair."""
+    there = forecast(one_tile_each(10, 1))
+    assert [there.needed(share) for share in (0.1, 0.3, 0.9, 0.91, 0.999)] == [1, 3, 9, 10, 10]
+    assert forecast(one_tile_each(1000, 1)).needed(0.999) == 999
+
+
+@given(st.integers(1, 11), st.integers(1, 5), st.floats(0.05, 0.95), st.integers(0, 10_000))
+def test_forecast_equals_counting_all_batches(tiles: int, classes: int, rate: float, seed: int) -> None:
+    table = np.random.default_rng(seed).random((tiles, classes)) < rate
+    held = [frozenset(np.flatnonzero(row).tolist()) for row in table]
+    all_held = frozenset().union(*held)
+    found, exact = forecast(table), []
+    for batch in range(1, tiles + 1):
+        unions = [frozenset().union(*some) for some in combinations(held, batch)]
+        exact.append(Fraction(sum(union == all_held for union in unions), len(unions)))
+        one = found.outlook([batch])[0]
+        assert abs(one.probability - exact[-1]) < 1e-12
+        assert one.expected_classes == pytest.approx(sum(map(len, unions)) / len(unions), abs=1e-12)
+    for share in SHARES:
+        assert found.needed(float(share)) == next(i for i, p in enumerate(exact, 1) if p >= share)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_twelve_classes_against_whole_numbers(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.random((211, 12)) < rng.uniform(0.01, 0.3, 12)
+    table[rng.integers(0, 211, 12), np.arange(12)] = True
+    masks = [sum(1 << int(c) for c in np.flatnonzero(row)) for row in table]
+    avoid = [(-1) ** bin(chosen).count("1") for chosen in range(1 << 12)]
+    free = [sum(not mask & chosen for mask in masks) for chosen in range(1 << 12)]
+    found = forecast(table)
+    for batch in (1, 5, 16, 37, 100, 210):
+        total = sum(sign * math.comb(left, batch) for sign, left in zip(avoid, free, strict=True))
+        exact = Fraction(total, math.comb(211, batch))
+        assert abs(found.outlook([batch])[0].probability - exact) < 1e-9
+
+
+@pytest.mark.parametrize(("tiles", "classes"), [(1000, 20), (5003, 20), (100_000, 17), (100_000, 1)])
+def test_no_accuracy_is_lost_to_the_signs_of_a_million_terms(tiles: int, classes: int) -> None:
+    """The terms are as large as 2^20, the sum at most 1; batches beyond 1024 go by logarithms."""
+    sizes = [1, 16, 19, 20, 64, 256, 1024, 1025, 4000, 99_000, tiles]
+    sizes = [size for size in sizes if size <= tiles]
+    found = forecast(one_tile_each(tiles, classes))
+    for size, one in zip(sizes, found.outlook(sizes), strict=True):
+        tolerance = 1e-9 if size <= 1024 or size > tiles // 2 else 2e-8
+        assert abs(one.probability - all_of_them(tiles, classes, size)) < tolerance
+        assert one.expected_classes == pytest.approx(classes * size / tiles, rel=1e-9)
+
+
+def test_needed_in_large_tables() -> None:
+    found = forecast(one_tile_each(20_011, 19))
+    for share in SHARES[:3]:
+        size = found.needed(float(share))
+        assert all_of_them(20_011, 19, size - 1) < share <= all_of_them(20_011, 19, size)
+
+
+# ------------------------------------------------------------------------------------- by drawing
+
+
+def drawn(table: np.ndarray, batch: int, draws: int, seed: int) -> float:
+    """Share of random batches that hold all classes that occur."""
+    rng = np.random.default_rng(seed)
+    full = table.any(axis=0)
+    hits = sum(
+        bool((table[rng.choice(len(table), batch, replace=False)].any(axis=0) == full).all())
+        for _ in range(draws)
+    )
+    return hits / draws
+
+
+@pytest.mark.parametrize("batch", [8, 16, 41])
+def test_exact_against_simulation(batch: int) -> None:
+    table = np.random.default_rng(5).random((303, 7)) < [0.05, 0.1, 0.15, 0.2, 0.4, 0.6, 0.9]
+    exact = forecast(table).outlook([batch])[0].probability
+    assert 0.05 < exact < 0.95
+    error = math.sqrt(exact * (1 - exact) / 20_000)
+    assert abs(drawn(table, batch, 20_000, seed=batch) - exact) < 4 * error
+
+
+@pytest.mark.parametrize("copies", [4, 14])  # 28 classes in one word of bits, 98 in two
+def test_many_classes_are_simulated_within_the_error_they_state(copies: int) -> None:
+    """Each class several times over: what seven classes have exactly, their copies must have."""
+    few = np.random.default_rng(6).random((2003, 7)) < [0.004, 0.1, 0.15, 0.2, 0.4, 0.6, 0.9]
+    exact, found = forecast(few), forecast(np.tile(few, copies), seed=3)
+    assert (exact.method, found.method) == ("exact", "simulation")
+    sizes = [1, 8, 64, 128, 256, 512, 1030, 1500, 2003]
+    for one, other in zip(exact.outlook(sizes), found.outlook(sizes), strict=True):
+        assert 0 < other.error < 0.01
+        assert abs(one.probability - other.probability) < 4 * other.error
+        assert other.expected_classes == pytest.approx(copies * one.expected_classes, rel=1e-12)
+    for share in (0.9, 0.99):
+        reached = exact.outlook([found.needed(share)])[0].probability
+        assert reached == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4096))
+
+
+def test_simulation_goes_on_to_the_last_tile() -> None:
+    """21 classes in one tile each: most orders of 3,000 tiles see the last one beyond the first thousand."""
+    found = forecast(one_tile_each(3003, 21), seed=1)
+    for size, one in zip((500, 2500, 2900), found.outlook([500, 2500, 2900]), strict=True):
+        assert abs(one.probability - all_of_them(3003, 21, size)) < 4 * one.error
+    assert found.needed(1) <= 3003
+    assert found.needed(0.9) == pytest.approx(3003 * 0.9 ** (1 / 21), rel=0.003)
+
+
+def test_a_simulation_follows_from_its_seed() -> None:
+    table = np.random.default_rng(0).random((401, 23)) < 0.1
+    first, again, other = (forecast(table, seed=seed).outlook([32])[0] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+# -------------------------------------------------------------------------------------- the edges
+
+
+def test_classes_that_no_tile_holds_are_not_expected() -> None:
+    table = np.zeros((7, 4), bool)
+    table[:, 2] = True
+    found = forecast(table)
+    assert (found.classes, found.needed(0.999)) == ((2,), 1)
+    assert found.outlook([1])[0].probability == 1
+    nothing = forecast(np.zeros((5, 3), bool))
+    assert (nothing.classes, nothing.needed(0.9)) == ((), 1)
+    assert nothing.outlook([3])[0].expected_classes == 0
+
+
+def test_no_tiles_is_refused() -> None:
+    with pytest.raises(DatasetError, match="expected at least one tile"):
+        forecast(np.zeros((0, 3), bool))
+
+
+def test_statistics_are_those_of_a_plain_count(rng: np.random.Generator) -> None:
+    counts = np.where(rng.random((131, 5)) < 0.4, rng.integers(0, 90, (131, 5)), 0)
+    counts[:, 3] = 0
+    scene = np.sort(rng.integers(0, 17, 131)).astype(np.int32)
+    found = class_statistics(counts, scene, 32)
+    held = [{c for c in range(5) if row[c] >= 32} for row in counts]
+    assert found.tiles_K.tolist() == [sum(c in tile for tile in held) for c in range(5)]
+    assert found.pixels_K.tolist() == counts.sum(axis=0).tolist()
+    assert found.scenes_K.tolist() == [len({int(s) for s in scene[counts[:, c] > 0]}) for c in range(5)]
+    assert found.tiles_by_classes.tolist() == [sum(len(tile) == n for tile in held) for n in range(6)]
+    together = [[sum({a, b} <= tile for tile in held) for b in range(5)] for a in range(5)]
+    assert found.together_KK.tolist() == together
+    assert scene_pixels(counts, scene, 18)[17].tolist() == [0] * 5
+
+
+def test_holding_begins_at_min_pixels() -> None:
+    assert holds(np.array([[31, 32, 33, 0]]), 32).tolist() == [[False, True, True, False]]

@@ -1,0 +1,303 @@
+"""Law 1, coverage: each promised class in every row, every tile used, repeats only where forced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segmenter.config.recipe import SamplingConfig
+from segmenter.errors import DatasetError
+from segmenter.sampling import Plan, batch_without_repeats, held_by_rows, plan, plan_epoch
+
+RELAXED = SamplingConfig()
+
+
+def table(tiles: int, shares: list[float], seed: int) -> np.ndarray:
+    """(tiles, classes) pixel counts; a class is in a share of the tiles, somewhere at least."""
+    rng = np.random.default_rng(seed)
+    counts = np.where(
+        rng.random((tiles, len(shares))) < shares, rng.integers(32, 5000, (tiles, len(shares))), 0
+    )
+    for c in range(len(shares)):
+        counts[rng.integers(tiles), c] = 40
+    return counts.astype(np.int64)
+
+
+def check(result: Plan, counts: np.ndarray, batch: int, most: int | None) -> None:
+    """All that a plan promises of itself."""
+    held = held_by_rows(result.rows_SB, counts, 32)
+    assert held[:, list(result.promised)].all()
+    assert set(result.promised) | set(result.best_effort) == set(np.flatnonzero(counts.any(axis=0)))
+    uses = np.bincount(result.rows_SB.reshape(-1), minlength=len(counts))
+    assert uses.min() >= 1
+    assert uses.sum() == len(counts) + result.coverage_repeats + result.fillers
+    assert 0 <= result.fillers < batch * result.blocks
+    holders = (counts >= 32).sum(axis=0)
+    scarcest = min((int(holders[c]) for c in result.promised), default=result.steps)
+    rows = result.steps * result.blocks
+    bound = max(0, rows - scarcest) if scarcest < len(counts) else 0
+    assert result.repeats_bound == bound <= result.coverage_repeats
+    if most is not None:  # a filler may show a tile once more
+        assert uses.max() <= 1 + most + -(-result.fillers // len(counts))
+        for c in result.best_effort:  # only what would really be shown too often, at the steps it forces
+            assert holders[c] * (1 + most) < rows + max(0, rows - holders[c]) // batch + 2
+
+
+@given(
+    st.integers(1, 300),
+    st.lists(st.sampled_from([0.01, 0.05, 0.3, 0.9]), min_size=1, max_size=9),
+    st.integers(10, 40),
+    st.integers(0, 10_000),
+    st.sampled_from([None, 0, 1, 4]),
+)
+def test_coverage(tiles: int, shares: list[float], batch: int, seed: int, most: int | None) -> None:
+    counts = table(tiles, shares, seed)
+    if most is None:
+        rows = plan_epoch(counts, batch, seed=seed)
+        assert held_by_rows(rows, counts, 32).all()
+        assert np.bincount(rows.reshape(-1), minlength=tiles).min() >= 1
+        assert (rows.dtype, rows.shape[1]) == (np.int64, batch)
+    else:
+        config = SamplingConfig(max_repeats_per_tile=most)
+        check(plan(counts, batch, config, seed, epoch=seed % 5), counts, batch, most)
+
+
+@given(st.integers(40, 200), st.integers(2, 6), st.integers(2, 7), st.integers(0, 10_000))
+def test_coverage_where_places_are_short(tiles: int, classes: int, batch: int, seed: int) -> None:
+    """Fewer places than classes: each tile has to bring several, or planning says how many would do."""
+    counts = table(tiles, [0.5] * classes, seed)
+    try:
+        rows = plan_epoch(counts, batch, seed=seed)
+    except DatasetError as error:
+        need = int(str(error).split("at least ")[1].split(",")[0])
+        assert need > batch
+        rows = plan_epoch(counts, need, seed=seed)
+        batch = need
+    assert held_by_rows(rows, counts, 32).all()
+    assert np.bincount(rows.reshape(-1), minlength=tiles).min() >= 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_scarce_class_meets_the_bound(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tiles, classes = int(rng.integers(1000, 3000)), int(rng.integers(3, 9))
+    batch = int(rng.choice([4, 8, 16, 64]))
+    shares = [float(rng.uniform(0.1, 0.8) / batch), *rng.uniform(max(0.15, 2.5 / batch), 0.9, classes - 1)]
+    counts = (rng.random((tiles, classes)) < shares) * 100
+    result = plan(counts, batch, SamplingConfig(max_repeats_per_tile=10**6), seed, 0)
+    assert len(result.promised) == classes
+    assert result.coverage_repeats <= 1.02 * result.repeats_bound
+    assert result.repeats_bound > 0
+
+
+def test_several_scarce_classes_share_their_repeats() -> None:
+    """Rows of two tiles, three classes of which each is in fewer tiles than there are rows."""
+    rng = np.random.default_rng(0)
+    counts = (rng.random((3000, 3)) < [0.5, 0.5, 0.6]) * 100
+    result = plan(counts, 2, SamplingConfig(max_repeats_per_tile=10**6), 0, 0)
+    assert held_by_rows(result.rows_SB, counts, 32).all()
+    assert result.coverage_repeats <= 1.02 * result.repeats_bound
+
+
+def test_no_repeats_where_the_counts_force_none() -> None:
+    counts = table(640, [0.9, 0.5, 0.2], 3)
+    result = plan(counts, 64, RELAXED, 0, 0)
+    assert (result.steps, result.coverage_repeats, result.fillers, result.proven) == (10, 0, 0, True)
+    assert np.bincount(result.rows_SB.reshape(-1)).tolist() == [1] * 640
+
+
+def test_a_scarce_class_is_repeated_evenly_and_as_seldom_as_it_must() -> None:
+    counts = np.full((100, 2), 0, np.int64)
+    counts[:, 0], counts[:4, 1] = 500, 500
+    result = plan(counts, 10, RELAXED, 0, 0)
+    assert result.coverage_repeats == result.steps - 4 == result.repeats_bound
+    uses = np.bincount(result.rows_SB.reshape(-1), minlength=100)
+    assert np.ptp(uses[:4]) <= 1
+    assert uses[4:].max() <= 2  # fillers are tiles that are not repeated already
+
+
+def test_repeats_are_spread_over_all_tiles_that_serve_whatever_else_they_hold() -> None:
+    """The rare class comes in three kinds of tile; each is repeated as often."""
+    counts = np.zeros((1000, 3), np.int64)
+    counts[:, 0], counts[:500, 1] = 99, 99
+    counts[480:520, 2] = 99  # 20 with class 1, 20 without
+    result = plan(counts, 8, RELAXED, 0, 0)
+    uses = np.bincount(result.rows_SB.reshape(-1), minlength=1000)[480:520]
+    assert uses.sum() >= result.steps
+    assert np.ptp(uses) <= 1
+
+
+def test_one_repeat_serves_several_classes() -> None:
+    counts = np.zeros((200, 4), np.int64)
+    counts[:, 0] = 99
+    counts[:5, 1], counts[3:8, 2], counts[3:5, 3] = 99, 99, 99
+    result = plan(counts, 10, SamplingConfig(max_repeats_per_tile=100), 0, 0)
+    assert result.coverage_repeats == result.repeats_bound == result.steps - 2
+
+
+@given(st.integers(40, 300), st.integers(2, 20), st.integers(0, 10_000))
+def test_a_tile_stands_in_a_row_once(tiles: int, batch: int, seed: int) -> None:
+    """… and a filler is a tile that is in no other place twice."""
+    counts = table(tiles, [0.05, 0.5][: seed % 3], seed)
+    result = plan(counts, batch, SamplingConfig(max_repeats_per_tile=100), seed, 0)
+    assert all(len(set(row)) == batch for row in result.rows_SB.tolist())
+    uses = np.bincount(result.rows_SB.reshape(-1), minlength=tiles)
+    if not result.coverage_repeats:
+        assert uses.max() <= 2
+
+
+@pytest.mark.parametrize("batch", [7, 64, 20_000])
+def test_fewer_tiles_than_places(batch: int) -> None:
+    counts = np.full((5, 2), 99)
+    rows = plan_epoch(counts, batch)
+    assert rows.shape == (1, batch)
+    assert np.ptp(np.bincount(rows.reshape(-1))) <= 1
+
+
+def test_too_rare_is_best_effort_and_said() -> None:
+    counts = np.zeros((1000, 3), np.int64)
+    counts[:, 0], counts[0, 1], counts[5, 2] = 500, 500, 31  # class 2: in no tile that holds it
+    result = plan(counts, 10, RELAXED, 0, 0)
+    assert (result.promised, result.best_effort) == ((0,), (1, 2))
+
+
+def test_repeats_keep_their_limit_where_they_add_steps() -> None:
+    """Four classes that exclude each other in rows of four: each row is all repeats but one."""
+    counts = np.zeros((1180, 4), np.int64)
+    counts[:1000, 0], counts[1000:1060, 1], counts[1060:1120, 2], counts[1120:, 3] = 99, 99, 99, 99
+    result = plan(counts, 4, RELAXED, 0, 0)
+    check(result, counts, 4, RELAXED.max_repeats_per_tile)
+    assert result.best_effort
+
+
+def test_strict_refuses_naming_class_tiles_steps_and_the_batch_that_would_do() -> None:
+    counts = np.zeros((100, 2), np.int64)
+    counts[:, 0], counts[:4, 1] = 500, 500
+    strict = SamplingConfig(coverage="strict")
+    said = r"car is held by 4 tiles, an epoch has 11 steps.*of 25 would do"
+    with pytest.raises(DatasetError, match=said):
+        plan(counts, 10, strict, 0, 0, names=("road", "car"))
+    assert plan(counts, 25, strict, 0, 0).coverage_repeats == 0
+
+
+def test_the_batch_that_would_do_does_also_where_classes_exclude_each_other() -> None:
+    counts = np.zeros((60, 3), np.int64)
+    counts[:50, 0], counts[50:55, 1], counts[55:, 2] = 99, 99, 99
+    batch = batch_without_repeats(counts, 32)
+    assert plan(counts, batch, SamplingConfig(coverage="strict"), 0, 0).coverage_repeats == 0
+    assert plan(counts, batch - 1, RELAXED, 0, 0).coverage_repeats > 0
+
+
+def test_fewer_places_than_classes_need_is_refused_with_the_smallest_batch_that_can() -> None:
+    counts = np.eye(5, dtype=np.int64).repeat(4, axis=0) * 100
+    with pytest.raises(DatasetError, match=r"a step of 4 tiles .* training\.global_batch of at least 5"):
+        plan(counts, 4, RELAXED, 0, 0)
+    plan(counts, 5, RELAXED, 0, 0)
+    # A tile without any class needs a place beside the five.
+    with_empty = np.concatenate([counts, np.zeros((1, 5), np.int64)])
+    with pytest.raises(DatasetError, match="at least 6"):
+        plan_epoch(with_empty, 5)
+    assert held_by_rows(plan_epoch(with_empty, 6), with_empty, 32).all()
+
+
+@pytest.mark.parametrize(
+    ("counts", "batch", "said"),
+    [
+        (np.zeros((0, 3), np.int64), 4, "no tiles to train on"),
+        (np.ones((3, 63), np.int64) * 99, 4, "at most 62 classes"),
+        (np.ones((3, 2)), 4, "whole numbers"),
+        (np.ones((3, 2), np.int64), 0, "at least 1 tile"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(counts: np.ndarray, batch: int, said: str) -> None:
+    with pytest.raises(DatasetError, match=said):
+        plan_epoch(counts, batch)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("batch", [16, 64])
+def test_many_rare_classes_that_come_together(batch: int) -> None:
+    """As in NAIC2020's second round: hundreds of kinds of tile, several classes too rare for each step."""
+    rng = np.random.default_rng(0)
+    shares = [0.3, 0.4, 0.5, 0.01, 0.008, 0.02, 0.1, 0.04, 0.5, 0.05, 0.3, 0.06, 0.4, 0.2, 0.0005]
+    site = rng.random((5000, 1)) * 2  # towns have more classes than fields
+    counts = (rng.random((5000, 15)) < np.array(shares) * site) * 100
+    check(plan(counts, batch, RELAXED, 0, 0), counts, batch, RELAXED.max_repeats_per_tile)
+
+
+def test_more_than_twenty_classes_need_as_many_places() -> None:
+    everywhere = np.ones((50, 21), np.int64) * 99
+    assert plan_epoch(everywhere, 1).shape == (50, 1)  # a class that all tiles hold asks nothing of a row
+    with pytest.raises(DatasetError, match="at least 22"):
+        plan_epoch(everywhere * (np.arange(21) != np.arange(50)[:, None]), 4)
+
+
+def test_a_class_that_will_be_given_up_refuses_nothing() -> None:
+    counts = np.zeros((1000, 3), np.int64)
+    counts[:500, 0], counts[500:, 1] = 99, 99
+    counts[0, 2] = 99  # with it promised, a row of any other tile would need three places
+    result = plan(counts, 2, RELAXED, 0, 0)
+    assert (result.promised, result.best_effort) == ((0, 1), (2,))
+
+
+def test_strict_says_what_is_wrong_where_no_batch_would_do() -> None:
+    counts = np.full((100, 2), 99)
+    counts[:, 1] = 0
+    counts[3, 1] = 20
+    with pytest.raises(DatasetError, match=r"no tile holds 32 pixels of car; no batch size would do"):
+        plan(counts, 10, SamplingConfig(coverage="strict"), 0, 0, names=("road", "car"))
+
+
+@pytest.mark.parametrize("setting", [{"seed": -1}, {"epoch": -1}, {"min_pixels": 0}, {"max_repeats": -1}])
+def test_settings_out_of_range_are_refused(setting: dict[str, int]) -> None:
+    with pytest.raises(DatasetError, match="of at least 0, got"):
+        plan_epoch(np.full((9, 2), 99), 4, **setting)
+
+
+def test_many_classes() -> None:
+    """62 classes: sets of classes in 64 bits; and a shuffle takes any number."""
+    counts = table(800, [0.3] * 62, 0)
+    assert held_by_rows(plan_epoch(counts, 64), counts, 32).all()
+    wide = np.ones((9, 200), np.int64) * 99
+    assert plan(wide, 4, SamplingConfig(coverage="off"), 0, 0).steps == 3
+
+
+def test_a_plan_follows_from_seed_and_epoch() -> None:
+    counts = table(200, [0.5, 0.1], 1)
+
+    def rows(seed: int, epoch: int) -> list[list[int]]:
+        return plan(counts, 16, RELAXED, seed, epoch).rows_SB.tolist()
+
+    assert rows(1, 2) == rows(1, 2)
+    assert rows(1, 2) != rows(1, 3)
+    assert rows(1, 2) != rows(2, 2)
+
+
+def test_the_type_of_the_counts_changes_nothing() -> None:
+    counts = table(300, [0.5, 0.05, 0.3], 1)
+    for dtype in (np.uint16, np.int32):
+        np.testing.assert_array_equal(plan_epoch(counts.astype(dtype), 16), plan_epoch(counts, 16))
+
+
+def test_off_is_a_plain_shuffle() -> None:
+    result: Plan = plan(table(70, [0.5], 0), 16, SamplingConfig(coverage="off"), 0, 0)
+    assert (result.steps, result.fillers, result.promised) == (5, 10, ())
+    assert np.bincount(result.rows_SB.reshape(-1), minlength=70).min() == 1
+
+
+def test_guarantee_gives_each_replica_every_class() -> None:
+    counts = table(500, [0.04, 0.3, 0.5, 0.9], 2)
+    config = SamplingConfig(per_replica="guarantee")
+    result = plan(counts, 32, config, 0, 0, replicas=4)
+    assert result.blocks == 4
+    blocks = result.rows_SB.reshape(-1, 8)
+    assert held_by_rows(blocks, counts, 32).all()
+    check(result, counts, 8, None)
+    off = plan(counts, 30, SamplingConfig(coverage="off", per_replica="guarantee"), 0, 0, replicas=4)
+    assert off.blocks == 1  # a shuffle promises nothing, to no replica
+    with pytest.raises(DatasetError, match="multiple of the 4 devices, got 30"):
+        plan(counts, 30, config, 0, 0, replicas=4)
+    with pytest.raises(DatasetError, match=r"a replica's part .* at least 16"):
+        plan(np.eye(4, dtype=np.int64).repeat(9, axis=0) * 99, 8, config, 0, 0, replicas=4)

@@ -1,0 +1,82 @@
+"""Apart from what coverage asks, a plan is random: no tile, pair of tiles or step is preferred."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from segmenter.sampling import held_by_rows, plan_epoch
+
+SEEDS = 4000
+
+
+def plans(counts: np.ndarray, batch: int, seeds: int = SEEDS) -> np.ndarray:
+    """(seeds, steps, batch)"""
+    return np.stack([plan_epoch(counts, batch, seed=seed) for seed in range(seeds)])
+
+
+def together(rows: np.ndarray, tiles: list[int]) -> float:
+    """How often two of some tiles share a batch: the mean over all their pairs and plans."""
+    inside = np.isin(rows, tiles).sum(axis=2)
+    return float((inside * (inside - 1)).sum(axis=1).mean() / (len(tiles) * (len(tiles) - 1)))
+
+
+@pytest.fixture(scope="module")
+def mixed() -> tuple[np.ndarray, np.ndarray]:
+    """48 tiles in 8 rows of 6: a common class, one in 24 tiles, one in 10; and their plans."""
+    counts = np.zeros((48, 3), np.int64)
+    counts[:, 0], counts[:24, 1], counts[20:30, 2] = 99, 99, 99
+    return counts, plans(counts, 6)
+
+
+def test_every_tile_is_equally_likely_at_every_step(mixed: tuple[np.ndarray, np.ndarray]) -> None:
+    _, rows = mixed
+    seen = np.stack([np.bincount(rows[:, step].reshape(-1), minlength=48) for step in range(8)])
+    expected = len(rows) / 8
+    chi_squared = ((seen - expected) ** 2 / expected).sum() * 8 / 7
+    # 48 × 7 degrees of freedom, less what rows of fixed length take: mean 336, deviation 26.
+    assert chi_squared < 336 + 4 * 26
+
+
+def test_every_tile_is_equally_likely_in_every_place(mixed: tuple[np.ndarray, np.ndarray]) -> None:
+    """A replica's block has no more of the rare class than another."""
+    counts, rows = mixed
+    rare = (counts[rows, 2] > 0).sum(axis=(0, 1))
+    np.testing.assert_allclose(rare / rare.mean(), 1, atol=0.03)
+
+
+def test_steps_do_not_drift(mixed: tuple[np.ndarray, np.ndarray]) -> None:
+    counts, rows = mixed
+    for c in (1, 2):
+        per_step = (counts[rows, c] > 0).sum(axis=(0, 2))
+        np.testing.assert_allclose(per_step / per_step.mean(), 1, atol=0.02)
+
+
+def test_interchangeable_tiles_share_a_batch_as_often_as_chance_would_have_it() -> None:
+    """Where every row covers anyway, that is (B − 1) / (N − 1)."""
+    counts = np.zeros((60, 2), np.int64)
+    counts[:, 0], counts[:50, 1] = 99, 99
+    rows = plans(counts, 10)
+    for tiles in (list(range(50)), list(range(50, 60)), list(range(60))):
+        assert together(rows, tiles) == pytest.approx(9 / 59, rel=0.02)
+
+
+def test_what_coverage_asks_says_no_more_than_that(mixed: tuple[np.ndarray, np.ndarray]) -> None:
+    """Pairs share a batch as often as among shuffles of which those that do not cover are thrown away."""
+    counts, rows = mixed
+    rng = np.random.default_rng(0)
+    kept: list[np.ndarray] = []
+    while len(kept) < SEEDS // 4:
+        tries = np.stack([rng.permutation(48).reshape(8, 6) for _ in range(2000)])
+        holds = np.stack([held_by_rows(one, counts, 32).all() for one in tries])
+        kept += list(tries[holds])
+    uniform = np.stack(kept)
+    for tiles in (list(range(20)), list(range(24)), list(range(20, 30)), list(range(30, 48))):
+        assert together(rows, tiles) == pytest.approx(together(uniform, tiles), rel=0.06)
+
+
+def test_epochs_differ(mixed: tuple[np.ndarray, np.ndarray]) -> None:
+    counts, _ = mixed
+    first, second = (plan_epoch(counts, 6, epoch=epoch) for epoch in (0, 1))
+    same = {frozenset(row) for row in first.tolist()} & {frozenset(row) for row in second.tolist()}
+    assert not same

@@ -1,0 +1,169 @@
+"""The law of tiling: every pixel of the raster is kept exactly once. Odd sizes on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from segmenter.geometry import Size, Window
+from segmenter.windows import Placement, grid, halo_windows
+
+sides = st.integers(1, 90)
+sizes = st.builds(Size, sides, sides)
+
+
+def _times_kept(placements: Iterable[Placement], size: Size) -> np.ndarray:
+    """How often each pixel is kept; fails where a kept part leaves the raster or its own window."""
+    kept = np.zeros((size.height, size.width), int)
+    for placement in placements:
+        assert Window.of(size).contains(placement.keep), placement
+        assert placement.read.contains(placement.keep), placement
+        assert placement.keep.size.pixels > 0, placement
+        kept[placement.keep.slices()] += 1
+    return kept
+
+
+def _most_windows(length: int, window: int, step: int) -> int:
+    """Along one axis: no more than ceil((length − window) / step) + 1."""
+    return 1 if length <= window else -(-(length - window) // step) + 1
+
+
+@given(sizes, st.integers(1, 30), st.integers(1, 30), st.integers(0, 29))
+@example(Size(101, 203), 11, 13, 0)
+@example(Size(101, 203), 11, 13, 5)
+@example(Size(1, 1), 11, 13, 3)
+@example(Size(5, 203), 11, 13, 10)
+def test_grid_keeps_every_pixel_exactly_once(size: Size, height: int, width: int, overlap: int) -> None:
+    tile, overlap = Size(height, width), min(overlap, height - 1, width - 1)
+    tiles = list(grid(size, tile, overlap))
+    assert (_times_kept(tiles, size) == 1).all()
+    assert {placement.read.size for placement in tiles} == {tile}
+    assert len(tiles) == _most_windows(size.height, height, height - overlap) * _most_windows(
+        size.width, width, width - overlap
+    )
+
+
+@given(sizes, st.integers(2, 30), st.integers(1, 29))
+def test_grid_stays_in_the_scene_where_it_can_and_overlaps_enough(
+    size: Size, side: int, overlap: int
+) -> None:
+    overlap = min(overlap, side - 1)
+    reads = [placement.read for placement in grid(size, Size(side, side), overlap)]
+    for length, axis in ((size.height, "row"), (size.width, "col")):
+        starts = sorted({getattr(read, axis) for read in reads})
+        assert starts[0] == 0
+        assert starts[-1] == max(0, length - side)
+        assert all(b - a <= side - overlap for a, b in pairwise(starts))
+
+
+def test_grid_goes_row_by_row() -> None:
+    reads = [placement.read for placement in grid(Size(101, 203), Size(11, 13))]
+    assert reads == sorted(reads)
+    assert len(reads) == 10 * 16
+
+
+@pytest.mark.parametrize("overlap", [-1, 11, 40])
+def test_grid_refuses_an_overlap_that_does_not_fit(overlap: int) -> None:
+    with pytest.raises(ValueError, match=rf"overlap must lie in 0 … 10 pixels, got {overlap}"):
+        list(grid(Size(101, 203), Size(11, 13), overlap))
+
+
+halos = st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.integers(0, 21), st.integers(1, 40))
+
+
+def _windows(size: Size, stride: int, halo: int, room: int) -> tuple[Size, list[Placement]]:
+    """A window with `room` more than two halos, and its placements."""
+    window = Size(2 * (halo + stride) + room, 2 * (halo + stride) + room + 3)
+    return window, list(halo_windows(size, window, halo, stride))
+
+
+@given(sizes, halos)
+@example(Size(101, 203), (8, 5, 1))
+@example(Size(1, 1), (16, 21, 1))
+@example(Size(17, 1), (16, 0, 1))
+def test_halo_windows_keep_every_pixel_exactly_once(size: Size, halo: tuple[int, int, int]) -> None:
+    _, placements = _windows(size, *halo)
+    assert (_times_kept(placements, size) == 1).all()
+
+
+@given(sizes, halos)
+@example(Size(101, 203), (8, 5, 1))
+def test_halo_windows_lie_on_the_grid_of_the_stride(size: Size, halo: tuple[int, int, int]) -> None:
+    stride = halo[0]
+    window, placements = _windows(size, *halo)
+    padded, largest = size.round_up(stride), window.round_up(stride)
+    for read in (placement.read for placement in placements):
+        assert not any(edge % stride for edge in (read.row, read.col, read.row_stop, read.col_stop))
+        assert Window.of(padded).contains(read)
+        assert read.height <= largest.height
+        assert read.width <= largest.width
+    # One shape for all: one compiled model does them all.
+    assert len({placement.read.size for placement in placements}) == 1
+
+
+@given(sizes, halos)
+@example(Size(101, 203), (8, 5, 1))
+def test_inner_borders_are_a_halo_away_from_what_is_kept(size: Size, halo: tuple[int, int, int]) -> None:
+    stride, radius, _ = halo
+    padded = size.round_up(stride)
+    for placement in _windows(size, *halo)[1]:
+        read, keep = placement.read, placement.keep
+        assert read.row == 0 or keep.row - read.row >= radius
+        assert read.col == 0 or keep.col - read.col >= radius
+        assert read.row_stop == padded.height or read.row_stop - keep.row_stop >= radius
+        assert read.col_stop == padded.width or read.col_stop - keep.col_stop >= radius
+
+
+@given(sizes, halos)
+def test_halo_windows_are_no_more_than_needed(size: Size, halo: tuple[int, int, int]) -> None:
+    stride, radius, _ = halo
+    window, placements = _windows(size, *halo)
+    padded, largest = size.round_up(stride), window.round_up(stride)
+    step = 2 * (-(-radius // stride) * stride)
+    assert len(placements) <= _most_windows(
+        padded.height, largest.height, largest.height - step
+    ) * _most_windows(padded.width, largest.width, largest.width - step)
+
+
+@given(sizes, halos, st.data())
+def test_halo_windows_over_a_part_keep_that_part_on_the_grid_of_the_whole(
+    size: Size, halo: tuple[int, int, int], data: st.DataObject
+) -> None:
+    """Also where the area does not begin at 0, as a mosaic seen from one of its files."""
+    stride, radius, room = halo
+    area = Window(data.draw(st.integers(-50, 50)), data.draw(st.integers(-50, 50)), size.height, size.width)
+    row, col = data.draw(st.integers(0, size.height - 1)), data.draw(st.integers(0, size.width - 1))
+    height, width = data.draw(st.integers(1, size.height - row)), data.draw(st.integers(1, size.width - col))
+    part = Window(area.row + row, area.col + col, height, width)
+    window = Size(2 * (radius + stride) + room, 2 * (radius + stride) + room + 3)
+    padded = Window(area.row, area.col, size.round_up(stride).height, size.round_up(stride).width)
+    kept = np.zeros((height, width), int)
+    for place in halo_windows(area, window, radius, stride, part):
+        assert padded.contains(place.read)
+        assert (place.read.row - area.row) % stride == (place.read.col - area.col) % stride == 0
+        assert place.read.height % stride == place.read.width % stride == 0
+        assert place.read.row == area.row or place.keep.row - place.read.row >= radius
+        assert place.read.col_stop == padded.col_stop or place.read.col_stop - place.keep.col_stop >= radius
+        kept[place.keep.relative_to(part).slices()] += 1
+    assert (kept == 1).all()
+
+
+def test_windows_are_no_larger_than_so_many_need_to_be() -> None:
+    def sides(length: int) -> tuple[int, int]:
+        places = list(halo_windows(Size(length, 1), Size(512, 512), 96, 16))
+        return len(places), places[0].read.height
+
+    assert sides(512) == (1, 512)
+    assert sides(6000) == (19, 512)  # 19 · (496 − 192) + 192 pixels would do for 5968 only
+    assert sides(600) == (2, 400)
+    assert sides(1100) == (3, 496)
+
+
+def test_a_window_that_is_all_halo_is_refused() -> None:
+    with pytest.raises(ValueError, match="a window of 64×64 pixels keeps nothing inside a halo of 32"):
+        list(halo_windows(Size(200, 200), Size(64, 64), 30, 16))

@@ -1,0 +1,388 @@
+"""The tile index and the band statistics against brute force, on small scenes of odd sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import segmenter.tiles.index as index_module
+from segmenter.config.recipe import TilesConfig
+from segmenter.errors import DatasetError, LabelError, RasterError
+from segmenter.geometry import Size, Window
+from segmenter.labels import IGNORE, ClassMap
+from segmenter.scenes import Dataset, Scene, Split
+from segmenter.threads import in_threads
+from segmenter.tiles.index import BandStatistics, TileIndex, band_statistics, build_index, cache_folder
+from segmenter.windows import grid
+
+Make = Callable[..., Path]
+AREA = Size(53, 101)
+
+
+def scene(name: str, image: Path, label: Path | None, split: Split = "train") -> Scene:
+    return Scene(name, image, label, name, split)
+
+
+def dataset_of(root: Path, classes: ClassMap, *scenes: Scene, **options: Any) -> Dataset:
+    return Dataset("made", root, scenes, classes, **options)
+
+
+@pytest.fixture
+def made(tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: Any) -> Dataset:
+    """Four scenes: two train (one with nodata, one smaller than a tile), one validates, one tests."""
+    scenes = []
+    sizes = (AREA, Size(19, 13), Size(40, 41), Size(33, 64))
+    for i, (size, split) in enumerate(zip(sizes, ("train", "train", "validation", "test"), strict=True)):
+        image = rng.integers(1, 255, (size.height, size.width, 3)).astype(np.uint8)
+        image[:5, :7] = 0
+        label = rng.integers(0, 3, (size.height, size.width)).astype(np.uint8)
+        label[-4:] = 9
+        files = make_geotiff(f"{i}.tif", image, nodata=0), make_geotiff(f"{i}_label.tif", label)
+        scenes.append(scene(str(i), *files, split))  # type: ignore[arg-type]
+    return dataset_of(tmp_path, make_classes(4, ignored=(9,)), *scenes)
+
+
+def ids_of(path: Path, image: Path) -> NDArray[np.uint8]:
+    """Class ids by the book: read whole, nodata and ignored pixels left out."""
+    with rasterio.open(path) as label, rasterio.open(image) as file:
+        ids, data = label.read(1), file.read()
+    return np.where((ids == 9) | (data == 0).all(axis=0), IGNORE, ids)
+
+
+def brute_force(dataset: Dataset, split: Split, tiles: TilesConfig) -> list[tuple[int, ...]]:
+    rows = []
+    for number, one in enumerate(dataset.of(split)):
+        assert one.label is not None
+        ids = ids_of(one.label, one.image)
+        for placement in grid(Size(*ids.shape), Size(tiles.size, tiles.size), tiles.overlap):
+            window = placement.read
+            part = ids[window.slices()]
+            counts = [int((part == k).sum()) for k in range(len(dataset.classes))]
+            if sum(counts) >= tiles.min_labelled * tiles.size**2:
+                rows.append((number, window.row, window.col, sum(counts), *counts))
+    return rows
+
+
+def rows_of(index: TileIndex) -> list[tuple[int, ...]]:
+    columns = (index.scene_N, index.row_N, index.col_N, index.labelled_N, *index.counts_NK.T)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@pytest.mark.parametrize("overlap", [0, 5, 15])
+@pytest.mark.parametrize("min_labelled", [0.0, 0.05, 0.9])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_counts_are_those_of_the_labels_as_training_reads_them(
+    made: Dataset, overlap: int, min_labelled: float, split: Split
+) -> None:
+    tiles = TilesConfig(size=16, overlap=overlap, min_labelled=min_labelled)
+    index = build_index(made, split, tiles, progress=False)
+    assert rows_of(index) == brute_force(made, split, tiles)
+    everything = brute_force(made, split, TilesConfig(size=16, overlap=overlap, min_labelled=0))
+    assert index.left_out == len(everything) - len(index)
+    assert index.counts_NK.dtype == index.labelled_N.dtype == np.int64
+    assert index.scene_N.dtype == index.row_N.dtype == index.col_N.dtype == np.int32
+    assert index.window(0) == Window(*rows_of(index)[0][1:3], 16, 16)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(
+    height=st.integers(1, 70),
+    width=st.integers(1, 70),
+    tile=st.integers(16, 40),
+    overlap=st.integers(0, 15),
+    band=st.integers(1, 2000),
+    seed=st.integers(0, 99),
+)
+def test_counts_equal_brute_force(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_classes: Callable[..., ClassMap],
+    monkeypatch: pytest.MonkeyPatch,
+    height: int,
+    width: int,
+    tile: int,
+    overlap: int,
+    band: int,
+    seed: int,
+) -> None:
+    # Bands of few rows, so that tiles are cut by them.
+    monkeypatch.setattr("segmenter.tiles.pairs.row_bands.__defaults__", (band,))
+    folder = tmp_path_factory.mktemp("counts")
+    ids = np.random.default_rng(seed).integers(0, 4, (height, width)).astype(np.uint8)
+    profile = {"driver": "GTiff", "height": height, "width": width, "count": 1, "dtype": "uint8"}
+    for name, values in (("image", ids + 1), ("label", ids)):
+        with rasterio.open(folder / f"{name}.tif", "w", **profile) as file:
+            file.write(values, 1)
+    one = scene("s", folder / "image.tif", folder / "label.tif")
+    found = index_module.tile_counts(dataset_of(folder, make_classes(4), one), one, Size(tile, tile), overlap)
+    windows = [placement.read for placement in grid(Size(height, width), Size(tile, tile), overlap)]
+    expected = [[int((ids[w.slices()] == k).sum()) for k in range(4)] for w in windows]
+    assert found.counts_NK.tolist() == expected
+    assert found.row_N.tolist() == [w.row for w in windows]
+    assert found.col_N.tolist() == [w.col for w in windows]
+
+
+def test_shares(made: Dataset) -> None:
+    index = build_index(made, "train", TilesConfig(size=16), progress=False)
+    assert index.shares().sum() == pytest.approx(1)
+    assert index.shares()[3] == 0
+    assert index.shares()[0] == index.counts_NK[:, 0].sum() / index.labelled_N.sum()
+
+
+# ------------------------------------------------------------------------------------- refreshing
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the scenes that were read."""
+    names: list[str] = []
+    real = index_module.tile_counts
+
+    def counting(dataset: Dataset, one: Scene, *args: Any) -> Any:
+        names.append(one.name)
+        return real(dataset, one, *args)
+
+    monkeypatch.setattr(index_module, "tile_counts", counting)
+    return names
+
+
+def test_only_changed_files_are_read_again(made: Dataset, decoded: list[str]) -> None:
+    tiles = TilesConfig(size=16)
+    first = build_index(made, "train", tiles, progress=False)
+    assert sorted(decoded) == ["0", "1"]
+    again = build_index(made, "train", tiles, progress=False)
+    assert sorted(decoded) == ["0", "1"]
+    assert rows_of(again) == rows_of(first)
+    build_index(made, "validation", tiles, progress=False)
+    assert decoded[2:] == ["2"]
+    for changed in (made.scenes[1].image, made.scenes[1].label):
+        assert changed is not None
+        os.utime(changed, ns=(1, changed.stat().st_mtime_ns + 1))
+        del decoded[:]
+        build_index(made, "train", tiles, progress=False)
+        assert decoded == ["1"]
+
+
+def test_other_settings_have_another_index(made: Dataset, decoded: list[str]) -> None:
+    build_index(made, "train", TilesConfig(size=16), progress=False)
+    build_index(made, "train", TilesConfig(size=16, overlap=3), progress=False)
+    build_index(made, "train", TilesConfig(size=16, min_labelled=0.5), progress=False)
+    assert len(decoded) == 4
+
+
+def test_removed_scenes_leave(made: Dataset) -> None:
+    build_index(made, "train", TilesConfig(size=16), progress=False)
+    smaller = dataset_of(made.root, made.classes, *made.scenes[1:])
+    made.scenes[0].image.unlink()
+    index = build_index(smaller, "train", TilesConfig(size=16), progress=False)
+    assert [one.name for one in index.scenes] == ["1"]
+    path = next(cache_folder(made).glob("*.parquet"))
+    assert list(index_module.load_entries(path, 4)) == [("1.tif", "1_label.tif")]
+
+
+@pytest.mark.parametrize("damage", [b"", b"no parquet", None])
+def test_a_damaged_index_is_built_anew_and_says_so(
+    made: Dataset, decoded: list[str], capsys: pytest.CaptureFixture[str], damage: bytes | None
+) -> None:
+    first = build_index(made, "train", TilesConfig(size=16), progress=False)
+    path = next(cache_folder(made).glob("*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[40] ^= 0xFF  # in a page of data
+    path.write_bytes(bytes(content) if damage is None else damage)
+    assert rows_of(build_index(made, "train", TilesConfig(size=16), progress=False)) == rows_of(first)
+    assert "damaged, it is built anew" in capsys.readouterr().err
+    assert len(decoded) == 4
+
+
+def test_what_was_read_before_an_error_is_kept(made: Dataset, decoded: list[str], make_geotiff: Make) -> None:
+    bad = made.scenes[1].label
+    assert bad is not None
+    make_geotiff(bad.name, np.full((19, 13), 77, np.uint8))
+    with pytest.raises(
+        LabelError, match=r"1_label.tif: codes that the class map does not know: 77 \(247 px\)"
+    ):
+        build_index(made, "train", TilesConfig(size=16), workers=1, progress=False)
+    make_geotiff(bad.name, np.zeros((19, 13), np.uint8))
+    del decoded[:]
+    build_index(made, "train", TilesConfig(size=16), progress=False)
+    assert decoded == ["1"]
+
+
+def test_a_root_that_cannot_be_written(
+    made: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".tile-index").write_text("a file where the folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    index = build_index(made, "train", TilesConfig(size=16), progress=False)
+    assert len(index) > 0
+    assert "cannot be written to: the tile index is kept in" in capsys.readouterr().err
+    assert list((tmp_path / "cache" / "coverage-segmenter").glob("*/tiles-*.parquet"))
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+def test_errors_name_the_file(made: Dataset, make_geotiff: Make, make_png: Make) -> None:
+    image = made.scenes[0].image
+    moved = rasterio.Affine(0.5, 0, 368000.4, 0, -0.5, 5808000)
+    labels = np.zeros((53, 101), np.uint8)
+    cases: list[tuple[Path | None, type[Exception], str]] = [
+        (None, DatasetError, "expected a label for scene s, there is none"),
+        (make_png("wide.png", np.zeros((53, 104), np.uint8)), DatasetError, "expected 101×53 .*got 104×53"),
+        (make_geotiff("moved.tif", labels, transform=moved), DatasetError, "up to 0.8 pixels from its image"),
+        (make_geotiff("utm32.tif", labels, crs="EPSG:25832"), DatasetError, "image's CRS EPSG:25833, got"),
+        (make_png("rgb.png", np.zeros((53, 101, 3), np.uint8)), LabelError, "expected one band of integer"),
+        (made.root / "none.png", RasterError, "none.png"),
+    ]
+    for label, kind, message in cases:
+        bad = dataset_of(made.root, made.classes, scene("s", image, label))
+        with pytest.raises(kind, match=message):
+            build_index(bad, "train", TilesConfig(size=16), progress=False)
+
+
+def test_a_label_that_is_moved_by_less_than_half_a_pixel_fits(made: Dataset, make_geotiff: Make) -> None:
+    slight = rasterio.Affine(0.5, 0, 368000.2, 0, -0.5, 5808000)
+    label = make_geotiff("slight.tif", np.zeros((53, 101), np.uint8), transform=slight)
+    good = dataset_of(made.root, made.classes, scene("s", made.scenes[0].image, label))
+    assert len(build_index(good, "train", TilesConfig(size=16), progress=False)) > 0
+
+
+def test_no_tile_with_enough_labels(made: Dataset, make_geotiff: Make) -> None:
+    label = make_geotiff("ignored.tif", np.full((53, 101), 9, np.uint8))
+    empty = dataset_of(made.root, made.classes, scene("s", made.scenes[0].image, label))
+    with pytest.raises(
+        DatasetError, match=r"at least 5.0% labelled pixels with data, none of 28 has so many"
+    ):
+        build_index(empty, "train", TilesConfig(size=16), progress=False)
+
+
+def test_threads_keep_the_order_and_raise_the_first_error() -> None:
+    def work(item: int) -> int:
+        if item == 40:
+            raise ValueError("forty")
+        return item
+
+    done: list[int] = []
+    with pytest.raises(ValueError, match="forty"):
+        done.extend(in_threads(work, range(100), description="", unit="", workers=3, progress=False))
+    assert list(in_threads(work, range(40), description="", unit="", progress=False)) == list(range(40))
+
+
+# -------------------------------------------------------------------------------------- statistics
+
+
+def images(
+    make_geotiff: Make, dtype: str, rng: np.random.Generator
+) -> tuple[list[Path], NDArray[np.float64]]:
+    """Two images with pixels without data, and the values of all pixels with data, (N, 2)."""
+    low, high = (-3000, 3000) if dtype == "int16" else (1, 250)
+    paths, values = [], []
+    for i, shape in enumerate(((31, 57), (40, 23))):
+        image = rng.integers(low, high, (*shape, 2)).astype(dtype)
+        image[image == 0] = 1
+        image = image + np.array([0, 5], dtype)
+        if dtype == "float32":
+            image[3:9, 4] = np.nan
+            image += 1e4  # where a difference of squares loses its digits
+        else:
+            image[3:9, 4] = 0
+            image[3:9, 7, 0] = 0  # in one band: data
+        bad = ~np.isfinite(image).all(axis=2) | (image == 0).all(axis=2)
+        values.append(image[~bad].astype(np.float64))
+        nodata = None if dtype == "float32" else 0
+        paths.append(make_geotiff(f"{dtype}{i}.tif", image, nodata=nodata))
+    return paths, np.concatenate(values)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32"])
+def test_statistics_equal_numpy(
+    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: Any, dtype: str
+) -> None:
+    paths, values = images(make_geotiff, dtype, rng)
+    extra = make_geotiff("test.tif", np.full((9, 9, 2), 200, dtype))
+    scenes = [scene(path.stem, path, None) for path in paths]
+    dataset = dataset_of(tmp_path, make_classes(2), *scenes, scene("x", extra, None, "test"))
+    found = band_statistics(dataset, progress=False)
+    np.testing.assert_allclose(found.mean_C, values.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.std_C, values.std(axis=0), rtol=1e-10)
+    assert (found.min_C.tolist(), found.max_C.tolist()) == (
+        values.min(axis=0).tolist(),
+        values.max(axis=0).tolist(),
+    )
+    assert (found.pixels, found.dtype) == (len(values), dtype)
+
+
+def fields(found: BandStatistics) -> list[Any]:
+    arrays = (found.mean_C, found.std_C, found.min_C, found.max_C)
+    return [found.pixels, found.dtype, *(array.tolist() for array in arrays)]
+
+
+def test_statistics_are_kept_until_a_file_changes(
+    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: Any
+) -> None:
+    paths, _ = images(make_geotiff, "uint16", rng)
+    dataset = dataset_of(tmp_path, make_classes(2), *(scene(path.stem, path, None) for path in paths))
+    first = band_statistics(dataset, progress=False)
+    kept = next(cache_folder(dataset).glob("bands-*.json"))
+    stamp = kept.stat().st_mtime_ns
+    assert fields(band_statistics(dataset, progress=False)) == fields(first)
+    assert kept.stat().st_mtime_ns == stamp
+    kept.write_text("{")
+    assert fields(band_statistics(dataset, progress=False)) == fields(first)
+    make_geotiff(paths[0].name, np.full((31, 57, 2), 9, np.uint16))
+    assert fields(band_statistics(dataset, progress=False)) != fields(first)
+
+
+def test_statistics_of_much_data_take_windows_at_even_distances(
+    tmp_path: Path,
+    make_geotiff: Make,
+    make_classes: Callable[..., ClassMap],
+    monkeypatch: pytest.MonkeyPatch,
+    rng: Any,
+) -> None:
+    monkeypatch.setattr("segmenter.tiles.statistics._WINDOW", Size(10, 10))
+    paths = [make_geotiff(f"{i}.tif", rng.integers(0, 255, (95, 87, 1)).astype(np.uint8)) for i in range(3)]
+    dataset = dataset_of(tmp_path, make_classes(2), *(scene(path.stem, path, None) for path in paths))
+    exact = band_statistics(dataset, progress=False)
+    sampled = band_statistics(dataset, most_pixels=8000, progress=False)
+    assert exact.pixels == 3 * 95 * 87
+    assert sampled.pixels == pytest.approx(8000, rel=0.1)
+    np.testing.assert_allclose(sampled.mean_C, exact.mean_C, rtol=0.03)
+    again = band_statistics(dataset, most_pixels=8000, workers=3, progress=False)
+    assert fields(again) == fields(sampled)
+
+
+def test_a_constant_band_has_deviation_one_and_says_so(
+    tmp_path: Path,
+    make_geotiff: Make,
+    make_classes: Callable[..., ClassMap],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    image = np.zeros((8, 9, 2), np.float32)
+    image[..., 0], image[0, 0, 1] = 0.1, 3
+    one = scene("s", make_geotiff("s.tif", image), None)
+    found = band_statistics(dataset_of(tmp_path, make_classes(2), one), progress=False)
+    assert found.std_C[0] == 1
+    assert found.std_C[1] < 1
+    assert "band 1 has one value everywhere" in capsys.readouterr().err
+
+
+def test_statistics_errors(tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap]) -> None:
+    a = scene("a", make_geotiff("a.tif", np.ones((8, 9, 2), np.uint8)), None)
+    b = scene("b", make_geotiff("b.tif", np.ones((8, 9, 2), np.uint16)), None)
+    c = scene("c", make_geotiff("c.tif", np.zeros((8, 9, 2), np.uint8), nodata=0), None)
+    for scenes, message in (
+        ((a, b), r"b.tif: expected 2 bands of uint8 as .*a.tif has, got 2 of uint16"),
+        ((c,), "no train scene has a pixel with data"),
+        ((), "expected train scenes to take statistics of, there are none"),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            band_statistics(dataset_of(tmp_path, make_classes(2), *scenes), progress=False)

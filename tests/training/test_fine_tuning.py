@@ -1,0 +1,197 @@
+"""`--init-from`: what fits is kept and named by stage; what hardly fits is refused before data are read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import train
+from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import ModelConfig
+from segmenter.errors import CheckpointError, run_script
+from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.model.weight_shapes import weight_shapes
+from segmenter.runs.run import Run, save_checkpoint
+from segmenter.training import prepare
+from segmenter.training.fine_tuning import describe_kept, find_source, fitting
+from tests.helpers.made_training import made
+
+NAMES = ("left", "right", "scarce")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("fine") / "data", scenes=5)
+
+
+def trained(
+    folder: Path, recipe: Path, *settings: str, bands: int = 3, names: tuple[str, ...] = NAMES
+) -> Path:
+    """A run directory with a checkpoint, as a training under a recipe leaves it."""
+    loaded = load_recipe(recipe, settings)
+    classes = ClassMap(tuple(LandCoverClass(n, (i, i, i), i) for i, n in enumerate(names)))
+    normalisation = Normalisation.of([0.0] * bands, [1.0] * bands)
+    network = NetworkGeometry(2, 9)
+    Run(folder, loaded, classes, None, bands, "uint8", normalisation, 1.0, "full", network).save()
+    shapes = weight_shapes(loaded.model, bands, len(names))
+    arrays = {f"model/{path}": np.zeros(shape, np.float32) for path, shape in shapes.items()}
+    save_checkpoint(folder, 7, {**arrays, "position": np.zeros(4)}, keep=2)
+    return folder
+
+
+def start(monkeypatch: pytest.MonkeyPatch, recipe: Path, *arguments: str) -> int:
+    """train.py up to where the data would be read: code 99."""
+
+    def read(*_: Any) -> None:
+        raise SystemExit(99)
+
+    monkeypatch.setattr(prepare, "prepare_tiles", read)
+    monkeypatch.setattr(sys, "argv", ["train.py", str(recipe), *arguments])
+    try:
+        return run_script(train.main)
+    except SystemExit as ended:
+        return int(str(ended.code))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ModelConfig(depth=1, width=2),
+        ModelConfig(depth=3, width=3, max_width=5, upsampling="transpose", dropout=0.5),
+        ModelConfig(depth=2, width=4, normalisation="none", upsampling="bilinear"),
+    ],
+)
+def test_the_shapes_told_are_those_of_the_model_that_is_built(
+    tensorflow: ModuleType, config: ModelConfig
+) -> None:
+    from segmenter.model.unet import BUILDERS, build_model
+    from segmenter.model.weight_shapes import _SHAPES
+
+    model = build_model(config, 5, 4, synchronised=True)
+    built = {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}
+    assert weight_shapes(config, 5, 4) == built
+    assert _SHAPES.keys() == BUILDERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "got"),
+    [
+        (["model.width=5"], "got 3 of its 1,835 parameters (model.width: 5 there, 4 here)"),
+        (
+            ["model.width=3", "model.normalisation=none"],
+            "got 3 of its 1,835 parameters (model.width: 3 there, 4 here, model.normalisation: none there, "
+            "batch here)",
+        ),
+    ],
+)
+def test_a_run_of_which_little_fits_is_refused_before_the_data_are_read(
+    recipe: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    settings: list[str],
+    got: str,
+) -> None:
+    source = trained(tmp_path / "source", recipe, *settings)
+    call = ("--run", str(tmp_path / "run"), "--init-from", str(source))
+    assert start(monkeypatch, recipe, *call) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"error: --init-from {source}: expected weights for at least half of the model, {got}; take that "
+        "run's model section, or say --init-from-partial to start from what fits"
+    )
+    assert not (tmp_path / "run").exists()
+    assert start(monkeypatch, recipe, *call, "--init-from-partial") == 99
+
+
+def test_of_other_classes_and_another_width_nothing_is_kept(recipe: Path, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    loaded = load_recipe(recipe)
+    source = trained(tmp_path, recipe, "model.width=5", names=("a", "b", "c"))
+    with pytest.raises(CheckpointError, match=r"at least half of the model, got none \(model.width"):
+        find_source(source, loaded, load_dataset(loaded))
+
+
+@pytest.mark.parametrize(
+    ("bands", "names", "said"),
+    [
+        (3, NAMES, "1,835 of 1,835 parameters (100.0%) kept; kept: encoder stage 1, bottleneck, decoder"),
+        (
+            5,
+            NAMES,
+            "parameters (94.1%) kept; kept: bottleneck, decoder stage 1, head; kept in part: encoder stage 1",
+        ),
+        (3, ("a", "b", "c"), "kept: encoder stage 1, bottleneck, decoder stage 1; anew: head"),
+        (3, ("a", "b"), "kept: encoder stage 1, bottleneck, decoder stage 1; anew: head"),
+    ],
+)
+def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stage(
+    recipe: Path, tmp_path: Path, bands: int, names: tuple[str, ...], said: str
+) -> None:
+    from datasets import load_dataset
+
+    loaded = load_recipe(recipe)
+    source = find_source(trained(tmp_path, recipe, bands=bands, names=names), loaded, load_dataset(loaded))
+    shapes = weight_shapes(loaded.model, 3, 3)
+    assert said in describe_kept(shapes, fitting(source, shapes, list(NAMES)), loaded.model.depth)
+
+
+def test_stages_of_a_deep_model_take_one_line() -> None:
+    shapes = weight_shapes(ModelConfig(depth=4), 3, 6)
+    kept = [path for path in shapes if not path.startswith(("down0_conv0", "up0", "up1", "logits"))]
+    assert describe_kept(shapes, kept, 4) == (
+        "7,669,504 of 7,855,654 parameters (97.6%) kept; kept: encoder stages 2 to 4, bottleneck, decoder "
+        "stages 1 and 2; kept in part: encoder stage 1; anew: decoder stages 3 and 4, head"
+    )
+
+
+def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
+    from datasets import load_dataset
+    from segmenter.model.unet import build_model
+    from segmenter.runs.run import transfer_weights
+
+    loaded = load_recipe(recipe)
+    source = find_source(trained(tmp_path, recipe, bands=5), loaded, load_dataset(loaded))
+    model = build_model(loaded.model, 3, 3)
+    kept, _ = transfer_weights(model, source.weights)
+    assert set(kept) == set(fitting(source, weight_shapes(loaded.model, 3, 3), list(NAMES)))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda run: (run / "run.json").unlink(), "expected a run directory as train.py leaves it"),
+        (lambda run: next((run / "checkpoints").iterdir()).unlink(), "expected a checkpoint in"),
+        (lambda run: next((run / "checkpoints").iterdir()).write_bytes(b"PK"), "damaged checkpoint"),
+    ],
+    ids=["no run", "no checkpoint", "damaged"],
+)
+def test_a_source_that_cannot_be_used_is_refused_before_the_data_are_read(
+    recipe: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[Path], Any],
+    message: str,
+) -> None:
+    source = trained(tmp_path / "source", recipe)
+    spoil(source)
+    assert start(monkeypatch, recipe, "--run", str(tmp_path / "run"), "--init-from", str(source)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_partial_alone_says_what_it_lacks(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start(monkeypatch, recipe, "--init-from-partial") == 2
+    assert "--init-from-partial says how to use --init-from RUN: it needs it" in capsys.readouterr().err

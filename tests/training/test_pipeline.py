@@ -1,0 +1,224 @@
+"""Batches: a pure function of seed, epoch and step, that hold what the plan promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe
+from segmenter.errors import SegmenterError
+from segmenter.labels import IGNORE, ClassMap
+from segmenter.sampling import Plan, plan
+from segmenter.scenes import Dataset, Scene
+from segmenter.tiles.batches import Batch, BatchLoader
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.store import SceneStore
+from segmenter.training.pipeline import epoch_dataset
+
+SIDE = 32
+
+
+@pytest.fixture
+def dataset(
+    tmp_path: Path,
+    make_geotiff: Callable[..., Path],
+    make_png: Callable[..., Path],
+    make_classes: Callable[..., ClassMap],
+    rng: np.random.Generator,
+) -> Dataset:
+    """Scenes of odd sizes in three forms: striped TIFF, tiled TIFF, smaller than a tile; a rare class."""
+    scenes = []
+    for number, (height, width) in enumerate([(101, 203), (131, 67), (23, 150), (96, 96)]):
+        label = rng.integers(0, 2, (height // 8 + 1, width // 8 + 1)).repeat(8, 0).repeat(8, 1)
+        label = label[:height, :width].astype(np.uint8)
+        row, col = rng.integers(0, height - 8), rng.integers(0, width - 8)
+        label[row : row + 6, col : col + 7] = 2  # 42 pixels: scarcely more than a tile must show
+        image = rng.integers(1, 255, (height, width, 3)).astype(np.uint8)
+        image[..., 0] = label
+        tiled = {"tiled": True, "blockxsize": 64, "blockysize": 64} if number == 1 else {}
+        scenes.append(
+            Scene(
+                f"s{number}",
+                make_geotiff(f"i{number}.tif", image, **tiled),
+                make_png(f"l{number}.png", label),
+                f"s{number}",
+                "train",
+            )
+        )
+    return Dataset("made", tmp_path, tuple(scenes), make_classes(3))
+
+
+def recipe(**sections: object) -> Recipe:
+    data = {
+        "name": "t",
+        "seed": 3,
+        "dataset": {"kind": "potsdam", "root": "unused"},
+        "tiles": {"size": SIDE},
+        "augmentation": {"scale": 0.3, "rotation": 30, "brightness": 0, "contrast": 0},
+        "training": {"global_batch": 6},
+    }
+    return recipe_from({**data, **sections}, "test")
+
+
+def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
+    index = build_index(dataset, "train", settings.tiles, progress=False)
+    store = SceneStore(dataset, index.scenes, settings.tiles.size, cache_folder(dataset), progress=False)
+    return BatchLoader(settings, index, store, 3, "uint8"), index
+
+
+def plan_of(index: TileIndex, settings: Recipe, epoch: int = 0) -> Plan:
+    return plan(index.counts_NK, settings.training.global_batch, settings.sampling, settings.seed, epoch)
+
+
+def same(a: Batch, b: Batch) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_coverage_as_the_model_receives_it(dataset: Dataset) -> None:
+    """Law 1 on the labels after position and augmentation, over full epochs, with all that can lose it."""
+    settings = recipe()
+    loader, index = loader_of(dataset, settings)
+    for epoch in range(6):
+        rows = plan_of(index, settings, epoch)
+        assert rows.promised == (0, 1, 2)
+        for step in range(rows.steps):
+            image, valid, label = loader.load(rows, epoch, step)
+            pixels = np.stack([[np.count_nonzero(one == c) for c in range(3)] for one in label])
+            assert (pixels.max(axis=0) >= settings.sampling.min_pixels).all()
+            assert (label[~valid] == IGNORE).all()
+            assert image.shape == (6, SIDE, SIDE, 3)
+    assert loader.drawn.redrawn > 0  # else this test would show nothing
+    assert loader.drawn.replaced < loader.drawn.tiles * 0.05
+
+
+def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
+    """Tiles that may not move, and changes that nearly always lose the small patch at their border."""
+    settings = recipe(
+        tiles={"size": SIDE, "jitter": False},
+        augmentation={"scale": 0.85, "rotation": 180, "brightness": 0, "contrast": 0},
+    )
+    loader, index = loader_of(dataset, settings)
+    for epoch in range(8):
+        rows = plan_of(index, settings, epoch)
+        for step in range(rows.steps):
+            _, _, label = loader.load(rows, epoch, step)
+            held = np.stack([[np.count_nonzero(one == c) >= 32 for c in range(3)] for one in label])
+            assert held.any(axis=0).all()
+    assert loader.drawn.replaced > 0
+
+
+def test_a_batch_follows_from_seed_epoch_and_step(dataset: Dataset) -> None:
+    settings = recipe()
+    loader, index = loader_of(dataset, settings)
+    again, _ = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    serial = [loader.load(rows, 0, step) for step in range(rows.steps)]
+    with ThreadPoolExecutor(4) as pool:  # any order, any thread
+        backwards = list(pool.map(lambda s: again.load(rows, 0, s), reversed(range(rows.steps))))
+    assert all(same(a, b) for a, b in zip(serial, reversed(backwards), strict=True))
+    assert not same(serial[0], loader.load(rows, 1, 0))
+    other, _ = loader_of(dataset, recipe(seed=4))
+    assert not same(serial[0], other.load(rows, 0, 0))
+
+
+def test_tiles_are_the_pixels_of_their_files(dataset: Dataset) -> None:
+    """The image's first band holds the label: whatever way a scene is read, they stay together."""
+    settings = recipe(augmentation={"brightness": 0, "contrast": 0})
+    loader, index = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    for step in range(rows.steps):
+        image, valid, label = loader.load(rows, 0, step)
+        np.testing.assert_array_equal(image[..., 0][valid], label[valid])
+        assert (image[~valid] == 0).all()
+
+
+def test_decoded_copies_equal_the_files(dataset: Dataset) -> None:
+    from segmenter.geometry import Window
+
+    direct = SceneStore(dataset, dataset.scenes, 4096, cache_folder(dataset))  # so large that all is cheap
+    copied = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
+    assert len(list((cache_folder(dataset) / "decoded").iterdir())) == 3  # all but the tiled one
+    for scene in range(len(dataset.scenes)):
+        for window in (
+            Window(0, 0, 40, 40),
+            Window(-7, 60, 33, 21),
+            Window(90, 90, 64, 64),
+            Window(999, 0, 9, 9),
+        ):
+            assert same(direct.read(scene, window), copied.read(scene, window))
+
+
+def test_damaged_copies_are_told_and_made_anew_and_killed_ones_removed(
+    dataset: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from segmenter.geometry import Window
+
+    decoded = cache_folder(dataset) / "decoded"
+    SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
+    whole = {path: path.read_bytes() for path in decoded.glob("*/*")}
+    cut, zeroed, _ = sorted(decoded.iterdir())
+    (cut / "image.npy").write_bytes(b"cut")
+    (zeroed / "image.npy").write_bytes(bytes((zeroed / "image.npy").stat().st_size))
+    (decoded / f".{cut.name}.killed").mkdir()
+    capsys.readouterr()
+    store = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
+    assert f"{decoded}: 1 of the decoded copies damaged, or of an older" in (told := capsys.readouterr().err)
+    assert f"{decoded}: half-written copies that killed trainings left, removed: 1" in told
+    for scene in range(len(dataset.scenes)):
+        store.read(scene, Window(0, 0, 40, 40))
+    assert f"{zeroed}: a damaged copy, the scene is decoded anew" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in decoded.glob("*/*")} == whole
+    assert len(list(decoded.iterdir())) == 3
+
+
+def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
+    dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = replace(dataset, cache=tmp_path / "elsewhere")
+    place = cache_folder(elsewhere)
+    assert place.parent == tmp_path / "elsewhere"
+    SceneStore(elsewhere, dataset.scenes, 16, place, progress=False)
+    written = sum(path.stat().st_size for path in place.rglob("*.npy"))
+    assert written > 0
+    said = capsys.readouterr().out
+    assert said.startswith("3 scenes cannot be read in windows")
+    assert f"in {place}; dataset.cache names another folder" in said
+    size = float(said.partition("decoded once: ")[2].partition(" MiB")[0])
+    assert size == pytest.approx(written / 2**20, abs=0.06)
+    SceneStore(elsewhere, dataset.scenes, 16, place, progress=False)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(SegmenterError, match=r"dataset\.cache: cannot write to /dev/null/x; name"):
+        cache_folder(replace(dataset, cache=Path("/dev/null/x")))
+
+
+def test_the_dataset_gives_the_loaders_batches_in_order(tensorflow: ModuleType, dataset: Dataset) -> None:
+    settings = recipe()
+    loader, index = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    batches = list(epoch_dataset(loader, rows, 0, first_step=2).as_numpy_iterator())
+    assert len(batches) == rows.steps - 2
+    for step, batch in enumerate(batches, start=2):
+        assert same(batch, loader.load(rows, 0, step))
+
+
+def test_stacked_batches_are_the_same_ones_and_the_last_stack_is_filled_up(
+    tensorflow: ModuleType, dataset: Dataset
+) -> None:
+    settings = recipe()
+    loader, index = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    first, stacked = rows.steps - 5, 3
+    stacks = list(epoch_dataset(loader, rows, 0, first, stacked=stacked).as_numpy_iterator())
+    assert [len(stack[0]) for stack in stacks] == [3, 3]
+    for step in range(first, rows.steps):
+        stack, place = divmod(step - first, stacked)
+        assert same(tuple(part[place] for part in stacks[stack]), loader.load(rows, 0, step))
+    assert all((part[2] == 0).all() for part in stacks[1])

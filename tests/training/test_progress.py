@@ -1,0 +1,159 @@
+"""A step that falls short of the plan's promise is counted, shown, logged, and in strict mode an error."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.errors import TrainingError
+from segmenter.sampling import Plan
+from segmenter.tiles.batches import DrawCounts
+from segmenter.training.progress import Meter
+
+
+def plan_of(blocks: int = 1) -> Plan:
+    rows = np.arange(32).reshape(4, 8)
+    return Plan(rows, 0, 0, True, 0, promised=(0, 2), best_effort=(1,), blocks=blocks)
+
+
+def meter_of(coverage: str, rows: Plan) -> tuple[Any, list[dict[str, Any]], dict[str, str]]:
+    """A meter; the lines it logs; what its bar shows."""
+    lines: list[dict[str, Any]] = []
+    shown: dict[str, str] = {}
+    bar = SimpleNamespace(
+        set_description=lambda *_, **__: None,
+        set_postfix=lambda values, **_: shown.update(values),
+        update=lambda _: None,
+    )
+    meter = Meter(
+        rows,
+        ("road", "lake", "car"),
+        epoch=1,
+        replicas=4,
+        strict=coverage == "strict",
+        overflows=0,
+        bar=bar,
+        log=lambda step, values: lines.append({"step": step, **values}),
+        rate_at=lambda step: 0.1 * step,
+        drawn=lambda: DrawCounts(8, 1, 0),
+    )
+    return meter, lines, shown
+
+
+def results(losses: Any, held: Any, scales: Any = None) -> tuple[Any, ...]:
+    """As a `StepResult`; a step after which the scale is smaller than before was skipped."""
+    scales = np.ones(len(losses)) if scales is None else np.array(scales)
+    return np.array(losses), np.array(held), np.diff(scales, prepend=scales[0]) >= 0, scales
+
+
+def take(meter: Meter, *steps: list[list[int]], calls: int = 2) -> None:
+    """Results of steps, (tiles, replicas) that hold each class, so many steps a call."""
+    for first in range(0, len(steps), calls):
+        held = np.array(steps[first : first + calls])
+        meter.push(first + 1, results(np.full(len(held), 0.5), held), 0.0)
+    meter.close()
+
+
+WHOLE = [[5, 0, 1], [4, 0, 1]]
+SHORT = [[8, 2, 0], [4, 2, 0]]
+
+
+def test_a_short_step_is_counted_shown_and_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    meter, lines, shown = meter_of("relaxed", plan_of())
+    take(meter, WHOLE, SHORT, WHOLE)
+    assert "step 2 holds no tile of car, which the plan promised" in capsys.readouterr().out
+    assert (shown["short"], shown["classes"]) == ("1", "2/3")
+    (line,) = lines
+    assert (line["step"], line["learning_rate"]) == (3, pytest.approx(0.3))
+    assert (line["steps"], line["short_steps"], line["held_steps"]) == (3, 1, [3, 1, 2])
+    assert (line["promised"], line["best_effort"]) == ([0, 2], [1])
+
+
+def test_in_strict_mode_it_is_an_error() -> None:
+    meter, _, _ = meter_of("strict", plan_of())
+    with pytest.raises(TrainingError, match="step 2: expected every promised class in the step, car"):
+        take(meter, WHOLE, SHORT, WHOLE)
+
+
+def test_where_each_replica_was_planned_for_each_has_to_hold_the_class() -> None:
+    meter, lines, _ = meter_of("relaxed", plan_of(blocks=4))
+    take(meter, [[8, 0, 4], [4, 0, 4]], [[8, 0, 6], [4, 0, 3]])
+    assert lines[0]["short_steps"] == 1
+    assert lines[0]["classes_per_replica"] == pytest.approx((8 + 7) / 2 / 4)
+
+
+def test_a_loss_that_is_not_finite_is_named_with_its_step_within_the_call() -> None:
+    meter, _, _ = meter_of("relaxed", plan_of())
+    meter.push(1, results([0.5, np.nan, 0.5], [WHOLE] * 3), 0.0)
+    with pytest.raises(TrainingError, match="step 2: the loss is nan"):
+        meter.drain()
+
+
+def test_in_mixed_precision_the_loss_scale_may_settle_first() -> None:
+    meter, _, _ = meter_of("relaxed", plan_of())
+    meter.overflows = 2
+    meter.push(1, results([np.inf, np.inf, 0.5, np.nan, np.nan], [WHOLE] * 5), 0.0)
+    meter.push(6, results([np.nan], [WHOLE]), 0.0)
+    with pytest.raises(TrainingError, match="step 6: the loss is nan"):
+        meter.drain()
+
+
+def test_skipped_steps_are_counted_shown_and_logged_with_the_scale() -> None:
+    """With a finite loss nothing else tells of them."""
+    meter, lines, shown = meter_of("relaxed", plan_of())
+    meter.scaled = True
+    meter.push(1, results([0.5] * 4, [WHOLE] * 4, [64.0, 32.0, 16.0, 16.0]), 0.0)
+    meter.close()
+    assert (shown["skipped"], shown["scale"]) == ("2", "16")
+    said = "2 steps skipped for a gradient that is not finite, loss scale 16"
+    assert meter.throughput() == said
+    meter.push(5, results([0.5] * 2, [WHOLE] * 2, [16.0, 32.0]), 0.0)
+    meter.close()
+    assert [(line["skipped_steps"], line["loss_scale"]) for line in lines] == [(2, 16.0), (0, 32.0)]
+    assert meter.throughput().endswith(f"of the time; {said.replace('scale 16', 'scale 32')}")
+    meter, lines, shown = meter_of("relaxed", plan_of())  # in float32, which has no loss scale
+    take(meter, WHOLE, WHOLE)
+    assert "skipped_steps" not in lines[0]
+    assert "scale" not in shown
+
+
+def test_a_run_that_only_skips_ends_by_its_scale_whatever_the_stops_and_epochs_in_between() -> None:
+    scales = [2.0 ** (15 - done) for done in range(30)]
+    meter, _, _ = meter_of("relaxed", plan_of())
+    meter.push(1, results([0.5] * 26, [WHOLE] * 26, scales[:26]), 0.0)
+    meter.drain()  # down to 2⁻¹⁰: as far as it may fall
+    again, _, _ = meter_of("relaxed", plan_of())  # the next epoch, or a resumed run
+    again.push(27, results([0.5] * 2, [WHOLE] * 2, scales[25:27]), 0.0)
+    with pytest.raises(TrainingError) as caught:
+        again.drain()
+    assert str(caught.value) == (
+        "step 28: gradients are not finite, though the loss scale is down to 0.00049 (skipped in this "
+        "epoch: 1); the checkpoints before it are whole. Lower training.learning_rate, set "
+        "training.clip_norm, or look for odd pixels with datasets check, or set training.precision: float32"
+    )
+
+
+@pytest.mark.parametrize(
+    ("compiled", "said"),
+    [
+        # Calls at 10 and 14 s, begun at 0: the first of a process is compiled, and no part of the rate.
+        (False, "throughput: 4.0 images/s, waiting for data 25.0% of the time"),
+        (True, "throughput: 2.3 images/s, waiting for data 21.4% of the time"),
+    ],
+)
+def test_the_rate_is_of_all_calls_but_the_one_that_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, compiled: bool, said: str
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("segmenter.training.progress.time.perf_counter", lambda: now[0])
+    meter, _, _ = meter_of("relaxed", plan_of())
+    meter.compiled = compiled
+    meter.__post_init__()
+    for moment, waited in ((10.0, 2.0), (14.0, 3.0)):
+        now[0] = moment
+        meter.push(1, results([0.5, 0.5], [WHOLE] * 2), waited)
+    meter.close()
+    assert meter.throughput() == said

@@ -1,0 +1,214 @@
+"""Learning rates against values worked out by hand, and against Keras' own schedules."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import TrainingConfig
+from segmenter.errors import ConfigError
+
+
+def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
+    from segmenter.training.schedules import schedule_of
+
+    schedule = schedule_of(TrainingConfig(**settings), total)
+    return [float(schedule(step)) for step in steps]
+
+
+# ------------------------------------------------------------------------------- scaling
+
+
+@pytest.mark.parametrize(
+    ("scaling", "batch", "reference", "peak"),
+    [
+        ("none", 64, None, 0.001),
+        ("linear", 64, 16, 0.004),
+        ("linear", 8, 16, 0.0005),
+        ("sqrt", 64, 16, 0.002),
+        ("sqrt", 8, 16, 0.001 / math.sqrt(2)),
+        ("linear", 16, 16, 0.001),
+    ],
+)
+def test_the_peak_follows_the_rule(
+    tensorflow: ModuleType, scaling: str, batch: int, reference: int | None, peak: float
+) -> None:
+    from segmenter.training.schedules import peak_of
+
+    config = TrainingConfig(global_batch=batch, scaling=scaling, reference_batch=reference)
+    assert peak_of(config) == pytest.approx(peak, rel=1e-15)
+    common = {"global_batch": batch, "scaling": scaling, "reference_batch": reference, "warmup": 10}
+    # Scaled alike: the warm-up, the peak, and what follows.
+    for schedule, share in (("constant", 1.0), ("poly", 0.5**0.9)):
+        assert rates([4, 505], 1000, schedule=schedule, **common) == pytest.approx(
+            [0.5 * peak, share * peak], rel=1e-6
+        )
+
+
+def test_the_resolved_peak_is_said(tensorflow: ModuleType) -> None:
+    from segmenter.training.schedules import describe_schedule
+
+    def said(**settings: Any) -> str:
+        return describe_schedule(TrainingConfig(**settings), 2000)
+
+    assert said() == "learning rate: peak 0.001, 100 steps of warm-up, then poly to step 2000"
+    assert said(scaling="linear", reference_batch=16, warmup=0, schedule="cosine") == (
+        "learning rate: peak 0.004 = 0.001 × 64/16 (linear), cosine"
+    )
+    assert "peak 0.002 = 0.001 × √(64/16) (sqrt)" in said(scaling="sqrt", reference_batch=16)
+    assert "190 steps of warm-up" in describe_schedule(TrainingConfig(warmup=500), 1900)  # a tenth at most
+    late = said(schedule="piecewise", boundaries=[1000, 2000], values=[1, 0.1, 0.01])
+    assert late.endswith("; warning: the training ends before boundary 2000")
+
+
+# ------------------------------------------------------------------------------- shapes
+
+
+def test_schedules_by_hand(tensorflow: ModuleType) -> None:
+    common = {"learning_rate": 2.0, "warmup": 10}
+    assert rates([0, 4, 9], 110, **common) == pytest.approx([0.2, 1.0, 2.0], rel=1e-6)
+    assert rates([10, 60, 110, 500], 110, **common) == pytest.approx([2, 2 * 0.5**0.9, 0, 0], rel=1e-6)
+    cosine = rates([10, 35, 60, 110], 110, schedule="cosine", **common)
+    assert cosine == pytest.approx([2, 1 + math.sqrt(0.5), 1, 0], rel=1e-6, abs=1e-6)
+    assert rates([10, 10_000], 110, schedule="constant", **common) == [2, 2]
+    decaying = {**common, "schedule": "exponential", "decay_rate": 0.25, "decay_steps": 20}
+    assert rates([9, 10, 20, 30, 50], 110, **decaying) == pytest.approx([2, 2, 1, 0.5, 0.125], rel=1e-6)
+    stairs = rates([9, 10, 29, 30, 49, 50], 110, staircase=True, **decaying)
+    assert stairs == pytest.approx([2, 2, 2, 0.5, 0.5, 0.125], rel=1e-6)
+    pieces = {**common, "schedule": "piecewise", "boundaries": [20, 40], "values": [1, 0.5, 0.25]}
+    assert rates([0, 9, 20, 21, 40, 41, 999], 110, **pieces) == pytest.approx([0.2, 2, 2, 1, 1, 0.5, 0.5])
+
+
+def test_shapes_are_those_of_keras(tensorflow: ModuleType) -> None:
+    from keras.optimizers import schedules as theirs
+
+    steps = [0, 1, 7, 36, 37, 38, 100, 256, 499, 500, 501, 999, 1000, 4321]
+    peak = 0.03
+    pairs = [
+        ({"schedule": "poly"}, theirs.PolynomialDecay(peak, 1000, end_learning_rate=0.0, power=0.9)),
+        ({"schedule": "cosine"}, theirs.CosineDecay(peak, 1000)),
+        (
+            {"schedule": "exponential", "decay_rate": 0.8, "decay_steps": 37},
+            theirs.ExponentialDecay(peak, 37, 0.8),
+        ),
+        (
+            {"schedule": "exponential", "decay_rate": 0.8, "decay_steps": 37, "staircase": True},
+            theirs.ExponentialDecay(peak, 37, 0.8, staircase=True),
+        ),
+        (
+            {"schedule": "piecewise", "boundaries": [37, 500], "values": [1, 0.1, 0.01]},
+            theirs.PiecewiseConstantDecay([37, 500], [peak, 0.1 * peak, 0.01 * peak]),
+        ),
+    ]
+    for settings, schedule in pairs:
+        expected = [float(schedule(step)) for step in steps]
+        assert rates(steps, learning_rate=peak, warmup=0, **settings) == pytest.approx(
+            expected, rel=1e-5, abs=1e-9
+        ), settings
+
+
+def test_a_staircase_falls_on_the_step_for_long_trainings_too(tensorflow: ModuleType) -> None:
+    settings = {"schedule": "exponential", "decay_rate": 0.999, "decay_steps": 7919, "staircase": True}
+    edges = 7919 * np.arange(1, 200, 7)
+    before = rates(edges - 1, 10**7, warmup=0, **settings)
+    after = rates(edges, 10**7, warmup=0, **settings)
+    np.testing.assert_allclose(after, 1e-3 * 0.999 ** (edges // 7919), rtol=1e-5)
+    np.testing.assert_allclose(np.divide(after, before), 0.999, rtol=1e-5)
+
+
+SETTINGS = [
+    {},
+    {"schedule": "exponential", "decay_steps": 3, "staircase": True},
+    {
+        "schedule": "piecewise",
+        "boundaries": [4],
+        "values": [1.0, 0.1],
+        "scaling": "sqrt",
+        "reference_batch": 8,
+    },
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_resumed_optimiser_is_where_it_was(tensorflow: ModuleType, settings: dict[str, Any]) -> None:
+    """The step count is all the state: a fresh optimiser at step n goes on as one that came there."""
+    import keras
+
+    from segmenter.training.optimisers import build_optimiser
+
+    def optimiser() -> tuple[Any, Any]:
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        config = TrainingConfig(warmup=2, optimizer="sgd", **settings)
+        return build_optimiser(config, model, 30), model.trainable_variables
+
+    long, weights = optimiser()
+    seen = []
+    for _ in range(9):
+        seen.append(float(long.learning_rate))
+        long.apply([tensorflow.zeros_like(w.value) for w in weights], weights)
+    for step in (0, 3, 8):
+        fresh, _ = optimiser()
+        fresh.iterations.assign(step)
+        assert float(fresh.learning_rate) == seen[step]
+    assert len(set(seen)) > 2
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_schedule_is_kept_by_keras(tensorflow: ModuleType, settings: dict[str, Any]) -> None:
+    import json
+
+    from keras.optimizers import schedules
+
+    from segmenter.training.schedules import schedule_of
+
+    schedule = schedule_of(TrainingConfig(**settings), 100)
+    again = schedules.deserialize(json.loads(json.dumps(schedules.serialize(schedule))))
+    assert [float(again(s)) for s in range(0, 100, 9)] == [float(schedule(s)) for s in range(0, 100, 9)]
+
+
+# ------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scaling": "linear"}, "reference_batch: expected a number of tiles with scaling: linear, got none"),
+        ({"reference_batch": 16}, "reference_batch: expected scaling: linear or sqrt with it, got none"),
+        ({"scaling": "cubic"}, "scaling: expected 'none', 'linear' or 'sqrt', got 'cubic'"),
+        ({"scaling": "sqrt", "reference_batch": 0}, "reference_batch: .*greater than or equal to 1"),
+        ({"schedule": "exponential"}, "decay_steps: expected a number of steps with schedule: exponential"),
+        ({"decay_steps": 100}, "decay_steps: expected schedule: exponential with it, got poly"),
+        ({"staircase": True}, "staircase: expected schedule: exponential with it, got poly"),
+        (
+            {"decay_rate": 0.5, "schedule": "cosine"},
+            "decay_rate: expected schedule: exponential .*got cosine",
+        ),
+        (
+            {"schedule": "exponential", "decay_steps": 9, "decay_rate": 1.5},
+            "decay_rate: expected less than or equal to 1",
+        ),
+        ({"schedule": "piecewise"}, "boundaries: expected steps with schedule: piecewise"),
+        ({"boundaries": [5], "values": [1, 2]}, "boundaries: expected schedule: piecewise with it, got poly"),
+        (
+            {"schedule": "piecewise", "boundaries": [9, 9], "values": [1, 1, 1]},
+            r"boundaries: expected rising steps, got \[9, 9\]",
+        ),
+        (
+            {"schedule": "piecewise", "boundaries": [9, 12], "values": [1, 0.1]},
+            "values: expected 3 values for 2 boundaries, got 2",
+        ),
+        ({"schedule": "piecewise", "boundaries": [0], "values": [1, 1]}, "boundaries.0: .*equal to 1"),
+        ({"schedule": "piecewise", "boundaries": [3], "values": [1, -1]}, "values.1: .*equal to 0"),
+        ({"schedule": "steps"}, "schedule: expected 'poly', 'cosine', .* got 'steps'"),
+    ],
+)
+def test_a_mistake_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"r.yaml: training.{message}"):
+        recipe_from(
+            {"name": "x", "dataset": {"kind": "potsdam", "root": "r"}, "training": settings}, "r.yaml"
+        )

@@ -1,0 +1,259 @@
+"""The compiled step apart from law 2's matrix: micro-batches, several steps a call, averaged weights, XLA."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.equivalence_matrix import BANDS, BATCH, CLASSES, LIMIT, SEEN, SIDE, WEIGHTS, strategy_of
+from segmenter.config.recipe import LossConfig, ModelConfig, Recipe, TrainingConfig
+from segmenter.errors import ConfigError
+from segmenter.labels import IGNORE
+from segmenter.model.normalisation import Normalisation
+
+NO_NORM = ModelConfig(depth=2, width=3, max_width=6, normalisation="none")
+NORM = ModelConfig(depth=1, width=3)
+PER_PIXEL = LossConfig(
+    cross_entropy=1.0, focal=0.5, normalisation="per_pixel", class_weights=WEIGHTS, label_smoothing=0.1
+)
+PER_IMAGE = LossConfig(cross_entropy=1.0, focal=0.5, lovasz=0.5, class_weights=WEIGHTS)
+AVERAGE = 0.7
+SGD = TrainingConfig(global_batch=BATCH, optimizer="sgd", learning_rate=0.05, schedule="constant", warmup=0)
+
+
+def batches(steps: int) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
+    """Stacked batches, ignored pixels in the first images: micro-batches of very unequal weight."""
+    rng = np.random.default_rng(3)
+    image = rng.integers(0, 256, (steps, BATCH, SIDE, SIDE, BANDS), np.uint8)
+    valid = rng.random((steps, BATCH, SIDE, SIDE)) > 0.1
+    label = rng.integers(0, CLASSES, (steps, BATCH, SIDE, SIDE), np.uint8)
+    label[:, 0, 1:], label[:, 1:3] = IGNORE, IGNORE
+    return image, valid, label
+
+
+class Training:
+    """A model, its optimiser and a step on so many replicas."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        loss: Any,
+        replicas: int = 1,
+        dtype: str = "float64",
+        average: float = 0.0,
+        training: TrainingConfig = SGD,
+        **options: Any,
+    ) -> None:
+        import keras
+
+        from segmenter.devices.strategy import Devices
+        from segmenter.model.unet import build_model
+        from segmenter.training.ema import AveragedWeights
+        from segmenter.training.losses import segmentation_loss
+        from segmenter.training.optimisers import build_optimiser
+        from segmenter.training.step import StepParts, make_step, make_steps
+
+        keras.utils.set_random_seed(1)
+        strategy = strategy_of(replicas)
+        self.devices = Devices(strategy, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(replicas)))
+        with strategy.scope():
+            self.model = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
+            self.optimiser = build_optimiser(training, self.model, 10)
+            other = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
+        self.averaged = AveragedWeights(strategy, self.model, other, average) if average else None
+        if isinstance(loss, LossConfig):
+            weights = None if loss.class_weights == "none" else WEIGHTS
+            loss = segmentation_loss(loss, weights, BATCH)
+        parts = StepParts(
+            strategy,
+            self.model,
+            self.optimiser,
+            loss,
+            Normalisation.of([120.0] * BANDS, [60.0] * BANDS),
+            8,
+            averaged=self.averaged,
+            **options,
+        )
+        self._one, self._many = make_step(parts), make_steps(parts)
+
+    def each(self, stack: Any) -> list[float]:
+        """The losses of steps, one call each."""
+        steps = len(stack[0])
+        return [float(self._one(self.devices.dealt(tuple(p[i] for p in stack)))[0]) for i in range(steps)]
+
+    def at_once(self, stack: Any, count: int) -> tuple[Any, Any]:
+        """The losses and the classes held of the first steps of a stack, in one call."""
+        import tensorflow as tf
+
+        return self._many(self.devices.dealt(stack, axis=1), tf.constant(count))
+
+    def weights(self, averaged: bool = False) -> list[NDArray[Any]]:
+        model = self.averaged.model if averaged and self.averaged is not None else self.model
+        return [v.numpy() for v in model.variables]
+
+
+def difference(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> float:
+    largest = max(np.abs(y).max() for y in b)
+    return float(max(np.abs(x - y).max() for x, y in zip(a, b, strict=True)) / largest)
+
+
+# --------------------------------------------------------------------------------- micro-batches
+
+
+@pytest.mark.parametrize(
+    ("loss", "replicas", "parts"), [(PER_PIXEL, 1, 4), (PER_PIXEL, 4, 2), (PER_IMAGE, 2, 2)]
+)
+def test_micro_batches_without_batchnorm_equal_the_batch(
+    tensorflow: ModuleType, loss: LossConfig, replicas: int, parts: int
+) -> None:
+    stack = batches(2)
+    whole, cut = Training(NO_NORM, loss), Training(NO_NORM, loss, replicas, accumulate=parts)
+    start = whole.weights()
+    np.testing.assert_allclose(cut.each(stack), whole.each(stack), rtol=LIMIT)
+    assert difference(cut.weights(), whole.weights()) <= LIMIT
+    assert difference(start, whole.weights()) > SEEN  # they did move
+
+
+def test_micro_batches_that_divide_by_their_own_weight_are_seen(tensorflow: ModuleType) -> None:
+    from segmenter.training.losses import segmentation_loss
+
+    class Naive:
+        """The trap: each micro-batch is a mean over its own valid pixels."""
+
+        needs_valid_weight = False
+        share = segmentation_loss(PER_PIXEL, WEIGHTS, BATCH)
+
+        def __call__(self, labels: Any, logits: Any) -> Any:
+            return self.share(labels, logits) / 4
+
+    stack = batches(2)
+    whole, cut = Training(NO_NORM, PER_PIXEL), Training(NO_NORM, Naive(), accumulate=4)
+    whole.each(stack), cut.each(stack)
+    assert difference(cut.weights(), whole.weights()) > SEEN
+
+
+def test_with_batchnorm_the_statistics_are_those_of_the_micro_batches(tensorflow: ModuleType) -> None:
+    """As documented: each of the two micro-batches moves the averages, as steps on the halves would."""
+    image, valid, label = batches(1)
+    whole, cut = Training(NORM, PER_IMAGE), Training(NORM, PER_IMAGE, accumulate=2)
+    whole.each((image, valid, label)), cut.each((image, valid, label))
+    assert difference(cut.weights(), whole.weights()) > SEEN
+    pixels = np.where(valid[..., None], (image.astype("float64") - 120) / 60, 0)[0]
+    first = Training(NORM, PER_IMAGE).model.get_layer("down0_conv0")(pixels).numpy()
+    layer = cut.model.get_layer("down0_norm0")
+    mean = np.zeros(first.shape[-1])
+    for half in np.split(first, 2):
+        mean = layer.momentum * mean + (1 - layer.momentum) * half.mean(axis=(0, 1, 2))
+    np.testing.assert_allclose(layer.moving_mean.numpy(), mean, rtol=1e-10)
+
+
+# --------------------------------------------------------------------------------- several steps a call
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_steps_of_one_call_are_the_steps_one_by_one(tensorflow: ModuleType, replicas: int) -> None:
+    stack = batches(3)
+    one, many = (Training(NORM, PER_IMAGE, replicas, "float32", AVERAGE) for _ in range(2))
+    expected = one.each(stack)
+    blank = tuple(np.zeros_like(part[:1]) for part in stack)
+    filled = tuple(np.concatenate(pair) for pair in zip(stack, blank, strict=True))
+    first = many.at_once(tuple(part[:2] for part in filled), 2)
+    rest, held, applied, scales = many.at_once(tuple(part[2:] for part in filled), 1)
+    assert [*first.loss.numpy(), *rest.numpy()] == [np.float32(loss) for loss in expected]
+    assert (applied.numpy().tolist(), scales.numpy().tolist()) == ([True], [1.0])  # no loss scale in float32
+    for a, b in zip(many.weights(), one.weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(many.weights(averaged=True), one.weights(averaged=True), strict=True):
+        np.testing.assert_array_equal(a, b)
+    tiles = [sum((image == k).sum() >= 8 for image in stack[2][2]) for k in range(CLASSES)]
+    assert held.numpy()[0, 0].tolist() == tiles
+
+
+def test_a_batch_is_dealt_to_the_devices_that_compute(tensorflow: ModuleType) -> None:
+    devices = Training(NORM, PER_IMAGE, 4).devices
+    dealt = devices.dealt((np.arange(16).reshape(2, 8),), axis=1)
+    parts = devices.strategy.experimental_local_results(dealt[0])
+    assert [part.numpy().tolist() for part in parts] == [
+        [[2 * r, 2 * r + 1], [8 + 2 * r, 9 + 2 * r]] for r in range(4)
+    ]
+    assert [part.device.rpartition("device:")[2] for part in parts] == [f"CPU:{r}" for r in range(4)]
+
+
+# --------------------------------------------------------------------------------- AdamW
+
+
+def test_adamw_computes_the_same_on_four_replicas(tensorflow: ModuleType) -> None:
+    """The default optimiser: its moments and its decay are those of one device."""
+    stack = batches(3)
+    adamw, plain = (
+        TrainingConfig(
+            global_batch=BATCH, learning_rate=0.01, schedule="constant", warmup=0, weight_decay=decay
+        )
+        for decay in (0.5, 0.0)
+    )
+    assert adamw.optimizer == "adamw"
+    one, four, without = (
+        Training(NORM, PER_IMAGE, replicas, training=config)
+        for config, replicas in ((adamw, 1), (adamw, 4), (plain, 1))
+    )
+    np.testing.assert_allclose(four.each(stack), one.each(stack), rtol=LIMIT)
+    without.each(stack)
+    assert difference(four.weights(), one.weights()) <= LIMIT
+    assert difference(without.weights(), one.weights()) > SEEN  # the decay did something
+    moments = [[v.numpy() for v in t.optimiser.variables if v.ndim] for t in (four, one)]
+    assert difference(*moments) <= LIMIT
+
+
+# --------------------------------------------------------------------------------- averaged weights
+
+
+def test_averaged_weights_follow_the_formula_on_any_number_of_replicas(tensorflow: ModuleType) -> None:
+    stack = batches(4)
+    one, four = (Training(NORM, PER_IMAGE, replicas, average=AVERAGE) for replicas in (1, 4))
+    expected = one.weights()
+    for step in range(4):
+        one.each(tuple(part[step : step + 1] for part in stack))
+        decay = min(AVERAGE, (2 + step) / (11 + step))
+        expected = [decay * a + (1 - decay) * w for a, w in zip(expected, one.weights(), strict=True)]
+    assert difference(one.weights(averaged=True), expected) <= 1e-14
+    assert difference(expected, one.weights()) > SEEN
+    four.each(stack)
+    assert difference(four.weights(averaged=True), expected) <= LIMIT
+    for variable in four.averaged.model.variables:  # the same on each replica
+        copies = [v.numpy() for v in four.devices.strategy.experimental_local_results(variable.value)]
+        assert all(np.array_equal(copy, copies[0]) for copy in copies)
+
+
+# --------------------------------------------------------------------------------- XLA
+
+
+def test_xla_computes_the_same_step(tensorflow: ModuleType) -> None:
+    stack = batches(2)
+    plain, compiled = Training(NORM, PER_IMAGE), Training(NORM, PER_IMAGE, xla=True)
+    np.testing.assert_allclose(compiled.each(stack), plain.each(stack), rtol=1e-9)
+    assert difference(compiled.weights(), plain.weights()) <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"xla": True}, "training.xla: expected false on 4 devices"),
+        ({"accumulate": 4}, "expected a divisor of the 2 tiles that each of 4 devices gets, got 4"),
+        ({"global_batch": 6}, "expected a multiple of 4"),
+    ],
+)
+def test_what_does_not_go_with_the_devices_is_refused(
+    tensorflow: ModuleType, training: dict[str, Any], message: str
+) -> None:
+    from segmenter.devices.strategy import Devices
+    from segmenter.training.start import _check_devices
+
+    folder = {"kind": "potsdam", "root": "nowhere"}
+    recipe = Recipe(name="x", dataset=folder, training={"global_batch": 8, **training})
+    devices = Devices(None, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(4)))
+    with pytest.raises(ConfigError, match=message):
+        _check_devices(recipe, devices)
