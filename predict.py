@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, grouped, plain, run_script
 from segmenter.mapping.options import parse, part_of
-from segmenter.training.signals import enduring_output
+from segmenter.terminal import enduring_output
 
 if TYPE_CHECKING:
     from segmenter.inference.predictor import Tiling
@@ -323,13 +323,14 @@ def _map(
 
     from segmenter.devices.setup import overlooked_gpus
     from segmenter.evaluation.scores import ConfusionMatrix
+    from segmenter.inference.loading import load_predictor
     from segmenter.mapping.scoring import Outcome
     from segmenter.mapping.writing import Progress, write_maps
     from segmenter.raster import quiet_libtiff, remove_leftovers
 
     if not waiting:
         return Outcome(ConfusionMatrix(run.classes), kept=kept)
-    predict = run.predictor(style.wanted, symmetries=args.symmetries)
+    predict = load_predictor(run, style.wanted, args.symmetries)
     if line := overlooked_gpus():
         print(f"warning: {line}", file=sys.stderr)
     quiet_libtiff()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.errors import run_script
-from segmenter.training.signals import enduring_output
+from segmenter.terminal import enduring_output
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -1,8 +1,8 @@
 """How many collectives does a training step need, and how long does it take: Keras' BatchNorm against ours.
 
-Before: `keras.layers.BatchNormalization(synchronized=True)`. After:
-`segmenter.model.batchnorm.SyncBatchNorm`. The same U-Net, batch and replicas, in the same process; steps of the two alternate, so that what else the machine
-does falls on both. On a CPU a collective is a copy in memory: what it costs between GPUs is not measured.
+Before: `keras.layers.BatchNormalization(synchronized=True)`. After: `model.batchnorm.SyncBatchNorm`. The same
+U-Net, batch and replicas, in the same process; steps of the two alternate, so that what else the machine does
+falls on both. On a CPU a collective is a copy in memory: what it costs between GPUs is not measured.
 """
 
 from __future__ import annotations

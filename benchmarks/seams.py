@@ -145,10 +145,11 @@ def main() -> None:
 
 
 def _real(run_path: Path, raster_path: Path) -> tuple[Any, Any, int | None, int]:
+    from segmenter.inference.loading import load_predictor
     from segmenter.runs.run import load_run
 
     run = load_run(run_path)
-    return _File(raster_path, run.bands), run.predictor(), run.network.radius, run.network.stride
+    return _File(raster_path, run.bands), load_predictor(run), run.network.radius, run.network.stride
 
 
 def seams_of(raster: Any, tiling: Tiling, predict: PredictBatch) -> Seams:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
-from segmenter.training.signals import enduring_output
+from segmenter.terminal import enduring_output
 
 _BATCHES = (16, 32, 64, 128)
 _LARGEST_BATCH = 65_536

@@ -22,9 +22,9 @@ from datasets.pixels import coarse_mask, digest_of, in_turn, pieces
 from segmenter.errors import BandsError, SegmenterError, grouped, plain
 from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
+from segmenter.raster.alignment import misfits
 from segmenter.scenes import SPLITS, Dataset, Scene
 from segmenter.threads import in_threads
-from segmenter.tiles.pairs import misfits
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from segmenter.errors import shortened
 from segmenter.raster import RasterInfo
 from segmenter.scenes import SPLITS
+from segmenter.terminal import aligned
 
 _SHOWN = 8
 _UNEVEN = 4.0
@@ -57,13 +58,12 @@ def class_table(
     """Pixels, share and scenes of each class, its share in each split, and where these differ widely."""
     used = [(split, _shares(pixels)) for split, pixels in zip(SPLITS, pixels_PK, strict=True) if pixels.any()]
     used = used if len(used) > 1 else []
-    width = max(len(name) for name in ("class", *names))
-    heads = "".join(f" {split:>10}" for split, _ in used)
-    yield f"{'class':<{width}} {'pixels':>14} {'share':>9} {'scenes':>8}{heads}"
     total_K = pixels_PK.sum(axis=0)
-    for i, (name, pixels, share) in enumerate(zip(names, total_K, _shares(total_K), strict=True)):
-        parts = "".join(f" {shares[i]:>10.2%}" for _, shares in used)
-        yield f"{name:<{width}} {pixels:>14,} {share:>9.4%} {scenes_K[i]:>8,}{parts}"
+    rows = [
+        [name, f"{pixels:,}", f"{share:.4%}", f"{scenes_K[i]:,}", *(f"{shares[i]:.2%}" for _, shares in used)]
+        for i, (name, pixels, share) in enumerate(zip(names, total_K, _shares(total_K), strict=True))
+    ]
+    yield from aligned(["class", "pixels", "share", "scenes", *(split for split, _ in used)], rows)
     for i, name in enumerate(names):
         low, high = (pick(((s[i], split) for split, s in used), default=None) for pick in (min, max))
         if low and high and high[0] >= max(_COMMON, _UNEVEN * low[0]):

@@ -17,8 +17,9 @@ from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.arrays import META, Arrays, save_arrays
+from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
-from segmenter.runs.run import Run, load_run, save_checkpoint
+from segmenter.runs.run import Run, load_run
 from segmenter.sampling.plan import plan
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -1,9 +1,15 @@
-"""Foreign text on a terminal: what may be in a name, what is printed escaped, and aligned columns."""
+"""A terminal: foreign text printed escaped, aligned columns, and output that nobody reads any more."""
 
 from __future__ import annotations
 
+import io
+import os
 import re
+import sys
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move the cursor, change the terminal's state, turn the direction of a line around, or are
@@ -38,3 +44,80 @@ def terminal_width(text: str) -> int:
 def padded(text: str, width: int) -> str:
     """A text with spaces behind it, up to so many columns."""
     return text + " " * (width - terminal_width(text))
+
+
+def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], gap: str = "  ") -> list[str]:
+    """Lines of a table: the first column's texts to the left, all others to the right.
+
+    Args:
+        head: titles of the columns.
+        rows: of as many cells.
+        gap: between columns.
+    """
+    lines = [head, *rows]
+    widths = [max(map(terminal_width, column)) for column in zip(*lines, strict=True)]
+    return [
+        gap.join(
+            [
+                padded(first, widths[0]),
+                *(" " * (w - terminal_width(c)) + c for c, w in zip(rest, widths[1:], strict=True)),
+            ]
+        ).rstrip()
+        for first, *rest in lines
+    ]
+
+
+@contextmanager
+def enduring_output() -> Iterator[None]:
+    """Go on where stdout or stderr is closed, full, or read by nobody any more, as after `| head`.
+
+    What is printed there is lost, and nothing else. Characters that a terminal would obey are printed
+    escaped, and so is what the terminal's encoding does not have.
+    """
+    _open_standard_files()
+    out, err = _Enduring(sys.stdout, 1), _Enduring(sys.stderr, 2)
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            yield
+        finally:
+            out.flush()  # what is kept until the exit would fail there
+            err.flush()
+
+
+def _open_standard_files() -> None:
+    """Open the numbers 0 to 2 where they are closed (`2>&-`): the next file would get them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest that is free
+
+
+class _Enduring:
+    """A stream that is replaced by nowhere once it fails, so that its flush at the exit works as well."""
+
+    def __init__(self, stream: Any, number: int) -> None:
+        self._stream = open(number, "w", closefd=False) if stream is None else stream  # noqa: SIM115
+        if isinstance(self._stream, io.TextIOWrapper):
+            self._stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> int:
+        with self._going_on():
+            self._stream.write(escaped(text))
+        return len(text)
+
+    def flush(self) -> None:
+        with self._going_on():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:  # nobody reads it, or the disk below it is full
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, RunFacts
-from segmenter.terminal import padded, terminal_width
+from segmenter.terminal import aligned
 
 __all__ = ["table"]
 
@@ -127,14 +127,7 @@ def _percent(share: float, digits: int) -> str:
 
 
 def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns: texts in the first to the left, all else to the right."""
-    widths = [max(map(terminal_width, column)) for column in zip(head, *rows, strict=True)]
-    lines = []
-    for row in (head, *rows):
-        first = padded(row[0], widths[0])
-        rest = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  " + "  ".join([first, *rest]).rstrip())
-    return "\n".join(lines)
+    return "\n".join(f"  {line}" for line in aligned(head, rows))
 
 
 def _wrapped(text: str, indent: str = "") -> str:

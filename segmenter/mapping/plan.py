@@ -14,8 +14,8 @@ from segmenter.mapping.inputs import Inputs
 from segmenter.mapping.jobs import MapJob, Request, file_stamp
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.truth import Truth
+from segmenter.raster.alignment import check_label
 from segmenter.scenes import Layout
-from segmenter.tiles.pairs import check_label
 
 if TYPE_CHECKING:
     from segmenter.runs.run import Run

@@ -14,8 +14,8 @@ from segmenter.labels import ClassMap
 from segmenter.mapping.inputs import Inputs, output_names
 from segmenter.mapping.patterns import LabelPattern
 from segmenter.raster import raster_info
+from segmenter.raster.alignment import both_placed
 from segmenter.scenes import SPLITS, Dataset, Layout
-from segmenter.tiles.pairs import both_placed
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import MapJob

@@ -6,13 +6,12 @@ the same recipe, the same plan and the same versions; the checkpoint says which 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +22,8 @@ from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import make_folder, write_whole
 from segmenter.runs.arrays import META, Arrays, load_arrays
-from segmenter.runs.run import BEST, checkpoints, newest_checkpoint, newest_whole
-from segmenter.sampling import Plan
-from segmenter.training.run_scores import BEST_FILES, later_scores
+from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
+from segmenter.runs.score_files import BEST_FILES, later_scores
 
 _FORMAT = 2
 """1: without `META` and digest."""
@@ -84,6 +82,18 @@ class Facts(BaseModel):
     computed_on: dict[str, str] = {}
 
 
+class EpochPlan(Protocol):
+    """A plan of an epoch, as far as going on with it depends on it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same rows only."""
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of the epoch."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that was found whole.
@@ -102,7 +112,7 @@ class Checkpoint:
     facts: Facts | None
     seen: Seen = ()
 
-    def check_plan(self, plan: Plan) -> None:
+    def check_plan(self, plan: EpochPlan) -> None:
         """Refuse to go on where the rest of an epoch would not be the rest of the plan that was begun.
 
         Args:
@@ -112,8 +122,8 @@ class Checkpoint:
             CheckpointError: it is another.
         """
         at = self.position
-        known = self.facts.plan if self.facts is not None else fingerprint(plan)
-        if known != fingerprint(plan) or at.step > plan.steps:
+        known = self.facts.plan if self.facts is not None else plan.fingerprint
+        if known != plan.fingerprint or at.step > plan.steps:
             changed = version_changes(self.facts)
             why = ", ".join(changed) or "the tiles, or the planner, have changed"
             raise CheckpointError(
@@ -160,7 +170,7 @@ def _on_other_devices(recipe: Mapping[str, Any]) -> str:
 
 
 def facts_array(
-    recipe: Recipe, plan: Plan, position: Position, replicas: int, computed_on: Mapping[str, str]
+    recipe: Recipe, plan: EpochPlan, position: Position, replicas: int, computed_on: Mapping[str, str]
 ) -> NDArray[np.uint8]:
     """What a checkpoint carries as `META`; `plan` is that of the epoch `position.planned_epoch`."""
     facts = Facts(
@@ -169,18 +179,12 @@ def facts_array(
         epoch=position.epoch,
         step=position.step,
         planned_epoch=position.planned_epoch,
-        plan=fingerprint(plan),
+        plan=plan.fingerprint,
         replicas=replicas,
         recipe=recipe.model_dump(mode="json"),
         computed_on=dict(computed_on),
     )
     return np.frombuffer(facts.model_dump_json().encode(), np.uint8)
-
-
-def fingerprint(plan: Plan) -> str:
-    """SHA-256 of the rows of a plan."""
-    rows = np.ascontiguousarray(plan.rows_SB, "<i8")
-    return hashlib.sha256(repr((rows.shape, plan.blocks)).encode() + rows.tobytes()).hexdigest()
 
 
 def version_changes(facts: Facts | None) -> list[str]:

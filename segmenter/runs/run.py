@@ -8,41 +8,32 @@
     log.jsonl, tensorboard/ what happened
     scores.json, *.png      the best validation (last_*: the last), and the learning curves
 
-Arrays are kept as .npz with a SHA-256 (`array_file`), run.json with a checksum of itself and of recipe.yaml
+Arrays are kept as .npz with a SHA-256 (`arrays`), run.json with a checksum of itself and of recipe.yaml
 (`run_file`): a damaged file is told from a whole one. Each checkpoint holds a copy of both texts.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.config.reading import dump_recipe, load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, DamagedCheckpointError, LabelError
-from segmenter.files import make_folder, read_regular, write_whole
+from segmenter.files import read_regular, write_whole
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.model.weight_shapes import check_learned
-from segmenter.runs.arrays import Arrays, load_arrays, save_arrays
+from segmenter.runs.arrays import Arrays, load_arrays
+from segmenter.runs.checkpoints import BEST, checkpoints, make_run_folder, newest_checkpoint, newest_whole
 from segmenter.runs.copies import how_to_put_back, put_back
 from segmenter.runs.run_file import read_run_file, run_file_text
 
-if TYPE_CHECKING:
-    from segmenter.inference.prediction import Wanted
-
-BEST = "best.npz"
-_RUN, _RECIPE = "run.json", "recipe.yaml"
-_STEP = re.compile(r"step-(\d+)\.npz")
+RUN_FILE, _RECIPE = "run.json", "recipe.yaml"
 _PLAIN = ("bands", "band_count", "dtype", "metres_per_pixel", "labels", "tiles", "planned_replicas")
 """Fields of a run that run.json holds as they are."""
 
@@ -93,18 +84,18 @@ class Run:
         Raises:
             CheckpointError: a value that `load_run` would refuse.
         """
-        _make(self.path)
+        make_run_folder(self.path)
         texts, recipe = self.texts(), self.path / _RECIPE
         old = read_regular(recipe) if recipe.is_file() else texts[_RECIPE]
-        if old != texts[_RECIPE] and (self.path / _RUN).is_file():
-            write_whole(self.path / _RUN, self._run_text(texts[_RECIPE], old))
+        if old != texts[_RECIPE] and (self.path / RUN_FILE).is_file():
+            write_whole(self.path / RUN_FILE, self._run_text(texts[_RECIPE], old))
         for name, text in texts.items():
             write_whole(self.path / name, text)
 
     def texts(self) -> dict[str, bytes]:
         """Name → content of the files that `save` writes."""
         recipe = dump_recipe(self.recipe).encode()
-        return {_RECIPE: recipe, _RUN: self._run_text(recipe)}
+        return {_RECIPE: recipe, RUN_FILE: self._run_text(recipe)}
 
     def text_arrays(self) -> Arrays:
         """Copies of both files for a checkpoint, by the name of each."""
@@ -167,46 +158,6 @@ class Run:
             other = f"to use the newest whole one, {whole}, rename it" if whole else "no other is whole"
             raise DamagedCheckpointError(f"{error}; {other}") from None
 
-    def predictor(self, wanted: Wanted | None = None, symmetries: str = "none") -> Any:
-        """The compiled model on every GPU, as an `inference.PredictFunction` or several of them.
-
-        Imports TensorFlow.
-
-        Args:
-            wanted: beside class ids.
-            symmetries: over which it averages: none, flips or all (eight).
-
-        Raises:
-            CheckpointError: no checkpoint, a damaged one, or one of another model.
-            DeviceError: the device has no memory for the model; also from the function, for a batch.
-        """
-        from segmenter.devices.setup import let_memory_grow, load_tensorflow, memory_errors
-
-        arrays = learned_weights(self.weights())
-        check_learned(arrays, self.recipe.model, self.band_count, len(self.classes), self.weights_file())
-        load_tensorflow()
-        let_memory_grow()
-        from segmenter.inference.function import on_all_gpus, predict_function
-        from segmenter.model.unet import build_model, network_geometry
-
-        def build() -> Any:
-            model = build_model(self.recipe.model, self.band_count, len(self.classes))
-            assign_weights(model, arrays, "model", predicting=True)
-            self._check_geometry(network_geometry(model))
-            return predict_function(model, self.normalisation, wanted, symmetries)
-
-        with memory_errors("loading the model", "is another program using the GPU?"):
-            return on_all_gpus(build)
-
-    def _check_geometry(self, found: NetworkGeometry) -> None:
-        """Refuse windows that would be too narrow for the model, or beside its grid: seams would show."""
-        if not self.network.suits(found):
-            raise CheckpointError(
-                f"{self.path / _RUN}: expected stride {found.stride} and radius {found.radius}, which the "
-                f"model has, got {self.network.stride} and {self.network.radius}; use the run.json that "
-                "train.py wrote"
-            )
-
 
 def load_run(path: Path) -> Run:
     """The run in a directory; imports no TensorFlow.
@@ -219,10 +170,10 @@ def load_run(path: Path) -> Run:
             what the training wrote; says what to do.
         ConfigError: the recipe is not valid.
     """
-    for name in (_RUN, _RECIPE):
+    for name in (RUN_FILE, _RECIPE):
         if not (path / name).exists():
             put_back(path / name, _weights_files(path))
-    file = path / _RUN
+    file = path / RUN_FILE
     try:
         found = read_run_file(read_regular(file), str(file))
     except CheckpointError as error:
@@ -252,119 +203,3 @@ def load_run(path: Path) -> Run:
 def _weights_files(run: Path) -> list[Path]:
     """The best and then the checkpoints, newest first; not all need be there."""
     return [run / BEST, *reversed(checkpoints(run).values())]
-
-
-# ------------------------------------------------------------------------------------ checkpoints
-
-
-def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], keep: int) -> Path:
-    """Write the checkpoint of a step, whole or not at all, then remove all but the newest `keep`."""
-    folder = run / "checkpoints"
-    _make(folder)
-    path = folder / f"step-{step:08d}.npz"
-    save_arrays(path, arrays)
-    for old in list(checkpoints(run).values())[:-keep]:
-        old.unlink(missing_ok=True)
-    return path
-
-
-def _make(folder: Path) -> None:
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise CheckpointError(f"{folder}: cannot make the folder: {error.strerror}") from None
-
-
-def has_checkpoint(run: Path) -> bool:
-    """Whether a run directory has something to go on from."""
-    return bool(checkpoints(run))
-
-
-def newest_checkpoint(run: Path) -> Path:
-    """The newest checkpoint of a run directory, whole or not."""
-    found = list(checkpoints(run).values())
-    if not found:
-        raise CheckpointError(f"{run}: expected a checkpoint in {run / 'checkpoints'}, there is none yet")
-    return found[-1]
-
-
-def newest_whole(run: Path, *, but: Path | None = None) -> Path | None:
-    """The newest checkpoint that is not damaged; None: there is none."""
-    for path in reversed(checkpoints(run).values()):
-        with suppress(CheckpointError):
-            if path != but:
-                load_arrays(path)
-                return path
-    return None
-
-
-def checkpoints(run: Path) -> dict[int, Path]:
-    """Step → file of each checkpoint, oldest first; the best is not among them."""
-    matches = ((_STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*.npz"))
-    return dict(sorted((int(match[1]), path) for match, path in matches if match))
-
-
-# ----------------------------------------------------------------------------- weights of a model
-
-
-def _is_dropout(variable: Any) -> bool:
-    """Whether a variable says where dropout's masks stand: no part of what a model has learned."""
-    return str(variable.path).endswith("/masks")
-
-
-def weight_arrays(model: Any, prefix: str) -> Arrays:
-    """The weights of a Keras model by the path of each variable; of several replicas, the first's."""
-    return {f"{prefix}/{variable.path}": np.asarray(variable.numpy()) for variable in model.variables}
-
-
-def assign_weights(
-    model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str, *, predicting: bool = False
-) -> None:
-    """Set all weights of a model; for predicting, all but where dropout's masks stand.
-
-    Raises:
-        CheckpointError: naming the first weight that is missing or of another shape.
-    """
-    for variable in model.variables:
-        if predicting and _is_dropout(variable):
-            continue
-        value = arrays.get(f"{prefix}/{variable.path}")
-        if value is None and _is_dropout(variable):
-            raise CheckpointError(
-                f"checkpoint: expected where dropout's masks stand ({variable.path}), got none: an older "
-                "program wrote it; predict with this run, or use --init-from to start a new one from it"
-            )
-        if value is None or value.shape != tuple(variable.shape):
-            got = "none" if value is None else str(value.shape)
-            raise CheckpointError(
-                f"checkpoint: expected weight {variable.path} of shape {tuple(variable.shape)}, got {got}"
-            )
-        variable.assign(value)
-
-
-def learned_weights(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The weights of a checkpoint that predict: under `model/`, the averaged ones where there are any."""
-    prefix = "ema/" if any(name.startswith("ema/") for name in arrays) else "model/"
-    return {f"model/{n.removeprefix(prefix)}": array for n, array in arrays.items() if n.startswith(prefix)}
-
-
-def transfer_weights(
-    model: Any, arrays: Mapping[str, NDArray[Any]], *, same_classes: bool = True
-) -> tuple[list[str], list[str]]:
-    """Set the weights whose name and shape fit, for fine-tuning; (names kept, names that start anew).
-
-    With other classes the head starts anew, even where it has as many outputs.
-    """
-    kept, fresh = [], []
-    for variable in model.variables:
-        if _is_dropout(variable):
-            continue  # where dropout's randomness stands is no knowledge to carry over
-        value = arrays.get(f"model/{variable.path}")
-        if variable.path.startswith("logits/") and not same_classes:
-            value = None
-        if value is not None and value.shape == tuple(variable.shape):
-            variable.assign(value)
-            kept.append(variable.path)
-        else:
-            fresh.append(variable.path)
-    return kept, fresh

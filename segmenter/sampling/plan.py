@@ -6,6 +6,7 @@ replicas and workers, and any step can be had without the ones before it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,12 @@ class Plan:
     def steps(self) -> int:
         """Optimiser steps of the epoch."""
         return int(self.rows_SB.shape[0])
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the rows."""
+        rows = np.ascontiguousarray(self.rows_SB, "<i8")
+        return hashlib.sha256(repr((rows.shape, self.blocks)).encode() + rows.tobytes()).hexdigest()
 
 
 def plan_epoch(

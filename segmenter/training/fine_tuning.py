@@ -12,7 +12,8 @@ from segmenter.errors import CheckpointError
 from segmenter.model.weight_shapes import Shape, stage_of, weight_shapes
 from segmenter.raster import open_raster
 from segmenter.runs.arrays import Arrays
-from segmenter.runs.run import Run, learned_weights, load_run
+from segmenter.runs.run import Run, load_run
+from segmenter.runs.weights import learned_weights
 from segmenter.scenes import Dataset
 
 LEAST_KEPT = 0.5

@@ -16,8 +16,9 @@ from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import raster_info
+from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
-from segmenter.runs.run import BEST, Run, has_checkpoint, load_run
+from segmenter.runs.run import Run, load_run
 from segmenter.sampling import Plan, plan
 from segmenter.scenes import Dataset
 from segmenter.terminal import padded, terminal_width

@@ -1,18 +1,12 @@
-"""The scores of a run's validations as files: of the best, which predicts, and beside it of the last."""
+"""Scores of a training's validations, as files of its run."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from segmenter.evaluation.figures import confusion_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
-from segmenter.files import write_whole
-from segmenter.runs.run import BEST
-
-BEST_FILES = ("scores.json", "confusion.png")
-LAST_FILES = ("last_scores.json", "last_confusion.png")
+from segmenter.runs.score_files import LAST_FILES
 
 
 def write_last(run: Path, step: int, epoch: int, scores: Scores, confusion: ConfusionMatrix) -> None:
@@ -20,46 +14,3 @@ def write_last(run: Path, step: int, epoch: int, scores: Scores, confusion: Conf
     table, picture = (run / name for name in LAST_FILES)
     scores.write(table, facts={"epoch": epoch, "step": step})
     confusion_figure(confusion, picture, f"validation after epoch {epoch}, step {step}")
-
-
-def keep_as_best(run: Path) -> None:
-    """Make the files of the last validation those of the best, too."""
-    for last, best in zip(LAST_FILES, BEST_FILES, strict=True):
-        write_whole(run / best, (run / last).read_bytes())
-
-
-def later_scores(run: Path, step: int) -> list[Path]:
-    """The files of the last validation where it was after a step."""
-    if _validated_at(run / LAST_FILES[0]) <= step:
-        return []
-    return [run / name for name in LAST_FILES if (run / name).is_file()]
-
-
-def describe_scores(run: Path) -> list[str]:
-    """A line on the best validation and one on the last, each with its files; none where there was none."""
-    best, last = (_read(run / names[0]) for names in (BEST_FILES, LAST_FILES))
-    lines = []
-    if best:
-        lines.append(f"best: {_line(best)}; {BEST}, which predict.py uses, {', '.join(BEST_FILES)}")
-    if last:
-        lines.append(f"last: {_line(last)}; {', '.join(LAST_FILES)}")
-    return lines
-
-
-def _line(record: dict[str, Any]) -> str:
-    miou = record["miou"]
-    shown = "–" if miou is None else f"{100 * miou:.2f} %"
-    return f"epoch {record['epoch']}, step {record['step']}, mIoU {shown}"
-
-
-def _validated_at(path: Path) -> int:
-    return int(_read(path).get("step", -1))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What `write_last` wrote; empty where there is nothing, or nothing of that kind."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return {"epoch": int(record["epoch"]), "step": int(record["step"]), "miou": record["miou"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}

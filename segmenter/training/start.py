@@ -14,14 +14,16 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.unet import build_model, network_geometry
 from segmenter.model.weight_shapes import weight_shapes
+from segmenter.runs.checkpoints import BEST
 from segmenter.runs.resume import Checkpoint, check_as_seen, set_aside_after
-from segmenter.runs.run import BEST, Run, load_run, transfer_weights
+from segmenter.runs.run import Run, load_run
+from segmenter.runs.score_files import describe_scores
+from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training.fine_tuning import Source, describe_kept
 from segmenter.training.prepare import Tiles, changed_data, class_weights, describe_plan, epoch_plan
-from segmenter.training.run_scores import describe_scores
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.trainer import StoppedError, Trainer
 

@@ -17,10 +17,12 @@ from segmenter.errors import CheckpointError, TrainingError
 from segmenter.inference.function import predict_function
 from segmenter.model.unet import build_model
 from segmenter.runs import resume
-from segmenter.runs import run as run_directory
 from segmenter.runs.arrays import META, save_arrays
+from segmenter.runs.checkpoints import BEST, save_checkpoint
 from segmenter.runs.resume import Checkpoint
 from segmenter.runs.run import Run
+from segmenter.runs.score_files import keep_as_best
+from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.sampling import Plan
 from segmenter.scenes import Dataset
 from segmenter.threads import Prefetch
@@ -34,7 +36,6 @@ from segmenter.training.pipeline import epoch_dataset
 from segmenter.training.prepare import epoch_plan
 from segmenter.training.profiler import Profiler
 from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter
-from segmenter.training.run_scores import keep_as_best
 from segmenter.training.schedules import schedule_of
 from segmenter.training.signals import stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
@@ -136,11 +137,11 @@ class Trainer:
     def resume(self, start: Checkpoint) -> None:
         """Go on from a checkpoint: weights, optimiser, position; the log is for `rewind_log`."""
         arrays = start.arrays
-        run_directory.assign_weights(self.model, arrays, "model")
+        assign_weights(self.model, arrays, "model")
         try:
             assign_optimiser(self._optimiser, arrays)
             if self.averaged is not None:
-                run_directory.assign_weights(self.averaged.model, arrays, "ema")
+                assign_weights(self.averaged.model, arrays, "ema")
                 self.averaged.assign(arrays)
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
@@ -153,18 +154,18 @@ class Trainer:
     def save(self) -> Path:
         """Write the checkpoint of the present step."""
         keep = self.run.recipe.training.keep_checkpoints
-        return run_directory.save_checkpoint(self.run.path, self.position.done, self._arrays(), keep)
+        return save_checkpoint(self.run.path, self.position.done, self._arrays(), keep)
 
     def _arrays(self) -> dict[str, Any]:
         at = resume.Position(**vars(self.position))
         plan = self._plan(at.planned_epoch)
         facts = resume.facts_array(self.run.recipe, plan, at, self.devices.replicas, self.devices.computed_on)
         own = {"position": np.array(at, np.float64), META: facts, **self.run.text_arrays()}
-        weights = run_directory.weight_arrays(self.model, "model")
+        weights = weight_arrays(self.model, "model")
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise TrainingError(DIVERGED.format(step=at.done, what="a weight is not finite"))
         if self.averaged is not None:
-            weights |= run_directory.weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
+            weights |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
         return {**weights, **optimiser_arrays(self._optimiser), **own}
 
     # ----------------------------------------------------------------------------------- loop
@@ -301,7 +302,7 @@ class Trainer:
         # The best is saved with the record it sets, so that resuming from it knows it.
         if scores.miou > self.position.best_miou:
             self.position.best_miou = scores.miou
-            save_arrays(self.run.path / run_directory.BEST, self._arrays())
+            save_arrays(self.run.path / BEST, self._arrays())
             keep_as_best(self.run.path)
 
 

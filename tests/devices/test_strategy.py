@@ -154,24 +154,25 @@ def test_a_run_is_loaded_with_growing_memory(
 ) -> None:
     from segmenter.config.recipe import ModelConfig
     from segmenter.devices import setup
-    from segmenter.runs import run as run_directory
+    from segmenter.inference.loading import load_predictor
 
     order: list[str] = []
     monkeypatch.setattr(setup, "let_memory_grow", lambda: order.append("grow"))
-    monkeypatch.setattr(run_directory, "load_arrays", lambda _: order.append("weights") or {})
-    monkeypatch.setattr(run_directory, "assign_weights", lambda *_, **__: order.append("assign"))
+    monkeypatch.setattr("segmenter.runs.run.load_arrays", lambda _: order.append("weights") or {})
+    monkeypatch.setattr("segmenter.inference.loading.check_learned", lambda *_: order.append("check"))
+    monkeypatch.setattr("segmenter.inference.loading.assign_weights", lambda *_, **__: order.append("assign"))
     run = _run(ModelConfig(depth=1, width=1), tmp_path)
-    run.predictor()
-    assert order == ["grow", "weights", "assign"]
+    load_predictor(run)
+    assert order == ["weights", "check", "grow", "assign"]
 
     def full(*_: Any, **__: Any) -> None:
         raise tensorflow.errors.InternalError(None, None, "CUDA_ERROR_OUT_OF_MEMORY: no")
 
-    monkeypatch.setattr(run_directory, "assign_weights", full)
+    monkeypatch.setattr("segmenter.inference.loading.assign_weights", full)
     with pytest.raises(
         DeviceError, match="out of memory loading the model: is another program using the GPU"
     ):
-        run.predictor()
+        load_predictor(run)
 
 
 def test_too_little_memory_in_predicting_is_one_line(tensorflow: ModuleType) -> None:

@@ -9,7 +9,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -21,55 +20,18 @@ from hypothesis import strategies as st
 from segmenter.diagnosis.report.html import label, listed, percent
 from segmenter.diagnosis.report.page import escaped
 from segmenter.errors import SegmenterError
-from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, POTSDAM
-from tests.helpers.made_diagnosis import headline, html_report, made_diagnosis
+from tests.helpers.made_diagnosis import (
+    HOSTILE,
+    NAIC,
+    NAIC_RATES,
+    POTSDAM,
+    headline,
+    html_report,
+    made_diagnosis,
+)
+from tests.helpers.report_page import Page
 
-VOID = {"meta", "link", "br"}
 RATES = (0.9, 0.5, 0.3, 0.2, 0.1, 0.05, 0.4, 0.6)
-
-
-class Page(HTMLParser):
-    """The tags and texts of a page; it fails where they are not nested."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[str, str]] = []
-        self._open: list[str] = []
-        self.feed(page)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and data.strip():
-            self.texts.append((self._open[-1], data))
-
-    def attributes(self, name: str) -> list[str]:
-        return [str(attrs[name]) for _, attrs in self.tags if name in attrs]
-
-    def count(self, tag: str) -> int:
-        return sum(name == tag for name, _ in self.tags)
-
-    def text(self) -> str:
-        return " ".join(text for tag, text in self.texts if tag not in ("script", "style"))
-
-    def scripts(self) -> list[str]:
-        return [text for tag, text in self.texts if tag == "script"]
-
-    def data(self) -> dict[str, Any]:
-        """What the charts are drawn from."""
-        return json.loads(self.scripts()[0])
-
-    def figure(self, name: str, choice: int = 0) -> dict[str, Any]:
-        return self.data()["charts"][name]["figures"][choice]
 
 
 CASES: dict[str, dict[str, Any]] = {

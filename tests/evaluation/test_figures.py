@@ -25,7 +25,7 @@ from segmenter.evaluation.figures import (
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.labels import IGNORE, ClassMap, LandCoverClass
 
-ODD_NAMES = ("land $x$ and $y^2", "<b>road</b> & more", "_hidden", "水域", "two\nlines", "50 % \\frac{1}{2}")
+ODD_NAMES = ("land $x$ and $y^2", "<b>road</b> & more", "_hidden", "水域", "two  spaces", "50 % \\frac{1}{2}")
 COLOURS = ((200, 16, 16), (16, 200, 16), (16, 16, 200), (200, 200, 16), (16, 200, 200), (200, 16, 200))
 
 

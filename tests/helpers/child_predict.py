@@ -1,4 +1,4 @@
-"""`predict.py` in a process of its own, with a model that can be computed exactly: `python -m tests.helpers.child_predict`.
+"""`python -m tests.helpers.child_predict`: `predict.py` in a process, with a model that is computed exactly.
 
 Arguments: seconds that the model takes a batch, pixels from which rasters are spooled, then those of
 `predict.py` after RUN. Each batch prints a line, and each file that gets its name.
@@ -18,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import predict
+import segmenter.inference.loading
 import segmenter.mapping.state
 import segmenter.runs.run
 from segmenter.errors import run_script
 from segmenter.inference.predictor import Wanted
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterWriter
-from segmenter.training.signals import enduring_output
-from tests.helpers.exact_network import RADIUS, STRIDE, exact_network, fake_run
+from segmenter.terminal import enduring_output
+from tests.helpers.exact_network import RADIUS, STRIDE, exact_network, fake_load_predictor, fake_run
 
 Make = Callable[..., Path]
 COMMAND = [sys.executable, "-m", "tests.helpers.child_predict"]
@@ -73,6 +74,7 @@ def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
     RasterWriter.publish = telling  # type: ignore[method-assign]
     segmenter.mapping.state.LEAST_PIXELS = least_pixels
     classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
+    segmenter.inference.loading.load_predictor = fake_load_predictor  # type: ignore[assignment]
     segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=slow)  # type: ignore[assignment]
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from segmenter.runs.arrays import load_arrays
-from segmenter.runs.run import checkpoints
-from segmenter.training.run_scores import BEST_FILES, LAST_FILES
+from segmenter.runs.checkpoints import checkpoints
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES
 from tests.helpers.made_training import ROOT, made, records, train, weights
 
 EVERYTHING = [

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from benchmarks.equivalence_matrix import LIMIT, SEEN
 from segmenter.config.recipe import ModelConfig
 from segmenter.runs.arrays import load_arrays, save_arrays
-from segmenter.runs.run import assign_weights, checkpoints, weight_arrays
+from segmenter.runs.checkpoints import checkpoints
+from segmenter.runs.weights import assign_weights, weight_arrays
 from tests.helpers.made_training import made, train, weights
 from tests.training.test_step import PER_IMAGE, Training, batches, difference
 

@@ -17,10 +17,12 @@ import rasterio
 import predict
 from segmenter.config.reading import recipe_from
 from segmenter.errors import CheckpointError
+from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import Wanted
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
-from segmenter.runs.run import Run, load_run, save_arrays, weight_arrays
+from segmenter.runs.run import Run, load_run, save_arrays
+from segmenter.runs.weights import weight_arrays
 
 Make = Callable[..., Path]
 KILLS_ITSELF = """
@@ -85,7 +87,7 @@ def test_tiles_disappear(
     assert run.network.stride == 8
     below, right = -size[0] % 8, -size[1] % 8
     valid = np.pad((image != 0).all(axis=2), ((0, below), (0, right)))[None]
-    whole = run.predictor()(np.pad(image, ((0, below), (0, right), (0, 0)))[None], valid).ids
+    whole = load_predictor(run)(np.pad(image, ((0, below), (0, right), (0, 0)))[None], valid).ids
     expected = np.where(valid, whole, 255)[0, : size[0], : size[1]]
     arguments = [
         str(run_path),
@@ -110,7 +112,7 @@ def test_confidence_and_probabilities_are_those_of_the_whole(
     """Of more pixels than one fused loop takes at once."""
     image = rng.integers(1, 1000, (352, 600, 3), np.uint16)
     source = make_geotiff("in/a.tif", image)
-    predictor = load_run(run_path).predictor(Wanted(confidence=True, probabilities="float16"))
+    predictor = load_predictor(load_run(run_path), Wanted(confidence=True, probabilities="float16"))
     whole = predictor(image[None], np.ones((1, 352, 600), np.bool_))
     arguments = [str(run_path), str(source), "--output", str(tmp_path), "--tile", "160", "--batch", "5"]
     assert predict.main([*arguments, "--confidence", "--probabilities", "float16"]) == 0
@@ -157,4 +159,4 @@ def test_a_run_file_that_says_too_little_of_its_model_is_refused(
     with pytest.raises(
         CheckpointError, match=rf"expected stride 8 and radius \d+, .* got {stride} and {radius}"
     ):
-        wrong.predictor()
+        load_predictor(wrong)

@@ -20,8 +20,8 @@ from segmenter.errors import RasterError
 from segmenter.inference.predictor import Prediction
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import raster_info, write_raster
+from segmenter.raster.alignment import misfits
 from segmenter.scenes import Dataset, Scene
-from segmenter.tiles.pairs import misfits
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 
 Make = Callable[..., Path]

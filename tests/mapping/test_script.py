@@ -306,10 +306,8 @@ def test_a_run_that_is_none(tmp_path: Path, make_geotiff: Make, capsys: Any) -> 
 
 INTERRUPTED = """
     import sys, time
-    sys.path.insert(0, "tests")
-    import predict, segmenter.runs.run
-    from tests.mapping.test_script import fake_run
-    from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, exact_network, fake_run, run_predict
+    import predict, segmenter.inference.loading, segmenter.runs.run
+    from tests.helpers.exact_network import exact_network, fake_load_predictor, fake_run
     from segmenter.errors import run_script
     from segmenter.labels import ClassMap, LandCoverClass
     import signal
@@ -319,6 +317,7 @@ INTERRUPTED = """
         return exact_network(2, 8)(image, valid)
     classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
     segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: slow)
+    segmenter.inference.loading.load_predictor = fake_load_predictor
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     arguments = ["run", sys.argv[1], "--output", sys.argv[2], "--tile", "64", "--batch", "1"]

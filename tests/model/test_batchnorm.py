@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.collectives import collectives_of, node_counts, with_keras_norm
 from benchmarks.equivalence_matrix import strategy_of
 from segmenter.config.recipe import ModelConfig
-from segmenter.runs import run as run_directory
+from segmenter.runs.weights import assign_weights, weight_arrays
 
 EXACT = 1e-10  # of the largest value, in float64
 SPLITS = {"even": [2, 2, 2, 2], "uneven": [5, 0, 2, 1], "first alone": [8, 0, 0, 0], "last": [0, 0, 0, 8]}
@@ -297,7 +297,7 @@ def test_weights_are_keras_by_name_and_order(tensorflow: ModuleType) -> None:
     assert [w.name for w in norm.weights] == ["gamma", "beta", "moving_mean", "moving_variance"]
     for variable in keras.weights:
         variable.assign(np.random.default_rng(1).uniform(0.5, 2, variable.shape))
-    run_directory.assign_weights(ours, run_directory.weight_arrays(keras, "model"), "model")
+    assign_weights(ours, weight_arrays(keras, "model"), "model")
     x = images((2, 16, 16, 3), "float32")
     assert np.array_equal(ours(x, training=False), keras(x, training=False))
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from benchmarks.equivalence_matrix import Row, batch, difference, strategy_of
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
 from segmenter.errors import CheckpointError
-from segmenter.runs import run as run_directory
+from segmenter.runs.weights import assign_weights, transfer_weights, weight_arrays
 
 RATE = 0.3
 MODEL = ModelConfig(depth=1, width=4, dropout=RATE)
@@ -176,11 +176,10 @@ def trained(replicas: int, steps: int = 2) -> dict[str, list[Any]]:
 
 
 def test_four_replicas_learn_with_dropout_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-
     one, four = trained(1), trained(4)
     assert {kind: d for kind in one if not (d := difference(four, one, kind)) <= 1e-10} == {}
     keras_dropout = lambda rate, **options: keras.layers.Dropout(rate, seed=1, **options)  # noqa: E731
-    monkeypatch.setattr(unet, "GlobalDropout", keras_dropout)
+    monkeypatch.setattr("segmenter.model.unet.GlobalDropout", keras_dropout)
     naive_one, naive_four = trained(1), trained(4)
     assert max(difference(naive_four, naive_one, kind) for kind in one) > 1e-4
 
@@ -199,9 +198,9 @@ def test_masks_go_on_where_a_checkpoint_left_them() -> None:
     x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
     whole, resumed = network(1), network(2)
     whole(x, training=True)
-    arrays = run_directory.weight_arrays(whole, "model")
+    arrays = weight_arrays(whole, "model")
     expected = [np.asarray(whole(x, training=True)) for _ in range(2)]
-    run_directory.assign_weights(resumed, arrays, "model")
+    assign_weights(resumed, arrays, "model")
     got = [np.asarray(resumed(x, training=True)) for _ in range(2)]
     np.testing.assert_array_equal(got, expected)
     assert not np.array_equal(*expected)
@@ -209,17 +208,17 @@ def test_masks_go_on_where_a_checkpoint_left_them() -> None:
 
 def test_an_older_checkpoint_predicts_and_is_not_resumed() -> None:
     model = network(1)
-    arrays = run_directory.weight_arrays(model, "model")
+    arrays = weight_arrays(model, "model")
     del arrays["model/dropout/masks"]
     arrays["model/dropout/seed_generator/seed_generator_state"] = np.zeros(2, np.uint32)
-    run_directory.assign_weights(model, arrays, "model", predicting=True)
+    assign_weights(model, arrays, "model", predicting=True)
     with pytest.raises(CheckpointError, match=r"where dropout's masks stand \(dropout/masks\), got none"):
-        run_directory.assign_weights(model, arrays, "model")
+        assign_weights(model, arrays, "model")
 
 
 def test_a_new_run_takes_no_masks_from_another() -> None:
     model, other = network(1), network(2)
     before = model.get_layer("dropout").masks.numpy()
-    kept_names, fresh = run_directory.transfer_weights(model, run_directory.weight_arrays(other, "model"))
+    kept_names, fresh = transfer_weights(model, weight_arrays(other, "model"))
     assert np.array_equal(model.get_layer("dropout").masks.numpy(), before)
     assert not any("masks" in name for name in [*kept_names, *fresh])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from segmenter.errors import DamagedCheckpointError
-from segmenter.runs import run as run_directory
+from segmenter.runs.arrays import load_arrays
 from tests.runs.test_checkpoints import crafted
 
 
@@ -29,12 +29,12 @@ def test_a_part_that_is_named_two_thousand_times_is_not_read(
             archive.filelist[-1].filename = "a.npy" if same else f"{i}.npy"
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("read"))
     with pytest.raises(DamagedCheckpointError, match=message):
-        run_directory.load_arrays(path)
+        load_arrays(path)
 
 
 def test_what_is_quoted_of_a_file_is_short(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(crafted("{" + "'descr'," * 1000, 1))
     with pytest.raises(DamagedCheckpointError) as caught:
-        run_directory.load_arrays(path)
+        load_arrays(path)
     assert len(str(caught.value)) < len(str(path)) + 400

@@ -24,8 +24,10 @@ from segmenter.files import alone_in, remove_leftovers
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs import run as run_directory
+from segmenter.runs.arrays import load_arrays, save_arrays
+from segmenter.runs.checkpoints import checkpoints, newest_checkpoint, save_checkpoint
 from segmenter.runs.run import Run, load_run
+from segmenter.runs.weights import assign_weights, transfer_weights, weight_arrays
 from tests.helpers.made_training import ROOT
 
 
@@ -73,18 +75,18 @@ def test_a_run_without_checkpoint_is_told(run: Run) -> None:
 
 def test_only_the_newest_checkpoints_are_kept_and_the_best_is_preferred(run: Run) -> None:
     for step in (5, 10, 200):
-        run_directory.save_checkpoint(run.path, step, {"a": np.arange(step)}, keep=2)
+        save_checkpoint(run.path, step, {"a": np.arange(step)}, keep=2)
     names = sorted(p.name for p in (run.path / "checkpoints").iterdir())
     assert names == ["step-00000010.npz", "step-00000200.npz"]
     assert run.weights_file().name == "step-00000200.npz"
-    run_directory.save_arrays(run.path / "best.npz", {"a": np.zeros(1)})
+    save_arrays(run.path / "best.npz", {"a": np.zeros(1)})
     assert run.weights_file().name == "best.npz"
 
 
 @pytest.mark.parametrize("fault", ["flipped", "cut", "empty", "pickle"])
 def test_a_damaged_checkpoint_is_told(tmp_path: Path, fault: str) -> None:
     path = tmp_path / "step-00000001.npz"
-    run_directory.save_arrays(path, {"weights": np.random.default_rng(0).normal(size=(64, 64))})
+    save_arrays(path, {"weights": np.random.default_rng(0).normal(size=(64, 64))})
     content = bytearray(path.read_bytes())
     if fault == "flipped":
         content[len(content) // 2] ^= 0xFF
@@ -96,7 +98,7 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path, fault: str) -> None:
     if fault == "pickle":
         np.savez(path, weights=np.array([{"code": "would run"}], dtype=object))
     with pytest.raises(CheckpointError, match=r"step-00000001.npz: damaged checkpoint"):
-        run_directory.load_arrays(path)
+        load_arrays(path)
 
 
 def odd_arrays() -> dict[str, np.ndarray]:
@@ -112,7 +114,7 @@ def odd_arrays() -> dict[str, np.ndarray]:
 
 def test_every_flipped_byte_is_recognised_or_harmless(tmp_path: Path) -> None:
     path, arrays = tmp_path / "a.npz", odd_arrays()
-    run_directory.save_arrays(path, arrays)
+    save_arrays(path, arrays)
     whole = path.read_bytes()
     messages = []
     for position in range(len(whole)):
@@ -120,7 +122,7 @@ def test_every_flipped_byte_is_recognised_or_harmless(tmp_path: Path) -> None:
         content[position] ^= (0xFF, 0x01, 0x20)[position % 3]
         path.write_bytes(content)
         try:
-            assert_same(run_directory.load_arrays(path), arrays)
+            assert_same(load_arrays(path), arrays)
         except DamagedCheckpointError as error:
             messages.append(str(error))
     assert len(messages) > len(whole) / 2
@@ -149,39 +151,39 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
 def test_the_digest_sees_what_no_crc_does(tmp_path: Path, change: Any) -> None:
     """A whole zip, each CRC right, with other arrays than were written."""
     path = tmp_path / "a.npz"
-    run_directory.save_arrays(path, odd_arrays())
+    save_arrays(path, odd_arrays())
     with np.load(path) as file:
         arrays = dict(file)
     change(arrays)
     np.savez(path, **arrays)
     with pytest.raises(DamagedCheckpointError, match="its SHA-256 is another"):
-        run_directory.load_arrays(path)
+        load_arrays(path)
 
 
 def test_a_file_of_an_older_program_is_loaded(tmp_path: Path) -> None:
     arrays = odd_arrays()
     arrays.pop("meta")
     np.savez(tmp_path / "old.npz", **arrays)
-    assert_same(run_directory.load_arrays(tmp_path / "old.npz"), arrays)
+    assert_same(load_arrays(tmp_path / "old.npz"), arrays)
 
 
 def test_the_same_arrays_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a.npz", "b.npz"):
-        run_directory.save_arrays(tmp_path / name, odd_arrays())
+        save_arrays(tmp_path / name, odd_arrays())
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
 def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(10**6))
     with pytest.raises(DamagedCheckpointError, match=r"a\.npy: expected a plain array"):
-        run_directory.load_arrays(tmp_path / "bomb.npz")
+        load_arrays(tmp_path / "bomb.npz")
     header = (
         b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f8', 'fortran_order': False, 'shape': (999999999999999,), }"
     )
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
         archive.writestr("a.npy", header.ljust(127) + b"\n")
     with pytest.raises(DamagedCheckpointError, match=r"huge\.npz: damaged checkpoint"):
-        run_directory.load_arrays(tmp_path / "huge.npz")
+        load_arrays(tmp_path / "huge.npz")
 
 
 HEADER = "{'descr': '<f8', 'fortran_order': False, 'shape': (3, 5), }"
@@ -218,7 +220,7 @@ def test_a_crafted_header_is_damage_whatever_numpy_raises(tmp_path: Path) -> Non
     for number, header in enumerate(headers):
         path.write_bytes(crafted(header, 1 + number % 3))
         try:
-            run_directory.load_arrays(path)
+            load_arrays(path)
         except DamagedCheckpointError as error:
             messages.append(str(error))
     assert len(messages) > 300
@@ -228,7 +230,7 @@ def test_a_crafted_header_is_damage_whatever_numpy_raises(tmp_path: Path) -> Non
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from segmenter.runs.run import save_checkpoint
+from segmenter.runs.checkpoints import save_checkpoint
 for step in range(1, 10**6):
     arrays = {"a": np.full(10**5, step), "meta": np.zeros(3, np.uint8)}
     save_checkpoint(Path(sys.argv[1]), step, arrays, 2)
@@ -243,7 +245,7 @@ def test_killed_while_writing_all_that_is_there_is_whole(tmp_path: Path) -> None
         kills < 3 or not half_written
     ):  # on a busy machine the file has often got its name before it is killed
         kills += 1
-        for path in run_directory.checkpoints(tmp_path).values():
+        for path in checkpoints(tmp_path).values():
             path.unlink()
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT)
         while len(list(folder.glob("step-*"))) < 2 or not list(folder.glob(".step-*")):
@@ -252,28 +254,28 @@ def test_killed_while_writing_all_that_is_there_is_whole(tmp_path: Path) -> None
         process.kill()
         process.wait()
         half_written += len(list(folder.glob(".step-*")))
-        steps = run_directory.checkpoints(tmp_path)
+        steps = checkpoints(tmp_path)
         assert len(steps) in (2, 3)
         for step, path in steps.items():
-            assert (run_directory.load_arrays(path)["a"] == step).all()
+            assert (load_arrays(path)["a"] == step).all()
         remove_leftovers(folder)
         assert set(folder.iterdir()) == set(steps.values())
 
 
 def test_a_full_disk_leaves_what_was_there(run: Run) -> None:
-    run_directory.save_checkpoint(run.path, 1, {"a": np.arange(1000)}, keep=1)
+    save_checkpoint(run.path, 1, {"a": np.arange(1000)}, keep=1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
         with pytest.raises(
             OutputError, match=r"step-00000002\.npz: cannot write it: File too large"
         ) as caught:
-            run_directory.save_checkpoint(run.path, 2, {"a": np.arange(1000)}, keep=1)
+            save_checkpoint(run.path, 2, {"a": np.arange(1000)}, keep=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.exit_code == 1
     assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step-00000001.npz"]
-    assert (run_directory.load_arrays(run.weights_file())["a"] == np.arange(1000)).all()
+    assert (load_arrays(run.weights_file())["a"] == np.arange(1000)).all()
 
 
 HOLDER = """
@@ -308,7 +310,7 @@ def test_the_folder_is_synced_after_the_name_is_there(tmp_path: Path, monkeypatc
         synced.append((Path(f"/proc/self/fd/{handle}").resolve() == tmp_path.resolve(), path.exists()))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    run_directory.save_arrays(path, {"a": np.zeros(1)})
+    save_arrays(path, {"a": np.zeros(1)})
     assert synced == [(False, False), (True, True)]
 
 
@@ -325,13 +327,13 @@ def test_a_new_folders_name_is_synced_in_the_one_above(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     with alone_in(Path("runs") / "mine"):
         assert sorted(synced) == sorted([(tmp_path.name, ["runs"]), ("runs", ["mine"])])
-        run_directory.save_checkpoint(Path("runs") / "mine", 1, {"a": np.zeros(1)}, keep=1)
+        save_checkpoint(Path("runs") / "mine", 1, {"a": np.zeros(1)}, keep=1)
     assert synced[2:] == [("mine", [".lock", "checkpoints"]), ("checkpoints", ["step-00000001.npz"])]
 
 
 def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:
     for step in (5, 10):
-        run_directory.save_checkpoint(run.path, step, {"a": np.arange(step)}, keep=2)
+        save_checkpoint(run.path, step, {"a": np.arange(step)}, keep=2)
     (run.path / "best.npz").write_bytes(b"PK")
     newest = run.path / "checkpoints" / "step-00000010.npz"
     with pytest.raises(
@@ -343,15 +345,15 @@ def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:
     newest.write_bytes(b"")
     with pytest.raises(DamagedCheckpointError, match=r"10\.npz: damaged .*whole one, .*step-00000005.npz"):
         run.weights()
-    run_directory.checkpoints(run.path)[5].write_bytes(b"")
+    checkpoints(run.path)[5].write_bytes(b"")
     with pytest.raises(DamagedCheckpointError, match=r"10\.npz: damaged .*no other is whole"):
         run.weights()
 
 
 def test_steps_are_ordered_as_numbers(run: Run) -> None:
     for step in (99_999_999, 100_000_000):
-        run_directory.save_checkpoint(run.path, step, {"a": np.zeros(1)}, keep=2)
-    assert run_directory.newest_checkpoint(run.path).name == "step-100000000.npz"
+        save_checkpoint(run.path, step, {"a": np.zeros(1)}, keep=2)
+    assert newest_checkpoint(run.path).name == "step-100000000.npz"
 
 
 def test_weights_of_another_model_are_refused(tensorflow: ModuleType) -> None:
@@ -359,10 +361,10 @@ def test_weights_of_another_model_are_refused(tensorflow: ModuleType) -> None:
     from segmenter.model.unet import build_model
 
     three, four = (build_model(ModelConfig(depth=1, width=2), 3, k) for k in (3, 4))
-    arrays = run_directory.weight_arrays(three, "model")
+    arrays = weight_arrays(three, "model")
     with pytest.raises(CheckpointError, match=r"expected weight logits/kernel of shape \(1, 1, 2, 4\), got"):
-        run_directory.assign_weights(four, arrays, "model")
-    kept, fresh = run_directory.transfer_weights(four, arrays)
+        assign_weights(four, arrays, "model")
+    kept, fresh = transfer_weights(four, arrays)
     assert fresh == ["logits/kernel", "logits/bias"]
     assert len(kept) + len(fresh) == len(four.variables)
     for variable in four.variables:

@@ -18,7 +18,8 @@ from segmenter.errors import run_script
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.run import Run, save_checkpoint
+from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.run import Run
 from tests.helpers.made_runs import rewritten
 from tests.helpers.made_training import made, train
 from tests.test_layout import FOLDERS, ROOT, SCRIPTS

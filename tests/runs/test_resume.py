@@ -17,18 +17,17 @@ from segmenter.config.reading import recipe_from
 from segmenter.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
 from segmenter.runs import resume
 from segmenter.runs.arrays import META
+from segmenter.runs.checkpoints import BEST, checkpoints, save_checkpoint
 from segmenter.runs.resume import (
     Position,
     check_as_seen,
     checkpoint_to_resume,
     facts_array,
-    fingerprint,
     set_aside_after,
 )
-from segmenter.runs.run import BEST, checkpoints, save_checkpoint
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES
 from segmenter.sampling import Plan
 from segmenter.training.prepare import check_run_directory
-from segmenter.training.run_scores import BEST_FILES, LAST_FILES
 
 RECIPE = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
 
@@ -67,7 +66,7 @@ def test_a_checkpoint_says_what_it_was_made_with(tmp_path: Path) -> None:
     assert {"tensorflow", "keras", "numpy", "coverage-segmenter"} <= facts.versions.keys()
     assert facts.versions["numpy"] == np.__version__
     assert recipe_from(facts.recipe, "test") == RECIPE
-    assert facts.plan == fingerprint(plan_of())
+    assert facts.plan == plan_of().fingerprint
 
 
 def test_at_an_epochs_end_the_plan_is_that_of_the_epoch_that_was_done() -> None:

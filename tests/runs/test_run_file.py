@@ -16,7 +16,9 @@ from segmenter.errors import CheckpointError, SegmenterError
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs import run as run_directory
-from segmenter.runs.run import Run, load_run, save_checkpoint
+from segmenter.runs.arrays import load_arrays
+from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.run import Run, load_run
 from tests.helpers.made_runs import flipped, rewritten
 
 
@@ -211,6 +213,6 @@ def test_a_recipe_that_takes_anothers_place_is_never_taken_for_an_edited_one(
 def test_a_pipe_in_a_runs_place_is_not_waited_for(run: Run, name: str) -> None:
     (run.path / name).unlink(missing_ok=True)
     os.mkfifo(run.path / name)
-    load: Any = run_directory.load_arrays if name == "best.npz" else lambda file: load_run(file.parent)
+    load: Any = load_arrays if name == "best.npz" else lambda file: load_run(file.parent)
     with pytest.raises(SegmenterError, match=rf"{name}: expected a file, got a pipe"):
         load(run.path / name)

@@ -19,7 +19,8 @@ from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.weight_shapes import weight_shapes
-from segmenter.runs.run import Run, save_checkpoint
+from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.run import Run
 from segmenter.training import prepare
 from segmenter.training.fine_tuning import describe_kept, find_source, fitting
 from tests.helpers.made_training import made
@@ -157,7 +158,7 @@ def test_stages_of_a_deep_model_take_one_line() -> None:
 def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
     from segmenter.model.unet import build_model
-    from segmenter.runs.run import transfer_weights
+    from segmenter.runs.weights import transfer_weights
 
     loaded = load_recipe(recipe)
     source = find_source(trained(tmp_path, recipe, bands=5), loaded, load_dataset(loaded))

@@ -14,8 +14,8 @@ from matplotlib.image import imread
 
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.labels import ClassMap
-from segmenter.runs.run import BEST
-from segmenter.training.run_scores import BEST_FILES, LAST_FILES, describe_scores
+from segmenter.runs.checkpoints import BEST
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES, describe_scores
 
 
 def confusion_of(classes: ClassMap, wrong: int) -> ConfusionMatrix:

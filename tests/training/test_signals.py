@@ -26,7 +26,8 @@ BETWEEN = """
     import sys, time
     from pathlib import Path
     from tqdm import tqdm
-    from segmenter.training.signals import enduring_output, stop_signal
+    from segmenter.terminal import enduring_output
+from segmenter.training.signals import stop_signal
     with enduring_output():
         with stop_signal() as stop, tqdm(total=10) as bar:
             while not stop:
@@ -98,7 +99,7 @@ def test_handlers_are_as_they_were_afterwards() -> None:
 TAKEN = """
     import sys
     from pathlib import Path
-    from segmenter.training.signals import enduring_output
+    from segmenter.terminal import enduring_output
     with enduring_output():
         for number in range(20_000):
             print("a line", number)

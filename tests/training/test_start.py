@@ -13,8 +13,9 @@ from segmenter.errors import CheckpointError
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.runs.checkpoints import BEST, checkpoints
 from segmenter.runs.resume import checkpoint_to_resume
-from segmenter.runs.run import BEST, Run, checkpoints
+from segmenter.runs.run import Run
 from segmenter.training.prepare import check_run_directory
 from tests.runs.test_resume import MACHINE, RECIPE, save
 

@@ -1,0 +1,55 @@
+"""A run's model, compiled to predict on every GPU; TensorFlow is imported when it is loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from segmenter.errors import CheckpointError
+from segmenter.inference.prediction import Wanted
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.model.weight_shapes import check_learned
+from segmenter.runs.run import RUN_FILE, Run
+from segmenter.runs.weights import assign_weights, learned_weights
+
+if TYPE_CHECKING:
+    from segmenter.inference.predictor import PredictBatch
+
+
+def load_predictor(run: Run, wanted: Wanted | None = None, tta: str = "none") -> PredictBatch:
+    """The compiled model of a run on every GPU that TensorFlow sees, or on the CPU.
+
+    Args:
+        wanted: beside class ids.
+        tta: over which mirror images it averages: none, flips or all (eight).
+
+    Raises:
+        CheckpointError: no checkpoint, a damaged one, or one of another model.
+        DeviceError: the device has no memory for the model; also from the function, for a batch.
+    """
+    from segmenter.devices.setup import let_memory_grow, load_tensorflow, memory_errors
+
+    arrays = learned_weights(run.weights())
+    check_learned(arrays, run.recipe.model, run.band_count, len(run.classes), run.weights_file())
+    load_tensorflow()
+    let_memory_grow()
+    from segmenter.inference.function import on_all_gpus, predict_function
+    from segmenter.model.unet import build_model, network_geometry
+
+    def build() -> Any:
+        model = build_model(run.recipe.model, run.band_count, len(run.classes))
+        assign_weights(model, arrays, "model", predicting=True)
+        _check_geometry(run, network_geometry(model))
+        return predict_function(model, run.normalisation, wanted, tta)
+
+    with memory_errors("loading the model", "is another program using the GPU?"):
+        return on_all_gpus(build)
+
+
+def _check_geometry(run: Run, found: NetworkGeometry) -> None:
+    """Refuse windows that would be too narrow for the model, or beside its grid: seams would show."""
+    if not run.network.suits(found):
+        raise CheckpointError(
+            f"{run.path / RUN_FILE}: expected stride {found.stride} and radius {found.radius}, which the "
+            f"model has, got {run.network.stride} and {run.network.radius}; use the run.json that "
+            "train.py wrote"
+        )
