@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.equivalence_matrix import KINDS, LIMIT, NAIVE, ROWS, SEEN, Laboratory
 from benchmarks.page import renew
 from segmenter.devices.strategy import load_tensorflow
+from tests.helpers.equivalence_matrix import KINDS, LIMIT, NAIVE, ROWS, SEEN, Laboratory
 
 REPLICAS = (2, 4)
 _MARK = "<!-- table: python -m benchmarks.equivalence --page -->"

@@ -217,6 +217,17 @@ def test_files_stay_under_400_lines(folder: str) -> None:
     assert {name: length for name, length in lengths.items() if length >= 400} == {}
 
 
+def test_tests_share_helpers_and_never_import_another_test() -> None:
+    files = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "tests" / "helpers").glob("*.py")]
+    wrong = [
+        f"{path.name} imports {name}"
+        for path in files
+        for name in _imports(ast.parse(path.read_text(encoding="utf-8")), types=True)
+        if name.startswith("tests.") and name.split(".")[-1].startswith("test_")
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [(["train.py"], "--resume"), (["predict.py"], "{scene}"), (["-m", "datasets"], "stitch")],

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from benchmarks import scaling
-from benchmarks.equivalence_matrix import strategy_of
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
+from tests.helpers.equivalence_matrix import strategy_of
 
 TINY = ModelConfig(depth=1, width=2)
 

@@ -12,30 +12,15 @@ from hypothesis import strategies as st
 from segmenter.errors import ConfigError
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import WEIGHTS, Blend, blend_windows, window_weights
-from segmenter.inference.prediction import Prediction, Wanted
-from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.prediction import Wanted
+from segmenter.inference.predictor import Tiling
 from segmenter.labels import IGNORE
-from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
+from tests.helpers.array_raster import ArrayRaster, scene
 from tests.helpers.exact_network import exact_network
+from tests.helpers.whole_prediction import blended
 
 kinds = st.sampled_from(sorted(WEIGHTS))
 sides = st.integers(1, 150)
-
-
-def blended(
-    raster: Any, tiling: Tiling, predict: Any, part: Window | None = None, done: int = 0
-) -> Prediction:
-    """The whole prediction; every pixel comes once, row by row, in windows of the part's full width."""
-    part = part or Window.of(raster.info.size)
-    pieces, row = [], part.row + done
-    for event in classify_all([ArrayJob(raster, part, done_rows=done)], tiling, predict):
-        if isinstance(event, Mapped):
-            assert event.window == Window(row, part.col, event.window.height, part.width)
-            row = event.window.row_stop
-            pieces.append(event.prediction)
-    assert row == part.row_stop
-    join = lambda name: np.concatenate([getattr(p, name) for p in pieces])  # noqa: E731
-    return Prediction(join("ids"), join("confidence"), join("probabilities"))
 
 
 @given(sides, sides, kinds, st.sampled_from([0, 10, 25, 50, 75, 90]), st.sampled_from([1, 4, 8]), st.data())

@@ -15,7 +15,7 @@ from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.inference.tta import SYMMETRIES, Symmetry
 from segmenter.model.normalisation import Normalisation
 from tests.helpers.array_raster import ArrayRaster
-from tests.inference.test_blending import blended
+from tests.helpers.whole_prediction import blended
 
 SIZES = [
     (1, 1),

@@ -14,7 +14,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from benchmarks.equivalence_matrix import (
+from segmenter.config.recipe import LossConfig
+from tests.helpers.equivalence_matrix import (
     BATCH,
     KINDS,
     LIMIT,
@@ -28,7 +29,6 @@ from benchmarks.equivalence_matrix import (
     difference,
     only,
 )
-from segmenter.config.recipe import LossConfig
 
 pytestmark = pytest.mark.timeout(900)  # compiling for four replicas takes a minute
 FREE = [name for name, row in ROWS.items() if not row.clip]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.equivalence_matrix import strategy_of
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from tests.helpers.equivalence_matrix import strategy_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_TERM = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from benchmarks.equivalence_matrix import LIMIT, SEEN
 from segmenter.config.recipe import ModelConfig
 from segmenter.runs.arrays import load_arrays, save_arrays
 from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.weights import assign_weights, weight_arrays
+from tests.helpers.equivalence_matrix import LIMIT, SEEN
 from tests.helpers.made_training import made, train, weights
-from tests.training.test_step import PER_IMAGE, Training, batches, difference
+from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 
 NARROW = ModelConfig(depth=2, width=2)
 STEPS, STOP = 5, 3

@@ -11,7 +11,7 @@ import pytest
 
 from segmenter.geometry import Window
 from tests.helpers.raster_verdict import verdict
-from tests.raster.test_robust import REFUSED, RIGHT
+from tests.helpers.robust_files import REFUSED, RIGHT
 
 LARGE = {
     "rio-tiler__cog_world.tif": Window(5000, 18000, 701, 903),

@@ -11,7 +11,7 @@ import pytest
 
 from segmenter.errors import DamagedCheckpointError
 from segmenter.runs.arrays import load_arrays
-from tests.runs.test_checkpoints import crafted
+from tests.helpers.made_runs import crafted
 
 
 @pytest.mark.parametrize(

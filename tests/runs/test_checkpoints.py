@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -28,6 +27,7 @@ from segmenter.runs.arrays import load_arrays, save_arrays
 from segmenter.runs.checkpoints import checkpoints, newest_checkpoint, save_checkpoint
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.weights import assign_weights, transfer_weights, weight_arrays
+from tests.helpers.made_runs import crafted
 from tests.helpers.made_training import ROOT
 
 
@@ -198,15 +198,6 @@ PIECES = (
     "'''",
     "None",
 )
-
-
-def crafted(header: str, version: int) -> bytes:
-    """A zip with right CRCs and one array, whose header was made up."""
-    text, buffer = header.encode("latin1") + b"\n", io.BytesIO()
-    length = len(text).to_bytes(2 if version == 1 else 4, "little")
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.npy", b"\x93NUMPY" + bytes([version, 0]) + length + text + bytes(120))
-    return buffer.getvalue()
 
 
 @pytest.mark.filterwarnings("ignore")  # what Python and NumPy say of such headers

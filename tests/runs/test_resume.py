@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import resource
 from pathlib import Path
@@ -16,38 +15,17 @@ import pytest
 from segmenter.config.reading import recipe_from
 from segmenter.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
 from segmenter.runs import resume
-from segmenter.runs.arrays import META
-from segmenter.runs.checkpoints import BEST, checkpoints, save_checkpoint
+from segmenter.runs.checkpoints import BEST, checkpoints
 from segmenter.runs.resume import (
     Position,
     check_as_seen,
     checkpoint_to_resume,
-    facts_array,
     set_aside_after,
 )
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES
 from segmenter.sampling import Plan
 from segmenter.training.prepare import check_run_directory
-
-RECIPE = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
-
-
-MACHINE = {"processor": "one", "threads of an operation": "2"}
-
-
-def plan_of(last: int = 31, blocks: int = 1) -> Plan:
-    rows = np.arange(32).reshape(4, 8)
-    rows[-1, -1] = last
-    return Plan(rows, 0, 0, True, 0, promised=(0,), best_effort=(), blocks=blocks)
-
-
-def save(run: Path, step: int, plan: Plan | None = None, **changes: Any) -> Path:
-    position = Position(step, step // 4, step % 4, 0.5)
-    facts = facts_array(RECIPE, plan or plan_of(), position, 4, MACHINE)
-    if changes:
-        facts = np.frombuffer(json.dumps({**json.loads(facts.tobytes()), **changes}).encode(), np.uint8)
-    arrays = {"position": np.array(position, np.float64), META: facts}
-    return save_checkpoint(run, step, arrays, keep=9)
+from tests.helpers.made_checkpoints import MACHINE, RECIPE, plan_of, save
 
 
 def damage(path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.equivalence_matrix import strategy_of
 from segmenter.config.reading import recipe_from
 from segmenter.geometry import Size
 from segmenter.labels import ClassMap
@@ -18,6 +17,7 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.run import Run
 from segmenter.tiles.index import TileIndex
+from tests.helpers.equivalence_matrix import strategy_of
 
 REPLICAS, BATCH, SIDE, CLASSES = 2, 6, 16, 3
 

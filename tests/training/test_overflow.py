@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.training.test_framework_faults import CLASSES, REPLICAS, SIDE, Training
+from tests.helpers.mixed_training import CLASSES, REPLICAS, SIDE, Training
 
 
 @pytest.mark.parametrize("bad", [0, 2])

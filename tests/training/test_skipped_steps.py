@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from segmenter.config.recipe import TrainingConfig
-from tests.training.test_step import AVERAGE, BATCH, NO_NORM, PER_PIXEL, Training, batches
+from tests.helpers.small_training import AVERAGE, BATCH, NO_NORM, PER_PIXEL, Training, batches
 
 pytestmark = pytest.mark.timeout(600)
 

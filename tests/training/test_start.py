@@ -17,7 +17,7 @@ from segmenter.runs.checkpoints import BEST, checkpoints
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import Run
 from segmenter.training.prepare import check_run_directory
-from tests.runs.test_resume import MACHINE, RECIPE, save
+from tests.helpers.made_checkpoints import MACHINE, RECIPE, save
 
 
 @pytest.fixture

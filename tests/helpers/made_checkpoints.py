@@ -1,0 +1,35 @@
+"""Checkpoints of a run that was never trained, with the facts that a training writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segmenter.config.reading import recipe_from
+from segmenter.runs.arrays import META
+from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.resume import Position, facts_array
+from segmenter.sampling import Plan
+
+RECIPE = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
+
+
+MACHINE = {"processor": "one", "threads of an operation": "2"}
+
+
+def plan_of(last: int = 31, blocks: int = 1) -> Plan:
+    rows = np.arange(32).reshape(4, 8)
+    rows[-1, -1] = last
+    return Plan(rows, 0, 0, True, 0, promised=(0,), best_effort=(), blocks=blocks)
+
+
+def save(run: Path, step: int, plan: Plan | None = None, **changes: Any) -> Path:
+    position = Position(step, step // 4, step % 4, 0.5)
+    facts = facts_array(RECIPE, plan or plan_of(), position, 4, MACHINE)
+    if changes:
+        facts = np.frombuffer(json.dumps({**json.loads(facts.tobytes()), **changes}).encode(), np.uint8)
+    arrays = {"position": np.array(position, np.float64), META: facts}
+    return save_checkpoint(run, step, arrays, keep=9)

@@ -1,0 +1,99 @@
+"""A small model with its optimiser and compiled steps, on any number of replicas, and batches for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.labels import IGNORE
+from segmenter.model.normalisation import Normalisation
+from tests.helpers.equivalence_matrix import BANDS, BATCH, CLASSES, SIDE, WEIGHTS, strategy_of
+
+NO_NORM = ModelConfig(depth=2, width=3, max_width=6, normalisation="none")
+NORM = ModelConfig(depth=1, width=3)
+PER_PIXEL = LossConfig(
+    cross_entropy=1.0, focal=0.5, normalisation="per_pixel", class_weights=WEIGHTS, label_smoothing=0.1
+)
+PER_IMAGE = LossConfig(cross_entropy=1.0, focal=0.5, lovasz=0.5, class_weights=WEIGHTS)
+AVERAGE = 0.7
+SGD = TrainingConfig(global_batch=BATCH, optimizer="sgd", learning_rate=0.05, schedule="constant", warmup=0)
+
+
+def batches(steps: int) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
+    """Stacked batches, ignored pixels in the first images: micro-batches of very unequal weight."""
+    rng = np.random.default_rng(3)
+    image = rng.integers(0, 256, (steps, BATCH, SIDE, SIDE, BANDS), np.uint8)
+    valid = rng.random((steps, BATCH, SIDE, SIDE)) > 0.1
+    label = rng.integers(0, CLASSES, (steps, BATCH, SIDE, SIDE), np.uint8)
+    label[:, 0, 1:], label[:, 1:3] = IGNORE, IGNORE
+    return image, valid, label
+
+
+class Training:
+    """A model, its optimiser and a step on so many replicas."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        loss: Any,
+        replicas: int = 1,
+        dtype: str = "float64",
+        average: float = 0.0,
+        training: TrainingConfig = SGD,
+        **options: Any,
+    ) -> None:
+        import keras
+
+        from segmenter.devices.strategy import Devices
+        from segmenter.model.unet import build_model
+        from segmenter.training.ema import AveragedWeights
+        from segmenter.training.losses import segmentation_loss
+        from segmenter.training.optimisers import build_optimiser
+        from segmenter.training.step import StepParts, make_step, make_steps
+
+        keras.utils.set_random_seed(1)
+        strategy = strategy_of(replicas)
+        self.devices = Devices(strategy, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(replicas)))
+        with strategy.scope():
+            self.model = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
+            self.optimiser = build_optimiser(training, self.model, 10)
+            other = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
+        self.averaged = AveragedWeights(strategy, self.model, other, average) if average else None
+        if isinstance(loss, LossConfig):
+            weights = None if loss.class_weights == "none" else WEIGHTS
+            loss = segmentation_loss(loss, weights, BATCH)
+        parts = StepParts(
+            strategy,
+            self.model,
+            self.optimiser,
+            loss,
+            Normalisation.of([120.0] * BANDS, [60.0] * BANDS),
+            8,
+            averaged=self.averaged,
+            **options,
+        )
+        self._one, self._many = make_step(parts), make_steps(parts)
+
+    def each(self, stack: Any) -> list[float]:
+        """The losses of steps, one call each."""
+        steps = len(stack[0])
+        return [float(self._one(self.devices.dealt(tuple(p[i] for p in stack)))[0]) for i in range(steps)]
+
+    def at_once(self, stack: Any, count: int) -> tuple[Any, Any]:
+        """The losses and the classes held of the first steps of a stack, in one call."""
+        import tensorflow as tf
+
+        return self._many(self.devices.dealt(stack, axis=1), tf.constant(count))
+
+    def weights(self, averaged: bool = False) -> list[NDArray[Any]]:
+        model = self.averaged.model if averaged and self.averaged is not None else self.model
+        return [v.numpy() for v in model.variables]
+
+
+def difference(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> float:
+    largest = max(np.abs(y).max() for y in b)
+    return float(max(np.abs(x - y).max() for x, y in zip(a, b, strict=True)) / largest)
