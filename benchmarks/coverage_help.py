@@ -1,4 +1,4 @@
-"""Does it help? The same model, tiles, steps and seeds, with planned batches (relaxed) and shuffled (off).
+"""Benefit of the plan: the same model, tiles, steps and seeds, with planned batches and shuffled ones.
 
 Look-alikes of NAIC2020, round 1, cut into tiles of 64×64. Their water is in a tenth of the tiles: one in six
 of these trains, drawn at random, which makes it the rare class, in 2 % of the tiles. Tiles that show the

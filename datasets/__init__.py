@@ -1,4 +1,4 @@
-"""The loaders: where files lie, their codes, palette and splits; all give scenes and a class map."""
+"""Loaders of datasets: where files are, their codes, palette and splits; all give scenes and a class map."""
 
 from __future__ import annotations
 

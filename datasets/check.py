@@ -1,5 +1,4 @@
-"""Audits a dataset: can every file be read, does every label fit its image, is every value known, does any
-scene show what one of another split shows?
+"""Audit of a dataset: unreadable files, labels that do not fit, unknown values, leaks between splits.
 
 Pairing is checked before, by the loader: what cannot be paired never becomes a scene.
 """

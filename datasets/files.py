@@ -1,4 +1,4 @@
-"""What the loaders share: the files of a folder, pairs of image and label, and the assignment of splits.
+"""Files of a folder, pairs of image and label, and the assignment of splits, for all loaders.
 
 The law of this module: **nothing is dropped in silence**. What cannot be paired is an error.
 """

@@ -1,4 +1,4 @@
-"""Joins the parts of a scene that was cut into a grid, as Dubai's 3×3 parts, into one GeoTIFF."""
+"""Stitching of a scene that was cut into a grid, as Dubai's 3×3 parts, into one GeoTIFF."""
 
 from __future__ import annotations
 

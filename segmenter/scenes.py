@@ -1,4 +1,4 @@
-"""What every loader gives and everything else takes: scenes, and the dataset they make up."""
+"""Scenes, and the dataset they make up: the result of every loader."""
 
 from __future__ import annotations
 

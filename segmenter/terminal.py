@@ -1,4 +1,4 @@
-"""A terminal: foreign text printed escaped, aligned columns, and output that nobody reads any more."""
+"""Terminal output: foreign text printed escaped, aligned columns, and a reader that went away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scene that is being painted: reflectance and cover, in metres, with the sun's shadows."""
+"""Canvas of a scene that is being painted: reflectance and cover, in metres, with the sun's shadows."""
 
 from __future__ import annotations
 

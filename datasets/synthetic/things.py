@@ -1,4 +1,4 @@
-"""Single things, painted on a canvas: houses, trees, cars and what lies about. All measures in metres."""
+"""Objects painted on a canvas: houses, trees, cars and what is around them. All measures in metres."""
 
 from __future__ import annotations
 

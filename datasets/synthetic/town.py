@@ -1,4 +1,4 @@
-"""A quarter of a town: streets with kerbs and markings, lots with houses, gardens, trees, cars, clutter."""
+"""Quarter of a town: streets with kerbs and markings, lots with houses, gardens, trees, cars, clutter."""
 
 from __future__ import annotations
 

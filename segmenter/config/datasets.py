@@ -1,4 +1,4 @@
-"""The recipe's `dataset` section: what kind of files, where they lie, and how scenes are split."""
+"""Section `dataset` of the recipe: the kind of files, where they are, and how scenes are split."""
 
 from __future__ import annotations
 

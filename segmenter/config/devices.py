@@ -1,4 +1,4 @@
-"""The recipe's `distribution` section: which devices compute, with how much memory, and how they add up."""
+"""Section `distribution` of the recipe: which devices compute, with how much memory, and how they sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a recipe (YAML), applies overrides, and says of every mistake where it is and what was expected."""
+"""Reading of recipes (YAML) with overrides; a mistake is reported with its place and what was expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of a recipe: every setting with its unit, its default and the reason for that default.
+"""Sections of a recipe: every setting with its unit, its default and the reason for that default.
 
 Combinations that cannot work are refused here, where they can be named; what depends on the machine
 (devices, replicas) or on the data is checked where that is known.

@@ -1,4 +1,4 @@
-"""What TensorFlow is told before it starts its devices, and what the devices are.
+"""Device settings that TensorFlow takes before it starts its devices, and the list of devices.
 
 TensorFlow reads some of it when it is imported (`load_tensorflow`) and the rest when it first computes
 (`set_up_devices`); afterwards nothing can be changed in that process.

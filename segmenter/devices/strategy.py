@@ -1,4 +1,4 @@
-"""The one place where a `tf.distribute` strategy is made; `hardware` sets up the devices it uses."""
+"""Strategies of `tf.distribute`, made here and nowhere else; `setup` prepares the devices they use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which classes do batches hold, now and with a plan, and what limits it: all facts of a recipe's coverage.
+"""Facts of a recipe's coverage: which classes batches hold, at random and with a plan, and what limits it.
 
 `diagnose` gives them as a `Diagnosis`, which JSON and the report take; `table` prints them in short.
 Imports no TensorFlow.

@@ -1,4 +1,4 @@
-"""Which class limits coverage, and what would lift it: batch size, `min_pixels`, larger tiles, labels."""
+"""Limits of coverage: the class that limits it, and what would help: batch size, larger tiles, labels."""
 
 from __future__ import annotations
 

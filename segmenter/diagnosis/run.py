@@ -1,4 +1,4 @@
-"""What coverage the steps of a run really had, read from its log; imports no TensorFlow."""
+"""Coverage that the steps of a run really had, read from its log; imports no TensorFlow."""
 
 from __future__ import annotations
 

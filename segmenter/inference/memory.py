@@ -1,4 +1,4 @@
-"""How rasters are cut for the model: exact or blended, and windows as large as the memory allows.
+"""Memory budget of prediction: exact or blended windows, as large as the memory allows.
 
 Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns c pixels wide:
 

@@ -1,4 +1,4 @@
-"""What is done to each pixel by itself, as one loop over pixels.
+"""Pixel-wise operations of prediction, each as one loop over pixels.
 
 TensorFlow computes operation by operation, each a pass over memory: on a CPU, choosing the largest of eight
 numbers takes longer than the convolution that gives them. XLA makes one loop of it, six times as fast.

@@ -1,4 +1,4 @@
-"""What a model says of pixels, as arrays."""
+"""Predictions for pixels, as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `predict.py` that say how it computes, and the tiling that follows from them."""
+"""Options of `predict.py` on how it computes, and the tiling that follows from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are meant: inputs of `predict.py`, and the names of their outputs."""
+"""Inputs of `predict.py`: which files are meant, and the names of their outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is mapped of each raster: the part, the bands, and where its map goes."""
+"""Jobs of mapping: for each raster the part, the bands, and where its map goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was finished in an output folder: a JSON line for each input, once all its outputs are in place.
+"""Journal of an output folder: a JSON line for each input, once all its outputs are in place.
 
 The same command again compares each line with what it would do now. Files that are what the line says are
 kept; where the input, the run, an option or a file itself is another, the input's outputs are made anew.

@@ -1,4 +1,4 @@
-"""What is already computed of a large raster, kept beside its unfinished map: `.NAME.spool`.
+"""Partial maps: the computed part of a large raster, kept beside its unfinished map: `.NAME.spool`.
 
 Each window is appended as it was computed, with a checksum, before anything else is made of it. After a
 kill the same call reads the windows back, up to the last complete row band, and gives them to the writers

@@ -1,4 +1,4 @@
-"""From images to what is mapped of them and where it goes, told from the headers alone."""
+"""Plan of a call: what is mapped of each image and where it goes, from the headers alone."""
 
 from __future__ import annotations
 

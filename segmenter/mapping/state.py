@@ -1,4 +1,4 @@
-"""What of a folder of maps is finished, begun, or being written by another process.
+"""State of a folder of maps: what is finished, begun, or being written by another process.
 
 A job's way: `unfinished` tells why it is to be done; `take` locks its output and finds what an interrupted
 run left of it; `finished` writes it into the journal, or `leave` lets go of it.

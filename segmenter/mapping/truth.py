@@ -1,4 +1,4 @@
-"""The images of a call and the labels they are scored with: inputs and a pattern, or a recipe's split."""
+"""Images of a call and the labels they are scored with: inputs and a pattern, or a recipe's split."""
 
 from __future__ import annotations
 

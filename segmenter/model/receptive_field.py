@@ -1,4 +1,4 @@
-"""What can be read off a model's layers: total stride, receptive-field radius, memory of a training step.
+"""Geometry and memory of a model, read off its layers: total stride, receptive-field radius, bytes a step.
 
 No Keras is imported: layers are told apart by the names of their classes, so that prediction can use the
 values without it.

@@ -1,4 +1,4 @@
-"""An image and its label: do they lie on each other? One rule for the index, `datasets check` and scoring."""
+"""Alignment of an image and its label: one rule for the index, `datasets check` and scoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mask or measurements: what a band holds that a file tags as alpha.
+"""Alpha bands: whether one holds a mask or measurements.
 
 GDAL tags the fourth band of 8-bit images as alpha by default, near infrared too. A mask is 0 or opaque but
 for soft or lossy edges; measurements lie between.

@@ -1,4 +1,4 @@
-"""What a raster's header says, once it is open, and what a map's can hold."""
+"""Header of an open raster, and what a map can hold of it."""
 
 from __future__ import annotations
 

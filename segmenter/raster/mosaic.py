@@ -1,4 +1,4 @@
-"""Adjoining files seen as one raster: windows look over their borders, so that no seam lies there.
+"""Mosaics of adjoining files as one raster: windows look over their borders, so that no seam lies there.
 
 Each file keeps its own map and its own pixel coordinates; what lies beside it has rows and columns below 0
 or beyond its size. The grid of a model's stride begins at the top left corner of all files together, so

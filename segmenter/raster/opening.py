@@ -1,4 +1,4 @@
-"""Which files are opened as rasters at all, by which of GDAL's drivers, and what it has to say of them."""
+"""Opening of rasters: which files, by which of GDAL's drivers, and GDAL's messages about them."""
 
 from __future__ import annotations
 

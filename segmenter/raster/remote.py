@@ -1,4 +1,4 @@
-"""Addresses instead of files: what `--remote` allows, and nothing else makes."""
+"""Remote rasters: addresses instead of files, made by `--remote` and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a raster makes GDAL and PROJ open by themselves: those beside it, and those that it names.
+"""Sidecar files that GDAL and PROJ open by themselves: those beside a raster, and those that it names.
 
 A foreign raster is data: it does not choose what else is opened. Beside it may lie what GDAL looks for by
 name, if these are ordinary files of a bearable size, none of which names a further file.

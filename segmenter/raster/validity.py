@@ -1,4 +1,4 @@
-"""Which pixels have data: by the file's own mask or alpha, else by nodata values.
+"""Validity of pixels: by the file's own mask or alpha, else by nodata values.
 
 The rule of this module: **where a file has a mask or alpha, that decides; else a pixel has no data where all
 bands that are read hold their nodata value. NaN, infinity and fill values beyond ±1e30 in any of them

@@ -1,4 +1,4 @@
-"""Going on with a run: from which checkpoint, and whether what it was made with is what is here.
+"""Resuming a run: from which checkpoint, and whether its recipe, data and versions are still the same.
 
 Law 3, *resume*: N steps, stop, resume, M steps are N + M steps in one go, bit for bit on a CPU. That takes
 the same recipe, the same plan and the same versions; the checkpoint says which it was made with.

@@ -1,4 +1,4 @@
-"""A run directory: everything that resuming and predicting need, and nothing that runs code when loaded.
+"""Run directory: everything that resuming and predicting need, and nothing that runs code when loaded.
 
     recipe.yaml             the resolved recipe: a record of the training, not to be edited
     run.json                what the model's input and output mean: bands, normalisation, classes

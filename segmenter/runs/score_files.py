@@ -1,4 +1,4 @@
-"""The score files of a run: of the best validation, whose model predicts, and beside it of the last."""
+"""Score files of a run: of the best validation, whose model predicts, and beside it of the last."""
 
 from __future__ import annotations
 

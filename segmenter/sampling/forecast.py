@@ -1,4 +1,4 @@
-"""What the class counts of the tiles say by themselves: who holds what, and what random batches would hold.
+"""Forecast from the tiles' class counts: which tiles hold a class, and what random batches would hold.
 
 Knows no plan. The forecast is that of a batch drawn at random without replacement, as a shuffled epoch
 draws it: exact by inclusion–exclusion, or simulated where there are too many classes for that.

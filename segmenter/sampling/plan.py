@@ -1,4 +1,4 @@
-"""The batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy.
+"""Batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy.
 
 All randomness is keyed by (seed, epoch), so that a plan is the same on every machine, for any number of
 replicas and workers, and any step can be had without the ones before it.

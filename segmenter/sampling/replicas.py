@@ -1,4 +1,4 @@
-"""A row dealt to replicas, so that each sees as many classes as the batch allows. Pure NumPy."""
+"""Order of a row over replicas, so that each sees as many classes as the batch allows. Pure NumPy."""
 
 from __future__ import annotations
 

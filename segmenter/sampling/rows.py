@@ -1,4 +1,4 @@
-"""Tiles laid out in rows: what coverage needs where it is needed, all else at random. Pure NumPy."""
+"""Layout of tiles in rows: what coverage needs where it is needed, all else at random. Pure NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kinds of tile each row of a plan must have, so that every row holds every class. Pure NumPy.
+"""Search for the kinds of tile that each row of a plan needs to hold every class. Pure NumPy.
 
 Tiles that hold the same classes are interchangeable: they are planned together, as one *kind*, a set of
 classes as bits of an integer. The cost depends on the kinds and the rows, hardly on the tiles.

@@ -1,4 +1,4 @@
-"""The batches of a plan, as arrays: tiles drawn at random positions, changed at random, dealt to replicas.
+"""Batches of a plan, as arrays: tiles drawn at random positions, changed at random, split over replicas.
 
 A batch is a pure function of (seed, epoch, step) and, for its order, of the number of replicas: whatever
 thread or machine makes it, it is the same, and any one can be had without those before it.

@@ -1,4 +1,4 @@
-"""Where the tile index is kept: a Parquet file beside the data, whole or not at all, checked when read."""
+"""Cache of the tile index: a Parquet file beside the data, whole or not at all, checked when read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles of all scenes with their class pixel counts, kept beside the data, refreshed for changed files only.
+"""Tile index: windows of all scenes with their class pixel counts, refreshed for changed files only.
 
 The law of this module: **the counts are those of the labels as training reads them**: pixels of a class
 where the image has data, each file's values known, each label as large as its image.

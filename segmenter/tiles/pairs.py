@@ -1,4 +1,4 @@
-"""A scene's image and label: whether they fit, and the class ids of their pixels."""
+"""Pairs of a scene's image and label: whether they fit, and the class ids of their pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a run is trained on: a digest of each scene's image and label, from a bounded part of them.
+"""Digests of the files that a run is trained on: each scene's image and label, from a bounded part of them.
 
 It tells whether a run that goes on has the data that it was begun with, also where these were copied to
 another disk: names, times and places are not part of it. It reads no more of a file than a training does

@@ -1,4 +1,4 @@
-"""Reads tiles of scenes fast: straight from the files where that is cheap, else from a decoded copy.
+"""Store of scenes: reads tiles straight from the files where that is cheap, else from a decoded copy.
 
 A window of a JPEG, a PNG or a striped, compressed TIFF costs decoding most of the file. Such scenes are
 decoded once into plain arrays beside the index and mapped into memory; tiled TIFFs, and files that are

@@ -1,4 +1,4 @@
-"""A moving average of the weights, which validates and predicts: steadier than the weights of one step."""
+"""Moving average of the weights, which validates and predicts: steadier than the weights of one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting from another run's weights (`--init-from`): what fits is known before the data are indexed."""
+"""Fine-tuning from another run's weights (`--init-from`): what fits is known before the data are indexed."""
 
 from __future__ import annotations
 

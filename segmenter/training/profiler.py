@@ -1,4 +1,4 @@
-"""`train.py --profile`: what the devices and the host did in some steps, for TensorBoard."""
+"""Profile of some steps (`train.py --profile`) for TensorBoard: the devices and the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the steps' results one call late, shows them, logs them, and stops what goes wrong."""
+"""Progress of a training: reads the steps' results one call late, shows and logs them, stops on faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one loop: epochs of planned steps, validation on whole scenes, checkpoints, logs."""
+"""Training loop: epochs of planned steps, validation on whole scenes, checkpoints, logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores whole scenes with their labels, windowed as in prediction."""
+"""Validation: scores whole scenes with their labels, windowed as in prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's charts of the data: classes, tiles, which classes come together, the forecast.
+"""Charts of the data: classes, tiles, which classes come together, the forecast.
 
 A chart has its title, its reading and its table beside what Plotly draws.
 """

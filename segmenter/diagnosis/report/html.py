@@ -1,4 +1,4 @@
-"""Parts of the report's page: numbers as people write them, tables, charts, and the page rendered from them.
+"""Parts of the report's page: formatted numbers, tables, charts, and the page rendered from them.
 
 Names of classes, files and datasets reach the page through `escaped`, which the template applies to all that
 it prints, or, inside a chart, through `label`. The page allows only its own scripts, by their

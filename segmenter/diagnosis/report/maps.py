@@ -1,4 +1,4 @@
-"""The report's small maps of where in the scenes a class lies; the page's script draws them."""
+"""Small maps in the report of where a class is in the scenes; the page's script draws them."""
 
 from __future__ import annotations
 

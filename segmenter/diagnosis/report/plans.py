@@ -1,4 +1,4 @@
-"""The report's charts of the plan beside a plain shuffle, by batch size.
+"""Charts of the plan beside a plain shuffle, by batch size.
 
 Shuffle and plan differ in colour and in pattern or symbol.
 """

@@ -1,4 +1,4 @@
-"""The report's charts of a run: which classes its steps really held, beside what was promised."""
+"""Charts of a run: which classes its steps really held, beside what was promised."""
 
 from __future__ import annotations
 

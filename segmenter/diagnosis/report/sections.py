@@ -1,4 +1,4 @@
-"""The coverage diagnosis as one HTML page that needs no network: charts, tables, sentences that sum them up.
+"""Sections of the coverage report: charts, tables, and sentences that sum them up.
 
 The page works from disk, on a phone and on paper, and without seeing: every chart has a heading that says
 what it shows, a text on how to read it, and its numbers as a table.

@@ -1,4 +1,4 @@
-"""The recipe's loss: the weighted sum of its terms, as each replica's share."""
+"""Total loss of the recipe: the weighted sum of its terms, as each replica's share."""
 
 from __future__ import annotations
 
