@@ -13,7 +13,7 @@ covariance over the squared length of their mean, for all weights and for those 
 alone; the median over the trainings. Baseline: off.
 
 The plan does two things at once: it puts the rare class in every step, and, where an epoch has more steps
-than tiles with it, it draws these oftener (`tiles_with_rare`). At 64 tiles a step it hardly does the second.
+than tiles with it, draws them more often (`tiles_with_rare`). At 64 tiles a step it hardly does the second.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def _of(only: set[str] | None, files: dict[str, list[str]]) -> dict[str, list[st
 
 @dataclass(frozen=True)
 class Named:
-    """What a recipe names for the splits; `train` None means: all that is named nowhere."""
+    """Scenes that a recipe names for the splits; `train` None means: all that is named nowhere."""
 
     validation: tuple[str, ...] = ()
     test: tuple[str, ...] = ()

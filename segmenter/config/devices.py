@@ -20,7 +20,7 @@ class LogicalGpus(Section):
 
 
 class DistributionConfig(Section):
-    """Where training runs."""
+    """Devices of a training, and how they work together."""
 
     strategy: Literal["auto", "one_device", "mirrored"] = setting(
         "auto", "", "auto: all GPUs if there are any, else all CPU devices"

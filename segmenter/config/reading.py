@@ -20,7 +20,7 @@ from segmenter.errors import ConfigError, shortened
 
 _KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
 _SHOWN = 10
-"""Mistakes that are told at once."""
+"""Mistakes that are reported together, at most."""
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:

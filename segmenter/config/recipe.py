@@ -52,7 +52,7 @@ class TilesConfig(Section):
 
 
 class SamplingConfig(Section):
-    """How an epoch is cut into global batches."""
+    """Division of an epoch into global batches."""
 
     coverage: Literal["relaxed", "strict", "off"] = setting(
         "relaxed",

@@ -40,7 +40,7 @@ class ClassFacts:
 
 @dataclass(frozen=True)
 class SceneMap:
-    """Where the classes lie in a scene, or in several that adjoin.
+    """Map of where the classes lie in a scene, or in several that adjoin.
 
     Attributes:
         bounds: left, bottom, right, top in the CRS; None where the scenes have no common plane.

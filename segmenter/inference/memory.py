@@ -50,7 +50,7 @@ _UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 @dataclass(frozen=True)
 class Choice:
-    """What a user says of how to compute; None: the program chooses.
+    """A user's choices of how to compute; None: the program chooses.
 
     Attributes:
         mode: see `plan_tiling`.

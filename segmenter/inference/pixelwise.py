@@ -17,7 +17,7 @@ happen a bounded number of times, whatever the sizes of rasters. What comes out 
 
 
 def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
-    """What a function gives, computed in pieces of pixels where that is faster: on a CPU.
+    """Result of a function, computed in pieces of pixels where that is faster: on a CPU.
 
     Args:
         function: of tensors (N, ...) of `inputs`' types, each pixel by itself; gives (N, ...).

@@ -77,7 +77,7 @@ class Images:
 def labels_by_pattern(
     pattern: str, layout: Layout, inputs: Inputs, run: Run, split: str = "unstated"
 ) -> Truth:
-    """The labels of inputs by `--labels`; an image without one is told when its turn comes.
+    """The labels of inputs by `--labels`; an image without one is reported when its turn comes.
 
     Raises:
         DatasetError: the pattern cannot be meant.

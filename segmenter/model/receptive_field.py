@@ -69,7 +69,7 @@ class GlobalLayerError(ValueError):
 
 
 def describe(model: Any) -> NetworkGeometry:
-    """What prediction has to know of a functional Keras model with one input and one output."""
+    """Geometry for prediction, of a functional Keras model with one input and one output."""
     memory = inference_bytes_per_pixel(model)
     try:
         known = geometry_of(model)
@@ -192,7 +192,7 @@ def _same(pair: Any, layer: Any) -> int:
 
 
 def _scales(model: Any, *, strict: bool = True) -> dict[int, Fraction | None]:
-    """How many input pixels one pixel of each tensor stands for, along an axis.
+    """Number of input pixels that one pixel of each tensor covers, along an axis.
 
     Without `strict`, None for what global and unknown layers give.
     """

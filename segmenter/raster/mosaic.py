@@ -170,7 +170,7 @@ class MosaicView:
 
 
 def _place(first: RasterInfo, info: RasterInfo) -> Window:
-    """Where a file lies, in the pixel coordinates of the first.
+    """Position of a file, in the pixel coordinates of the first.
 
     Raises:
         DatasetError: it lies on another grid, or holds values of another type.

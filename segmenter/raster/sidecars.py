@@ -150,7 +150,7 @@ def _check_image(path: Path, beside: str) -> None:
 
 
 def _check_xml(path: Path, beside: str) -> None:
-    """Refuse an .aux.xml that GDAL would pass over in silence, with all that it says of nodata and place."""
+    """Refuse an .aux.xml that GDAL would ignore silently, with its nodata values and its position."""
     if not os.access(beside, os.F_OK) or os.path.isdir(beside):
         return
     name = os.path.basename(beside)

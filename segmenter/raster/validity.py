@@ -58,7 +58,7 @@ class Validity:
         return not self._masks and not self._alpha and None not in self._values
 
     def remark(self, pixels: int) -> str:
-        """What is to be said of so many pixels that count as data though a band holds its nodata value."""
+        """Warning about so many pixels that count as data though a band holds its nodata value."""
         why = "its mask says so" if self._masks or self._alpha else "other bands do not"
         return f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
 
@@ -106,7 +106,7 @@ class Validity:
 
 
 class _Seen:
-    """What of a raster was read, where windows come row by row, each from left to right, and overlap."""
+    """Part of a raster that was read; windows come row by row, each from left to right, and overlap."""
 
     def __init__(self) -> None:
         self._top = self._bottom = self._above = self._right = 0

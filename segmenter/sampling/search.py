@@ -228,7 +228,7 @@ class _Greedy:
             self._put(chosen, picked, again=False)
 
     def _row_key(self, rows: Ints, mask: int) -> Ints:
-        """What tells rows apart: the classes they lack and, where places are short, those they have."""
+        """Differences between rows: the classes they lack and, where places are short, those they have."""
         key = self._lack_S[rows] & mask
         return key * (self._batch + 1) + self._used_S[rows] if self._crowded else key
 

@@ -115,7 +115,7 @@ def key_of(what: Mapping[str, Any]) -> str:
 
 
 def load_entries(path: Path, classes: int) -> Entries:
-    """What an index file holds; nothing, and a line on stderr, where it is damaged or of another format."""
+    """Content of an index file; nothing, and a line on stderr, where it is damaged or of another format."""
     if not path.exists():
         return {}
     try:

@@ -162,7 +162,7 @@ class _Copy:
 
 
 def _bands_of_rows(dataset: Dataset, scene: Scene) -> Iterator[Rows]:
-    """A scene from the top, decoded in bands of rows."""
+    """A scene from the top, decoded in strips of rows."""
     with open_raster(scene.image, dataset.bands) as raster:
         size = raster.info.size
         for row in range(0, size.height, _BAND_ROWS):

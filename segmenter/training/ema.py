@@ -62,7 +62,7 @@ class AveragedWeights:
         return average.assign_add((1 - decay) * (weight - average))
 
     def arrays(self) -> dict[str, Any]:
-        """What a checkpoint has to hold beside the averaged model's weights."""
+        """Arrays that a checkpoint holds beside the averaged model's weights."""
         return {"ema_updates": self._updates.numpy()}
 
     def assign(self, arrays: dict[str, Any]) -> None:

@@ -71,6 +71,6 @@ def validate(run: Run, predict: PredictBatch, dataset: Dataset) -> ConfusionMatr
 
 
 def validation_protocol(dataset: Dataset) -> Protocol:
-    """What the validation's scores are scores of."""
+    """Protocol of the validation's scores."""
     scenes = tuple(scene.name for scene in dataset.of("validation"))
     return Protocol(tuple(dataset.classes.names), dataset.labels, "validation", scenes=scenes)

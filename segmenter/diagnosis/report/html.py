@@ -197,7 +197,7 @@ def colour(text: str) -> str:
 
 
 def drawn(charts: Iterable[Chart]) -> dict[str, Any]:
-    """What the page's script needs of the charts."""
+    """Data that the page's script needs of the charts."""
     return {
         chart.name: {
             "figures": list(chart.figures.values()),

@@ -63,7 +63,7 @@ def _held_title(name: Sequence[str], run: RunFacts) -> str:
 
 
 def run_history(diagnosis: Diagnosis, run: RunFacts) -> Chart | None:
-    """Which classes the steps held as the run went on; None for fewer than two lines of log."""
+    """Classes that the steps held as the run went on; None for fewer than two lines of log."""
     ids, name = order(diagnosis), names(diagnosis)
     blocks = _blocks(run.history)
     if len(blocks) < 2:
