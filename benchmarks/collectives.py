@@ -1,4 +1,4 @@
-"""How many collectives does a training step need, and how long does it take: Keras' BatchNorm against ours.
+"""Collectives of a training step, counted and timed: Keras' BatchNorm against ours.
 
 Before: `keras.layers.BatchNormalization(synchronized=True)`. After: `model.batchnorm.SyncBatchNorm`. The same
 U-Net, batch and replicas, in the same process; steps of the two alternate, so that what else the machine does

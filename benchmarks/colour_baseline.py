@@ -1,4 +1,4 @@
-"""How far does colour alone go? Gradient boosting on each pixel's local colour mean and deviation.
+"""Baseline of colour alone: gradient boosting on each pixel's local colour mean and deviation.
 
     python -m benchmarks.colour_baseline CONFIG.yaml [--set key=value …] [--split test]
 

@@ -1,4 +1,4 @@
-"""What does it cost to count the classes of a batch on the device, beside the step that it is part of?
+"""Cost of counting a batch's classes on the device, beside the step that it is part of.
 
 Baseline, in the same run: the compiled training step (which includes the counting), on one CPU device. One
 JSON line; the ratio is the counting's share of the step.

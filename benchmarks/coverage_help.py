@@ -1,4 +1,4 @@
-"""Does it help? The same model, tiles, steps and seeds, with planned batches (relaxed) and shuffled (off).
+"""Benefit of the plan: the same model, tiles, steps and seeds, with planned batches and shuffled ones.
 
 Look-alikes of NAIC2020, round 1, cut into tiles of 64×64. Their water is in a tenth of the tiles: one in six
 of these trains, drawn at random, which makes it the rare class, in 2 % of the tiles. Tiles that show the
@@ -13,7 +13,7 @@ covariance over the squared length of their mean, for all weights and for those 
 alone; the median over the trainings. Baseline: off.
 
 The plan does two things at once: it puts the rare class in every step, and, where an epoch has more steps
-than tiles with it, it draws these oftener (`tiles_with_rare`). At 64 tiles a step it hardly does the second.
+than tiles with it, draws them more often (`tiles_with_rare`). At 64 tiles a step it hardly does the second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `coverage_help` reports: the variance of gradients, and the table of all trainings. Pure NumPy."""
+"""Tables of `coverage_help`: the variance of gradients, and the scores of all trainings. Pure NumPy."""
 
 from __future__ import annotations
 

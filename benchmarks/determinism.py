@@ -1,4 +1,4 @@
-"""What do the same bits cost? Loss and gradients of the demo's model, again and again, in three ways.
+"""Cost of repeatable bits: loss and gradients of the demo's model, again and again, in three ways.
 
 `keras_norm`: with Keras' BatchNorm, whose input gets three gradients; `ours`: as training runs;
 `deterministic`: with `distribution.deterministic: true` besides. Each in processes of its own, by turns,

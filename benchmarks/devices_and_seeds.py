@@ -1,4 +1,4 @@
-"""Does the number of devices matter more than the seed? The demo on 1 and on 4 logical devices, seed by seed.
+"""Scores of the demo on 1 and on 4 logical devices, seed by seed: devices against seeds.
 
 Makes the demo's imagery, then trains and maps the held-out scene as a user would, with train.py and
 predict.py, for each seed and number of devices. Prints a table of mIoU on stderr and one JSON line: the

@@ -1,4 +1,4 @@
-"""Do R replicas compute what one device does? The matrix of law 2, *equivalence*, in float64 on logical CPUs.
+"""Equivalence of R replicas and one device: the matrix of law 2, in float64 on logical CPUs.
 
 Prints one JSON line a row: the largest difference of loss, gradients, weights and BatchNorm statistics over
 R = 2 and 4, and that of the naive variant that the row guards against. `--page` writes them as a table.

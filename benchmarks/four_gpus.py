@@ -1,4 +1,4 @@
-"""What should 4 × RTX 2080 Ti on PCIe give, on paper? Compute, collectives and input of one training step.
+"""Estimate of 4 × RTX 2080 Ti on PCIe: compute, collectives and input of one training step, on paper.
 
 Computed from the operations that TensorFlow traces for the real model (`step_cost`) and the assumptions
 below; nothing here is measured. Prints one JSON line a precision; `--page` renews the tables of

@@ -1,4 +1,4 @@
-"""Mapping one file to another in a process of its own: what is asked of it, and what it measures.
+"""Mapping of one file to another in a process of its own: its arguments and its measurements.
 
 A part of `benchmarks.sliding_window`, whose two sides are such processes.
 """

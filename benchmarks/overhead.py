@@ -1,4 +1,4 @@
-"""What does the training loop cost over the bare compiled step?
+"""Overhead of the training loop over the bare compiled step.
 
 The loop is the trainer's own: batches through tf.data, stacked, put on the device ahead, several steps a
 call, losses and classes read a call late, the bar and the log. Baseline, in the same run and in turns: the

@@ -1,4 +1,4 @@
-"""How many tiles a second does the input pipeline feed, from tile files, with D4 and brightness?
+"""Throughput of the input pipeline in tiles a second, from tile files, with D4 and brightness.
 
 Baseline, in the same run: reading the same files one after the other with rasterio alone, in one thread,
 without augmentation or batches.

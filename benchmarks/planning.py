@@ -1,4 +1,4 @@
-"""How long does planning an epoch take, and how much memory, against the number of tiles?
+"""Time and memory of planning an epoch, against the number of tiles.
 
 Random class tables with one class in 2 % of the tiles, 64 tiles a step, one core; each size in a process of
 its own. Baseline, in the same process: a permutation of the tiles and a comparison of the counts, the least

@@ -1,4 +1,4 @@
-"""What does tiled prediction cost beside the model, and beside reading and writing the raster?
+"""Cost of tiled prediction beside the model, and beside reading and writing the raster.
 
 Two ratios, each to a baseline of the same run. With a U-Net of 1.9 M parameters: the whole prediction, from
 file to file, over the compiled model on the same batches held in memory. With a model that costs nothing

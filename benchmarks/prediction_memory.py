@@ -1,4 +1,4 @@
-"""Does memory grow with the raster, and is the formula for the model's part true?
+"""Memory of prediction against the raster's size, and the formula for the model's part.
 
 Peak memory of whole processes, each predicting one file to another: a raster, one of five times its height
 and one of as many pixels and eight times its width, with the model that costs nothing, in exact and in smooth

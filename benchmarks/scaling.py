@@ -1,4 +1,4 @@
-"""How many images a second do 1, 2, … N GPUs train, and what share of N times one is that?
+"""Throughput of training on 1, 2, … N GPUs in images a second, as a share of N times one.
 
 The steps of the program, the recipe's model and loss and a synthetic batch that stays on the devices, one
 device being the baseline with the same layers, `SyncBatchNorm` too, as the trainer has them: what is left out

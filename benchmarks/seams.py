@@ -1,4 +1,4 @@
-"""Can a map's windows be seen? Class changes across window borders over class changes elsewhere.
+"""Visibility of a map's windows: class changes across window borders over class changes elsewhere.
 
 1 means that a border of a window is a line like any other. The model is a made one that sees 17×17 pixels
 and pads with zeros, as convolutions do; `--run` measures a run directory's model on a raster instead.

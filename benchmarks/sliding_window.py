@@ -1,4 +1,4 @@
-"""How much faster, and in how much less memory, than MONAI's sliding window?
+"""Time and memory of mapping, against MONAI's sliding window.
 
 Both from file to file, each mapping in a process of its own, alternately. MONAI's time is that of the faster
 run of the two before and after ours, with the batch and threads that suit it best.

@@ -1,4 +1,4 @@
-"""What a training step asks of a GPU, counted from the operations that TensorFlow has traced for it.
+"""Operations and bytes of a training step, counted from what TensorFlow has traced for it.
 
 Nothing is run: the model, its loss and its optimiser are traced for a batch of a given shape, and every
 operation that the step needs is counted with its arithmetic and with the bytes of the tensors that it reads

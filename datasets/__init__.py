@@ -1,4 +1,4 @@
-"""The loaders: where files lie, their codes, palette and splits; all give scenes and a class map."""
+"""Loaders of datasets: where files are, their codes, palette and splits; all give scenes and a class map."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load_dataset(recipe: Recipe) -> Dataset:
 
 
 def layout_of(recipe: Recipe) -> Layout:
-    """How the files of a recipe's dataset are named; looks at none of them.
+    """File names of a recipe's dataset, as its layout; no file is looked at.
 
     Raises:
         ConfigError: a pattern that cannot be meant.

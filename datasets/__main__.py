@@ -1,4 +1,4 @@
-"""`python -m datasets`: check a dataset, tell its class coverage, make one, or stitch a cut scene."""
+"""Command `python -m datasets`: check a dataset, tell its class coverage, make one, or stitch a cut scene."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Audits a dataset: can every file be read, does every label fit its image, is every value known, does any
-scene show what one of another split shows?
+"""Audit of a dataset: unreadable files, labels that do not fit, unknown values, leaks between splits.
 
 Pairing is checked before, by the loader: what cannot be paired never becomes a scene.
 """
@@ -51,14 +50,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `check_dataset` found.
+    """Findings of `check_dataset`.
 
     Attributes:
         pixels_PK: labelled pixels with data of each class in each split, in the order of `SPLITS`.
         scenes_K: number of scenes that have each class.
         ignored: pixels that the class map ignores or the images have no data for.
         unlabelled: names of scenes without a single labelled pixel.
-        remarks: on images, of what is not wrong but may not be meant.
+        remarks: warnings about images: not wrong, but perhaps not intended.
         images: lines on bands, types, pixels' sizes and CRS of the images.
         equal: names of scenes with the same pixels, where they are of one split.
     """
@@ -212,7 +211,7 @@ def _equal_within_a_split(seen: list[Seen]) -> Iterator[tuple[str, ...]]:
 
 @dataclass
 class _Audit:
-    """What was found in one scene; `info` is None if it cannot be opened, `digest` if it cannot be read."""
+    """Findings in one scene; `info` is None if it cannot be opened, `digest` if it cannot be read."""
 
     scene: Scene
     pixels_K: NDArray[np.int64]
@@ -236,7 +235,7 @@ class _Audit:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
     def seen(self, dataset: Dataset) -> Seen:
-        """What leaks are looked for in."""
+        """Values that are compared to find leaks."""
         valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
         return Seen(self.scene, self.digest, self.info, valid)
 

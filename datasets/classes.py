@@ -1,4 +1,4 @@
-"""What the published datasets hold: class maps with colours and codes, and the usual splits.
+"""Class maps of the published datasets, with colours and codes, and their usual splits.
 
 Sources: ISPRS 2D Semantic Labeling Contest (Potsdam); NAIC2020 remote-sensing track, rounds 1 and 2.
 """

@@ -1,4 +1,4 @@
-"""What the loaders share: the files of a folder, pairs of image and label, and the assignment of splits.
+"""Files of a folder, pairs of image and label, and the assignment of splits, for all loaders.
 
 The law of this module: **nothing is dropped in silence**. What cannot be paired is an error.
 """
@@ -128,7 +128,7 @@ def _of(only: set[str] | None, files: dict[str, list[str]]) -> dict[str, list[st
 
 @dataclass(frozen=True)
 class Named:
-    """What a recipe names for the splits; `train` None means: all that is named nowhere."""
+    """Scenes that a recipe names for the splits; `train` None means: all that is named nowhere."""
 
     validation: tuple[str, ...] = ()
     test: tuple[str, ...] = ()

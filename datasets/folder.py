@@ -1,4 +1,4 @@
-"""Any folder of images and labels that a pattern can pair."""
+"""Folders of images and labels that a pattern can pair."""
 
 from __future__ import annotations
 

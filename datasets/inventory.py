@@ -1,4 +1,4 @@
-"""What a dataset consists of, in lines: its images' bands, types and places, its classes' shares."""
+"""Inventory of a dataset, in lines: its images' bands, types and places, its classes' shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenes of two splits that show the same: scores then tell how well a model remembers, not how it maps."""
+"""Leaks between splits: scenes of two splits that show the same, so that scores measure memory."""
 
 from __future__ import annotations
 

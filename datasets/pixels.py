@@ -1,4 +1,4 @@
-"""Reading all pixels of a scene in bounded memory, and what is remembered of them."""
+"""Reading of all pixels of a scene in bounded memory, and a cache of the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins the parts of a scene that was cut into a grid, as Dubai's 3×3 parts, into one GeoTIFF."""
+"""Stitching of a scene that was cut into a grid, as Dubai's 3×3 parts, into one GeoTIFF."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _band_count(info: RasterInfo) -> int:
 
 
 def _windows(infos: Sequence[RasterInfo], columns: int) -> list[Window]:
-    """Where each part lies in the whole."""
+    """Window of each part in the whole."""
     heights = [info.size.height for info in infos[::columns]]
     widths = [info.size.width for info in infos[:columns]]
     tops, lefts = ([0, *accumulate(lengths)] for lengths in (heights, widths))

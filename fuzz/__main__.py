@@ -1,4 +1,4 @@
-"""`python -m fuzz`: changed files for all that opens files, for some minutes or so many cases of each."""
+"""Command `python -m fuzz`: changed files for everything that opens files, for minutes or some cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a dataset so that it is not read again: tile index, band statistics, decoded copies."""
+"""Targets among the caches of a dataset: tile index, band statistics, decoded copies."""
 
 from __future__ import annotations
 

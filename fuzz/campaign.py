@@ -1,4 +1,4 @@
-"""Cases for workers, what came of them, and the files that are kept of findings."""
+"""Campaign: cases for workers, their outcomes, and the files that are kept of findings."""
 
 from __future__ import annotations
 

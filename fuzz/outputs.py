@@ -1,4 +1,4 @@
-"""What predict.py leaves in an output folder to go on from: its journal, and finished windows."""
+"""Targets among the files in an output folder of predict.py: its journal, and finished windows."""
 
 from __future__ import annotations
 

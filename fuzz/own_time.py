@@ -1,4 +1,4 @@
-"""A clock of a program's own time: seconds that it ran or slept, not those that it waited for a processor.
+"""Clock of a program's own time: seconds that it ran or slept, not those that it waited for a processor.
 
 Linux counts for each thread how long it ran, and how long it was ready to run and did not. From the two
 follows how much of a second was the program's own: all of it while it sleeps or has a core, a tenth where

@@ -1,4 +1,4 @@
-"""Rasters as seeds, and all that is done with one: opened, read, thinned, and its place given to a map."""
+"""Targets among rasters: seeds, and every way to use one: opened, read, thinned, its place given to a map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes and run directories: the recipe, run.json, weights, checkpoints, logs."""
+"""Targets among recipes and run directories: the recipe, run.json, weights, checkpoints, logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kind of file to be fuzzed: how it is made, and what opens it."""
+"""Target of the fuzzer: one kind of file, how it is made, and what opens it."""
 
 from __future__ import annotations
 

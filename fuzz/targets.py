@@ -1,4 +1,4 @@
-"""The table of all that is fuzzed; a new file format or cache gets a line here."""
+"""Table of all targets; a new file format or cache gets a line here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that opens changed files, and tells what came of each: `python -m fuzz.worker`.
+"""Worker process that opens changed files and reports the outcome of each: `python -m fuzz.worker`.
 
 Reads cases as lines of JSON from its input, writes verdicts as lines of JSON. If it dies, the case did it.
 """

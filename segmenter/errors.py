@@ -1,4 +1,4 @@
-"""The errors that a user can cause: one root, one child per thing that can be wrong.
+"""Errors that a user can cause: one root, one child for each thing that can be wrong.
 
 A message says what was expected, what came, where, and what to do. Anything else that is raised is a
 defect of the program, and keeps its traceback.

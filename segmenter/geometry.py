@@ -1,4 +1,4 @@
-"""Frozen integer sizes and windows in (row, col) order; no bare pair of numbers crosses a module border."""
+"""Sizes and windows, frozen, in (row, col) order; no bare pair of numbers crosses a module border."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class ClassMap:
 
     @property
     def _keys(self) -> list[int]:
-        """What label files hold, as one integer each: the classes' first, then what is ignored."""
+        """Values of label files, as one integer each: the classes' first, then the ignored ones."""
         if self.encoding == "codes":
             return [*(c.code for c in self.classes), *(int(v) for v in self.ignored if isinstance(v, int))]
         colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
@@ -166,7 +166,7 @@ class ClassMap:
         return table
 
     def to_dict(self) -> dict[str, Any]:
-        """What a run directory keeps; `from_dict` is the inverse."""
+        """Plain data for a run directory; `from_dict` is the inverse."""
         classes = [{"name": c.name, "colour": list(c.colour), "code": c.code} for c in self.classes]
         ignored = [v if isinstance(v, int) else list(v) for v in self.ignored]
         return {"classes": classes, "encoding": self.encoding, "ignored": ignored}

@@ -1,4 +1,4 @@
-"""How much memory there is: of the machine, of a control group, and under the limits of a process."""
+"""Memory of the machine, of a control group, and under the limits of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every loader gives and everything else takes: scenes, and the dataset they make up."""
+"""Scenes, and the dataset they make up: the result of every loader."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Dataset:
         labels: which labels these are, for the protocol of scores: full or eroded.
         expand_palette: label files with a palette are read as colours, not as indices.
         unused: files that a configured rule left out, with the reason; printed, never silent.
-        notes: what else the loader has to say, a line each; printed where the dataset is announced.
+        notes: further messages of the loader, a line each; printed where the dataset is announced.
         cache: folder for the tile index and decoded scenes, where not in the root.
     """
 
@@ -66,7 +66,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the files of a dataset lie below its root, by the recipe alone.
+    """File names of a dataset below its root, by the recipe alone.
 
     Attributes:
         images, labels: match relative posix paths; named groups of `images` are the recipe's fields.

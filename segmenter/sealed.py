@@ -1,4 +1,4 @@
-"""JSON that tells when it is damaged: the CRC-32 of a JSON object's text is its own last entry.
+"""Sealed JSON, in which damage is detected: the CRC-32 of an object's text is its own last entry.
 
 `{"a": 1}` is written as `{"a": 1, "crc": "0123abcd"}`: any JSON reader takes it, in one line or indented. The
 checksum is over the bytes before it, so that nothing has to be brought into a canonical form; it tells

@@ -1,4 +1,4 @@
-"""A terminal: foreign text printed escaped, aligned columns, and output that nobody reads any more."""
+"""Terminal output: foreign text printed escaped, aligned columns, and a reader that went away."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def unsafe(text: str) -> str | None:
 
 
 def escaped(text: str) -> str:
-    """What a program is about to print, with what is unsafe in it escaped: names of files hold anything."""
+    """Text for printing, with unsafe characters escaped: names of files hold anything."""
     if _UNSAFE.search(text) is None:
         return text
     kept = {place for found in _KEPT.finditer(text) for place in range(*found.span())}

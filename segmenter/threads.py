@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 T = TypeVar("T")
 
 _MOST_WORKERS = 16
-"""More threads than that wait for the disk; each holds a band of rows in memory."""
+"""More threads than that wait for the disk; each holds a strip of rows in memory."""
 _AHEAD = 4
 """Results that may wait for an earlier one, per worker: what bounds the memory."""
 _POLL_SECONDS = 0.1

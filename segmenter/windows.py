@@ -49,7 +49,7 @@ class Columns:
         return min(self.width, max(1, round_up(-(-self.part.width // count), math.gcd(self.width, _ALIGNED))))
 
     def left(self, done_rows: int) -> Iterator[Window]:
-        """What is left of the columns after so many rows."""
+        """Columns that are left after so many rows."""
         if not self.part.size.pixels:
             return
         index, rows = divmod(done_rows, self.part.height)

@@ -1,4 +1,4 @@
-"""Procedural aerial imagery with exact land cover: what demo and tests stand on without the real data."""
+"""Procedural aerial imagery with exact land cover, for the demo and for tests without the real data."""
 
 from datasets.synthetic.cover import Cover
 from datasets.synthetic.scene import Rendering, render_country, render_town

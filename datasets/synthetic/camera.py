@@ -1,4 +1,4 @@
-"""From reflectance to what a camera stores: light, haze, optics, noise, 8 bits."""
+"""Camera model, from reflectance to stored values: light, haze, optics, noise, 8 bits."""
 
 from __future__ import annotations
 

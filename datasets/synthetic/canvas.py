@@ -1,4 +1,4 @@
-"""A scene that is being painted: reflectance and cover, in metres, with the sun's shadows."""
+"""Canvas of a scene that is being painted: reflectance and cover, in metres, with the sun's shadows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SKYLIGHT = np.array([0.36, 0.40, 0.48, 0.30], np.float32)
 
 @dataclass(frozen=True)
 class Sun:
-    """Where shadows fall.
+    """Direction and length of shadows.
 
     Attributes:
         x, y: unit vector that shadows point along.

@@ -1,4 +1,4 @@
-"""Town and country: villages, fields, woods, lakes and rare things, at any ground sampling distance."""
+"""Town and country: villages, fields, woods, lakes and rare objects, at any ground sampling distance."""
 
 from __future__ import annotations
 

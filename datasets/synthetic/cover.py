@@ -1,4 +1,4 @@
-"""What the ground is covered with in procedural scenes, finer than any dataset's classes, and its colours."""
+"""Land cover of procedural scenes, finer than any dataset's classes, and its colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole scenes: layout, light and camera put together."""
+"""Whole scenes: layout, light and camera together."""
 
 from __future__ import annotations
 

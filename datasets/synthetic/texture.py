@@ -72,7 +72,7 @@ def sample_field(kind: str, size: Size, feature_px: float, rng: np.random.Genera
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a surface varies.
+    """Variation of a surface.
 
     Attributes:
         kind: `grain`, `cells`, `rows`, `slabs`, `seams`, `checks` or `plain`.

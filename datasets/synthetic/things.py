@@ -1,4 +1,4 @@
-"""Single things, painted on a canvas: houses, trees, cars and what lies about. All measures in metres."""
+"""Objects painted on a canvas: houses, trees, cars and what is around them. All measures in metres."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHITE = np.array([0.80, 0.80, 0.78, 0.78], np.float32)
 
 @dataclass(frozen=True)
 class Site:
-    """Where something stands: centre, extent along `angle` (radians) and across it."""
+    """Place of an object: centre, extent along `angle` (radians) and across it."""
 
     x: float
     y: float

@@ -1,4 +1,4 @@
-"""A quarter of a town: streets with kerbs and markings, lots with houses, gardens, trees, cars, clutter."""
+"""Quarter of a town: streets with kerbs and markings, lots with houses, gardens, trees, cars, clutter."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _lots(inner: Site, rng: np.random.Generator) -> Iterator[Site]:
 
 
 def draw_lot(town: Town, lot: Site) -> None:
-    """What one owner has made of a lot; across it, negative is the street's side."""
+    """Draw one owner's lot; across it, negative is the street's side."""
     kind = town.rng.random()
     if kind < town.sites_share:
         _building_site(town, lot)

@@ -1,1 +1,1 @@
-"""The recipe: its sections with units and reasons, reading it from YAML, overrides from the command line."""
+"""Recipe: its sections with units and reasons, reading it from YAML, overrides from the command line."""

@@ -1,4 +1,4 @@
-"""The recipe's `dataset` section: what kind of files, where they lie, and how scenes are split."""
+"""Section `dataset` of the recipe: the kind of files, where they are, and how scenes are split."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FolderClass(Section):
 
 
 class FolderSplit(Section):
-    """How the scenes of a folder are split: parts of one group are never separated."""
+    """Split of a folder's scenes: parts of one group are never separated."""
 
     group: str | None = setting(
         None, "", "regular expression on the image's relative path; its first group names the group"

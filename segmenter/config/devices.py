@@ -1,4 +1,4 @@
-"""The recipe's `distribution` section: which devices compute, with how much memory, and how they add up."""
+"""Section `distribution` of the recipe: which devices compute, with how much memory, and how they sum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LogicalGpus(Section):
 
 
 class DistributionConfig(Section):
-    """Where training runs."""
+    """Devices of a training, and how they work together."""
 
     strategy: Literal["auto", "one_device", "mirrored"] = setting(
         "auto", "", "auto: all GPUs if there are any, else all CPU devices"

@@ -1,4 +1,4 @@
-"""The `loss` section of a recipe."""
+"""Section `loss` of the recipe."""
 
 from __future__ import annotations
 

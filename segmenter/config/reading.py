@@ -1,4 +1,4 @@
-"""Reads a recipe (YAML), applies overrides, and says of every mistake where it is and what was expected."""
+"""Reading of recipes (YAML) with overrides; a mistake is reported with its place and what was expected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from segmenter.errors import ConfigError, shortened
 
 _KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
 _SHOWN = 10
-"""Mistakes that are told at once."""
+"""Mistakes that are reported together, at most."""
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:

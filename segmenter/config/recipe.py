@@ -1,4 +1,4 @@
-"""The sections of a recipe: every setting with its unit, its default and the reason for that default.
+"""Sections of a recipe: every setting with its unit, its default and the reason for that default.
 
 Combinations that cannot work are refused here, where they can be named; what depends on the machine
 (devices, replicas) or on the data is checked where that is known.
@@ -52,7 +52,7 @@ class TilesConfig(Section):
 
 
 class SamplingConfig(Section):
-    """How an epoch is cut into global batches."""
+    """Division of an epoch into global batches."""
 
     coverage: Literal["relaxed", "strict", "off"] = setting(
         "relaxed",

@@ -1,4 +1,4 @@
-"""What every section of a recipe is made of: strict, frozen, each setting with its unit and reason."""
+"""Base class of a recipe's sections: strict, frozen, each setting with its unit and reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorFlow is told before it starts its devices, and what the devices are.
+"""Device settings that TensorFlow takes before it starts its devices, and the list of devices.
 
 TensorFlow reads some of it when it is imported (`load_tensorflow`) and the rest when it first computes
 (`set_up_devices`); afterwards nothing can be changed in that process.
@@ -118,7 +118,7 @@ class Device:
 
 
 def set_up_devices(config: DistributionConfig, logical_devices: int | None = None) -> list[Device]:
-    """Tell TensorFlow all that the recipe says of devices, start them, and give those that can compute.
+    """Pass the recipe's device settings to TensorFlow, start the devices, and return those that can compute.
 
     These are the visible GPUs, or the parts that one was split into; without a GPU, or where
     `logical_devices` splits the CPU into so many, the CPU's.
@@ -246,7 +246,7 @@ def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device
 
 
 def cards_listed() -> int:
-    """How many NVIDIA GPUs the machine has: by the driver's own tool, by the driver, or by their files."""
+    """Number of NVIDIA GPUs in the machine: by the driver's own tool, by the driver, or by their files."""
     by_driver = len(list(_DRIVER.glob("*"))) if _DRIVER.is_dir() else 0
     return len(_ask_driver()) or by_driver or len(list(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
@@ -303,7 +303,7 @@ def _card_memory() -> dict[str, int]:
 
 @functools.cache
 def _ask_driver() -> list[tuple[str, int]]:
-    """(model, bytes) of each GPU, from nvidia-smi: TensorFlow does not tell a card's memory."""
+    """(model, bytes) of each GPU, from nvidia-smi: TensorFlow does not report a card's memory."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -317,7 +317,7 @@ def _ask_driver() -> list[tuple[str, int]]:
 
 
 def computed_on(used: Sequence[Device]) -> dict[str, str]:
-    """What the last bits of a computation on devices depend on, beside programs: name → value.
+    """Names and values on which the last bits of a computation depend, beside programs.
 
     Sums are cut into as many parts as there are threads, and a processor's instructions decide how many
     numbers are added at a time. After `set_up_devices`.

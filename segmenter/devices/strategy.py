@@ -1,4 +1,4 @@
-"""The one place where a `tf.distribute` strategy is made; `hardware` sets up the devices it uses."""
+"""Strategies of `tf.distribute`, made here and nowhere else; `setup` prepares the devices they use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from segmenter.errors import ConfigError, DeviceError
 
 @dataclass(frozen=True)
 class Devices:
-    """What a training runs on.
+    """Devices of a training and their strategy.
 
     Attributes:
         strategy: the `tf.distribute.Strategy`.
@@ -39,14 +39,14 @@ class Devices:
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """What the last bits depend on: models, threads (`hardware.computed_on`)."""
+        """Hardware on which the last bits depend: models, threads (`setup.computed_on`)."""
         return computed_on(self.used)
 
     def local_batch(self, global_batch: int) -> int:
         """Tiles of a step on each replica.
 
         Raises:
-            ConfigError: the global batch cannot be dealt evenly.
+            ConfigError: the global batch cannot be split evenly.
         """
         if global_batch % self.replicas:
             raise ConfigError(
@@ -138,7 +138,7 @@ def _strategy(config: DistributionConfig, names: list[str]) -> Any:
 
 
 def _cross_device(kind: str, names: list[str]) -> Any:
-    """How sums over devices are made; None leaves it to TensorFlow."""
+    """Operation that sums over devices; None leaves it to TensorFlow."""
     import tensorflow as tf
 
     if kind == "nccl" and not all(name.startswith("GPU") for name in names):

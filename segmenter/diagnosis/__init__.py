@@ -1,4 +1,4 @@
-"""Which classes do batches hold, now and with a plan, and what limits it: facts of a recipe's coverage."""
+"""Diagnosis of class coverage: which classes batches hold, at random and with a plan, and what limits it."""
 
 from segmenter.diagnosis.data import VERSION, Diagnosis
 from segmenter.diagnosis.facts import diagnose

@@ -1,4 +1,4 @@
-"""A diagnosis as frozen values: what `diagnose` finds, what tables and reports read, and its JSON.
+"""Diagnosis as frozen values: the result of `diagnose`, read by tables and reports, and its JSON.
 
 The JSON has the fields' names as keys, in their order (`Limit.class_id` stands under "class"). Tuples are
 lists there, absent values null. A change that an older reader would misread raises `VERSION`.
@@ -40,7 +40,7 @@ class ClassFacts:
 
 @dataclass(frozen=True)
 class SceneMap:
-    """Where the classes lie in a scene, or in several that adjoin.
+    """Map of where the classes lie in a scene, or in several that adjoin.
 
     Attributes:
         bounds: left, bottom, right, top in the CRS; None where the scenes have no common plane.

@@ -1,4 +1,4 @@
-"""Which classes do batches hold, now and with a plan, and what limits it: all facts of a recipe's coverage.
+"""Facts of a recipe's coverage: which classes batches hold, at random and with a plan, and what limits it.
 
 `diagnose` gives them as a `Diagnosis`, which JSON and the report take; `table` prints them in short.
 Imports no TensorFlow.
@@ -34,7 +34,7 @@ from segmenter.tiles.index import TileIndex
 
 _CURVE_END = 256
 _DEALT_ROWS = 512
-"""Rows of an epoch that are dealt to replicas: their mean tells enough, all would take seconds."""
+"""Rows of an epoch that are split over replicas: their mean is enough, all would take seconds."""
 _SHARES = {"90": 0.9, "99": 0.99, "99.9": 0.999}
 
 Bools = NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""Which class limits coverage, and what would lift it: batch size, `min_pixels`, larger tiles, labels."""
+"""Limits of coverage: the class that limits it, and what would help: batch size, larger tiles, labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from segmenter.tiles.index import TileIndex
 __all__ = ["REPLICAS", "limit", "planned"]
 
 REPLICAS = 4
-"""Devices that a row is thought to be dealt to: the server that this program is for has four."""
+"""Devices over which a row is assumed to be split: the intended server has four."""
 _LEAST_PIXELS = 32
 """The lowest `min_pixels` that a recipe may have."""
 _LARGEST_TILE = 4096
@@ -204,7 +204,7 @@ def _relaxed(recipe: Recipe) -> Recipe:
 
 
 def _min_pixels(case: _Case) -> str:
-    """What the lowest `min_pixels` would give; nothing to say where the recipe has it."""
+    """Effect of the lowest `min_pixels`; nothing where the recipe has it."""
     pixels = case.recipe.sampling.min_pixels
     would = int(holds(case.index.counts_NK[:, case.id], _LEAST_PIXELS).sum())
     if would <= case.held:
@@ -216,7 +216,7 @@ def _min_pixels(case: _Case) -> str:
 
 
 def _tile_size(case: _Case) -> str:
-    """What tiles of twice the side would hold, by taking neighbours together; where they are needed."""
+    """Effect of tiles of twice the side, made of neighbours; nothing where they are not needed."""
     if case.held >= case.steps:
         return ""
     side = case.index.tile.height

@@ -1,4 +1,4 @@
-"""What coverage the steps of a run really had, read from its log; imports no TensorFlow."""
+"""Coverage that the steps of a run really had, read from its log; imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_POINTS = 400
 
 
 def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
-    """The coverage that a run directory's log tells.
+    """The coverage that a run directory's log records.
 
     Promised is what every line of the log promises, best effort what any line could not.
 
@@ -62,7 +62,7 @@ def _section(path: str, lines: list[dict[str, Any]]) -> RunFacts:
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of a log that tell of coverage: those of training, not of validation."""
+    """The lines of a log with coverage: those of training, not of validation."""
     try:
         found = [record for record in log_records(file) if "held_steps" in record]
     except OSError as error:

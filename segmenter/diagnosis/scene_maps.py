@@ -1,4 +1,4 @@
-"""Where in the scenes the classes lie: coarse maps of the tiles' class counts.
+"""Coarse maps of where the classes are in the scenes, from the tiles' class counts.
 
 A georeferenced scene gets a map in its own plane; where there are many, those that adjoin share one. Scenes
 that say nothing of where they lie are put side by side, group by group, in the order of the dataset.

@@ -1,4 +1,4 @@
-"""A diagnosis in short, for the terminal."""
+"""Text of a diagnosis, short, for the terminal."""
 
 from __future__ import annotations
 

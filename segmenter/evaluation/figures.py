@@ -336,7 +336,7 @@ def _draw_scores(axes: Axes, records: Sequence[Mapping[str, Any]], colours: Mapp
 
 
 def _outline(colour: str) -> list[Any]:
-    """What makes a pale line seen on white paper: a darker one around it; nothing for other colours."""
+    """Darker outline that makes a pale line visible on white paper; none for other colours."""
     from matplotlib.colors import to_rgb
     from matplotlib.patheffects import withStroke
 

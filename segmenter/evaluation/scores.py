@@ -173,7 +173,7 @@ class Protocol:
         return cls(wanted.classes, labels, split, tta, tuple(scenes), name)
 
     def differences(self, other: Protocol, *, scenes: bool = True) -> list[str]:
-        """What differs, one phrase each; empty where numbers of both may be put side by side."""
+        """Differences, one phrase each; empty where numbers of both may be compared."""
         mine, theirs = asdict(self), asdict(other)
         left_out = {"name"} if scenes else {"name", "scenes"}
         return [

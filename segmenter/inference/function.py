@@ -1,4 +1,4 @@
-"""A model as a compiled function from pixels to class ids: one byte a pixel leaves the device."""
+"""Compiled function from pixels to class ids: one byte a pixel leaves the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's model, compiled to predict on every GPU; TensorFlow is imported when it is loaded."""
+"""Loading of a run's model, compiled to predict on every GPU; TensorFlow is imported at that moment."""
 
 from __future__ import annotations
 

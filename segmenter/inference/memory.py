@@ -1,4 +1,4 @@
-"""How rasters are cut for the model: exact or blended, and windows as large as the memory allows.
+"""Memory budget of prediction: exact or blended windows, as large as the memory allows.
 
 Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns c pixels wide:
 
@@ -50,7 +50,7 @@ _UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 @dataclass(frozen=True)
 class Choice:
-    """What a user says of how to compute; None: the program chooses.
+    """A user's choices of how to compute; None: the program chooses.
 
     Attributes:
         mode: see `plan_tiling`.

@@ -1,4 +1,4 @@
-"""What is done to each pixel by itself, as one loop over pixels.
+"""Pixel-wise operations of prediction, each as one loop over pixels.
 
 TensorFlow computes operation by operation, each a pass over memory: on a CPU, choosing the largest of eight
 numbers takes longer than the convolution that gives them. XLA makes one loop of it, six times as fast.
@@ -17,7 +17,7 @@ happen a bounded number of times, whatever the sizes of rasters. What comes out 
 
 
 def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
-    """What a function gives, computed in pieces of pixels where that is faster: on a CPU.
+    """Result of a function, computed in pieces of pixels where that is faster: on a CPU.
 
     Args:
         function: of tensors (N, ...) of `inputs`' types, each pixel by itself; gives (N, ...).

@@ -1,4 +1,4 @@
-"""What a model says of pixels, as arrays."""
+"""Predictions for pixels, as arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What the model says of a batch of windows, or (without the leading axis) of one window.
+    """The model's answer for a batch of windows, or (without the leading axis) of one window.
 
     Attributes:
         ids: (B, H, W) class ids; `IGNORE` where there is no data.
@@ -87,7 +87,7 @@ class Prediction:
 
 
 def _largest(values_HWK: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Which value of each pixel is the largest, the first of several, and that value.
+    """Index of each pixel's largest value, the first of several, and that value.
 
     Class by class, over as many pixels as stay in the cache: a quarter of the time of `argmax`, which goes
     pixel by pixel.

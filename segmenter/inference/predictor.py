@@ -96,7 +96,7 @@ def classify(
 ) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
     """Class ids of a part of one open raster: windows in its coordinates, row by row.
 
-    The raster is read in another thread: leave it alone until the last window came.
+    The raster is read in another thread: do not use it until the last window came.
 
     Raises:
         RasterError: where a window cannot be read.

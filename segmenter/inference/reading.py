@@ -1,4 +1,4 @@
-"""The first half of prediction: which windows of which rasters are read, and how they become batches."""
+"""Reading for prediction: which windows of which rasters are read, and how they become batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The symmetries of the square, for averaging a model's answers over an image's mirror images."""
+"""Test-time augmentation: predictions averaged over the symmetries of the square."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Maps of many rasters: each whole or not at all, kept when it is finished, gone on with when it is not."""
+"""Maps of many rasters: each whole or not at all, kept when finished, continued when interrupted."""

@@ -1,4 +1,4 @@
-"""The options of `predict.py` that say how it computes, and the tiling that follows from them."""
+"""Options of `predict.py` on how it computes, and the tiling that follows from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _CHOSEN = ("mode", "overlap", "weights", "symmetries", "memory", "tile", "batch", "mosaic")
 """Options that a tiling follows from."""
 _BYTES_PER_WIDTH = 41
-"""Of a pixel of a window, for each channel of the U-Net's first level: for runs that do not tell."""
+"""Of a pixel of a window, for each channel of the U-Net's first level: for runs that do not record it."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +153,7 @@ def computing_options(args: argparse.Namespace, tiling: Tiling) -> dict[str, Any
 
 
 def _network(run: Run) -> Any:
-    """The model's geometry; runs of older versions do not tell the memory."""
+    """The model's geometry; runs of older versions do not record the memory."""
     network = run.network
     if network.bytes_per_pixel:
         return network

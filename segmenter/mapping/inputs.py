@@ -1,4 +1,4 @@
-"""Which files are meant: inputs of `predict.py`, and the names of their outputs."""
+"""Inputs of `predict.py`: which files are meant, and the names of their outputs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
 
 @contextlib.contextmanager
 def readable(what: str | Path) -> Iterator[None]:
-    """Turn what the system says of a folder that cannot be looked into, or of a name, into one line."""
+    """Turn the system's error about an unreadable folder, or about a name, into one line."""
     try:
         yield
     except OSError as error:
@@ -117,7 +117,7 @@ def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], l
 
 
 def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
-    # What is called an image and is none, a link to nowhere or a pipe, is told later and not passed over.
+    # What has an image's name and is none (a broken link, a pipe) is reported later, not skipped.
     names = sorted(p for p in folder.iterdir() if not p.is_dir() and not p.name.startswith("."))
     images = [p for p in names if p.suffix.lower() in EXTENSIONS]
     return images, [p for p in names if p.suffix.lower() not in EXTENSIONS]
@@ -146,6 +146,6 @@ def output_names(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def _clashing(names: dict[Path, str]) -> list[Path]:
-    # Some file systems do not tell capital letters from small ones.
+    # Some file systems do not distinguish capital letters from small ones.
     counts = Counter(name.casefold() for name in names.values())
     return [path for path, name in names.items() if counts[name.casefold()] > 1]

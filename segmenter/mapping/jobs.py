@@ -1,4 +1,4 @@
-"""What is mapped of each raster: the part, the bands, and where its map goes."""
+"""Jobs of mapping: for each raster the part, the bands, and where its map goes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class MapJob:
         scene: what scores call it; None: its name.
         abandoned: see `predictor.Job`; so `done_rows`.
         mosaic: the files that its windows look into, beside its own; None: only its own.
-        remark: what is to be said of the raster once it was read.
+        remark: a warning about the raster, known once it was read.
         stamp: `file_stamp` of the raster before its header was read; None: not looked at.
         spooled: whether what is computed is kept against a kill.
         column: the tiling's, see there.
@@ -216,7 +216,7 @@ def file_stamp(path: Path) -> tuple[int, int] | None:
 
 
 def header(info: RasterInfo) -> dict[str, Any]:
-    """A raster's header as plain JSON, to tell a changed one."""
+    """A raster's header as plain JSON, to recognise a changed one."""
     return {
         "size": [info.size.height, info.size.width],
         "bands": [info.count, info.dtype, list(info.alpha), info.has_palette],

@@ -1,13 +1,13 @@
-"""What was finished in an output folder: a JSON line for each input, once all its outputs are in place.
+"""Journal of an output folder: a JSON line for each input, once all its outputs are in place.
 
 The same command again compares each line with what it would do now. Files that are what the line says are
 kept; where the input, the run, an option or a file itself is another, the input's outputs are made anew.
 
-Whether an **input** is the same is told by its size, its time of change in nanoseconds, its header, and a
+An **input** is recognised by its size, its time of change in nanoseconds, its header, and a
 checksum of 16 pieces spread evenly over it, which is the whole file up to a megabyte: hashing all of a
 200 GB mosaic would cost longer than the first of its maps. Missed would be only a change between the pieces
 by something that also puts the old time back. Its folder may change: a disk mounted elsewhere is no reason
-to begin anew. An **output** is told by a SHA-256 over all of it.
+to begin anew. An **output** is recognised by a SHA-256 over all of it.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def digest(facts: Mapping[str, Any]) -> str:
 
 
 def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
-    """What tells an input from a changed one (see this module's text).
+    """The values by which a changed input is recognised (see this module's text).
 
     Raises:
         SegmenterError: it cannot be read.

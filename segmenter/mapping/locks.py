@@ -1,4 +1,4 @@
-"""One process at a time for each output."""
+"""Locks of outputs: one process at a time for each."""
 
 from __future__ import annotations
 

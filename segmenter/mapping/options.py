@@ -1,4 +1,4 @@
-"""The arguments of `predict.py`; answers `--help` without the libraries."""
+"""Arguments of `predict.py`; answers `--help` without the libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a map: their names, formats and contents."""
+"""Output files of a map: their names, formats and contents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is already computed of a large raster, kept beside its unfinished map: `.NAME.spool`.
+"""Partial maps: the computed part of a large raster, kept beside its unfinished map: `.NAME.spool`.
 
 Each window is appended as it was computed, with a checksum, before anything else is made of it. After a
-kill the same call reads the windows back, up to the last complete row band, and gives them to the writers
+kill the same call reads the windows back, up to the last complete strip, and gives them to the writers
 in the same order, as if they had just been computed: what follows cannot tell the difference, and the files
 come out the same, byte for byte. The spool takes as much disk as the uncompressed results (one byte a pixel
 for a class map) and goes when the outputs are in place.

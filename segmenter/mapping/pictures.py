@@ -1,4 +1,4 @@
-"""Finished maps as pictures that a person can judge: image, label and map side by side."""
+"""Pictures of finished maps for people: image, label and map side by side."""
 
 from __future__ import annotations
 

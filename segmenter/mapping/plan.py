@@ -1,4 +1,4 @@
-"""From images to what is mapped of them and where it goes, told from the headers alone."""
+"""Plan of a call: what is mapped of each image and where it goes, from the headers alone."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def check_outputs(
         raise DatasetError(f"--output {folder}: expected another folder than that of the inputs")
     kept = {real(path) for path in inputs.files}
     kept |= {real(job.label) for job in jobs if job.label is not None}
-    # Some file systems do not tell capital letters from small ones.
+    # Some file systems do not distinguish capital letters from small ones.
     taken: dict[str, Path] = {name.casefold(): folder / name for name in others}
     dataset = layout if layout is not None and layout.covers(folder) else None
     for path in taken.values():

@@ -1,4 +1,4 @@
-"""What came of the maps, and how good they are."""
+"""Scoring of maps, and the report of what succeeded and what failed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What of a folder of maps is finished, begun, or being written by another process.
+"""State of a folder of maps: what is finished, begun, or being written by another process.
 
-A job's way: `unfinished` tells why it is to be done; `take` locks its output and finds what an interrupted
+The life of a job: `unfinished` says why it must be done; `take` locks its output and finds what a killed
 run left of it; `finished` writes it into the journal, or `leave` lets go of it.
 """
 
@@ -50,7 +50,7 @@ class Ledger:
         run: name and checksum of the run.
         options: of a job, all that decides what its outputs hold, as plain JSON.
         redo: take nothing up that is there.
-        warn: is told, once, that the file system of the folder has no locks.
+        warn: called once with the message that the file system of the folder has no locks.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The images of a call and the labels they are scored with: inputs and a pattern, or a recipe's split."""
+"""Images of a call and the labels they are scored with: inputs and a pattern, or a recipe's split."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Images:
 def labels_by_pattern(
     pattern: str, layout: Layout, inputs: Inputs, run: Run, split: str = "unstated"
 ) -> Truth:
-    """The labels of inputs by `--labels`; an image without one is told when its turn comes.
+    """The labels of inputs by `--labels`; an image without one is reported when its turn comes.
 
     Raises:
         DatasetError: the pattern cannot be meant.

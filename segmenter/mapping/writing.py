@@ -121,7 +121,7 @@ def write_maps(
 
     Args:
         ledger: locks the outputs, gives what an interrupted call left, and notes what is finished.
-        progress: is told of the pixels.
+        progress: gets the numbers of finished pixels.
         fail_fast: stop at the first job that fails, and give up the others; so does an error of the device.
     """
     for job in jobs:

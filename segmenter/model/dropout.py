@@ -90,7 +90,7 @@ class GlobalDropout(keras.layers.Layer):
         return uniform if drawn == channels else uniform[..., :channels]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """That of the inputs."""
+        """Shape of the output: that of the input."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Normalisation:
         return cls(tuple(float(m) for m in mean), tuple(float(s) for s in std))
 
     def to_dict(self) -> dict[str, list[float]]:
-        """What a run directory keeps; `from_dict` is the inverse."""
+        """Plain data for a run directory; `from_dict` is the inverse."""
         return {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod

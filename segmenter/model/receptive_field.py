@@ -1,4 +1,4 @@
-"""What can be read off a model's layers: total stride, receptive-field radius, memory of a training step.
+"""Geometry and memory of a model, read off its layers: total stride, receptive-field radius, bytes a step.
 
 No Keras is imported: layers are told apart by the names of their classes, so that prediction can use the
 values without it.
@@ -69,7 +69,7 @@ class GlobalLayerError(ValueError):
 
 
 def describe(model: Any) -> NetworkGeometry:
-    """What prediction has to know of a functional Keras model with one input and one output."""
+    """Geometry for prediction, of a functional Keras model with one input and one output."""
     memory = inference_bytes_per_pixel(model)
     try:
         known = geometry_of(model)
@@ -192,7 +192,7 @@ def _same(pair: Any, layer: Any) -> int:
 
 
 def _scales(model: Any, *, strict: bool = True) -> dict[int, Fraction | None]:
-    """How many input pixels one pixel of each tensor stands for, along an axis.
+    """Number of input pixels that one pixel of each tensor covers, along an axis.
 
     Without `strict`, None for what global and unknown layers give.
     """

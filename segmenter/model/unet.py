@@ -1,4 +1,4 @@
-"""The U-Net family: functions that build functional Keras models, and what follows from their layers.
+"""U-Net family: functions that build functional Keras models, and what follows from their layers.
 
 Later kinds (pretrained encoders) go into `BUILDERS`: a builder takes the recipe's model section, the number
 of bands and classes and a dtype policy, and returns a model from normalised bands to float32 logits.

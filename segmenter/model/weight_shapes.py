@@ -1,4 +1,4 @@
-"""Names and shapes of a model's weights, and the stages they belong to, told without building it.
+"""Names, shapes and stages of a model's weights, known without building it.
 
 What does not fit is then refused before TensorFlow is imported, and before memory is taken for it. The law
 of this module: the names and shapes are those of the model that `model.build_model` makes, without those

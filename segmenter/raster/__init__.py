@@ -1,4 +1,4 @@
-"""The only package that opens and writes rasters: everything else takes arrays.
+"""Opening, reading and writing of rasters, the only place for it: everything else takes arrays.
 
 Only GeoTIFF (COG among them), PNG and JPEG files on a local path are opened, unless others are asked for:
 VRT, archives and network addresses can point GDAL anywhere. Faults become a `RasterError` that names the file

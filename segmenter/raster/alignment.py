@@ -1,4 +1,4 @@
-"""An image and its label: do they lie on each other? One rule for the index, `datasets check` and scoring."""
+"""Alignment of an image and its label: one rule for the index, `datasets check` and scoring."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def misfits(image: RasterInfo, label: RasterInfo) -> list[tuple[str, str]]:
 
 
 def both_placed(image: RasterInfo, label: RasterInfo) -> bool:
-    """Whether both files say where they lie, so that `misfits` can tell a label of another place."""
+    """Whether both files say where they lie, so that `misfits` can recognise a label of another place."""
     return image.transform is not None and label.transform is not None
 
 

@@ -1,4 +1,4 @@
-"""Mask or measurements: what a band holds that a file tags as alpha.
+"""Alpha bands: whether one holds a mask or measurements.
 
 GDAL tags the fourth band of 8-bit images as alpha by default, near infrared too. A mask is 0 or opaque but
 for soft or lossy edges; measurements lie between.
@@ -40,7 +40,7 @@ def measured(path: Path, dataset: Any, alpha: Sequence[int]) -> tuple[int, ...]:
     """Those of the bands tagged as alpha that are measurements, by a bounded sample of their pixels.
 
     Of large rasters some blocks at even distances are read, of a PNG (which is decoded from its top) the
-    first rows. A block that is damaged tells nothing.
+    first rows. A damaged block counts for nothing.
     """
     if not alpha:
         return ()
@@ -70,7 +70,7 @@ def refuse(path: Path, count: int, alpha: Sequence[int]) -> BandsError:
 
 
 def ask_for_bands(count: int) -> str:
-    """What to do where it cannot be told which bands are data."""
+    """Advice where it is unclear which bands are data."""
     most = ",".join(map(str, range(1, count + 1))) if count <= 8 else f"1,2,…,{count}"
     return f"say which bands to use, by dataset.bands in the recipe or --bands of predict.py: {most}"
 

@@ -1,4 +1,4 @@
-"""Finished GeoTIFFs made cloud-optimised: with overviews, in an order that suits readers over networks."""
+"""Cloud-optimised GeoTIFFs made of finished ones: with overviews, ordered for readers over networks."""
 
 from __future__ import annotations
 

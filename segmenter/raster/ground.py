@@ -1,4 +1,4 @@
-"""Where rasters lie on the ground, in one coordinate reference system for all of them."""
+"""Outlines of rasters on the ground, in one coordinate reference system for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a raster's header says, once it is open, and what a map's can hold."""
+"""Header of an open raster, and what a map can hold of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _METRES_PER_DEGREE = 111_320.0
 
 @dataclass(frozen=True)
 class RasterInfo:
-    """What a raster's header says.
+    """Header of a raster.
 
     Attributes:
         transform: pixel to CRS coordinates; None where the raster has none (or only `gcps`).
@@ -35,7 +35,7 @@ class RasterInfo:
         rpcs: rational polynomial coefficients, a satellite camera's way from the ground to pixels.
         scaling: (scale, offset) of each band where the file gives any: values are scale × stored + offset,
             and `dtype` is float32; empty: values are as stored.
-        remarks: what is to be told of the file.
+        remarks: warnings about the file.
     """
 
     path: Path
@@ -63,7 +63,7 @@ class RasterInfo:
         return any(found is not None for found in (self.transform, self.crs, self.rpcs)) or bool(self.gcps)
 
     def georeference(self, part: Window) -> dict[str, Any]:
-        """What says where a raster of only `part` lies, as keywords of a writer."""
+        """Georeference of only `part` of a raster, as keywords of a writer."""
         rpcs = self.rpcs and RPC(**_moved(self.rpcs.to_dict(), part))
         if self.gcps:
             moved = [

@@ -1,4 +1,4 @@
-"""Whether a JPEG can be decoded in the memory that libjpeg is allowed: progressive ones take much."""
+"""Memory check of JPEGs before decoding: progressive ones can exceed libjpeg's limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adjoining files seen as one raster: windows look over their borders, so that no seam lies there.
+"""Mosaics of adjoining files as one raster: windows look over their borders, so that no seam lies there.
 
 Each file keeps its own map and its own pixel coordinates; what lies beside it has rows and columns below 0
 or beyond its size. The grid of a model's stride begins at the top left corner of all files together, so
@@ -170,7 +170,7 @@ class MosaicView:
 
 
 def _place(first: RasterInfo, info: RasterInfo) -> Window:
-    """Where a file lies, in the pixel coordinates of the first.
+    """Position of a file, in the pixel coordinates of the first.
 
     Raises:
         DatasetError: it lies on another grid, or holds values of another type.

@@ -1,4 +1,4 @@
-"""Which files are opened as rasters at all, by which of GDAL's drivers, and what it has to say of them."""
+"""Opening of rasters: which files, by which of GDAL's drivers, and GDAL's messages about them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from segmenter.raster.remote import RemotePath, as_gdal_takes
 from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
 from segmenter.raster.write import FAULTS, naming
 
-# A user's own setting wins. What GDAL says outside of rasterio's care would stand on stderr between our
+# A user's own setting wins. GDAL's messages outside of rasterio's control would appear on stderr between our
 # lines; a JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.
 os.environ.setdefault("CPL_LOG", os.devnull)
 os.environ.setdefault("GDAL_ERROR_ON_LIBJPEG_WARNING", "TRUE")
@@ -30,7 +30,7 @@ _PROJ_DATA = Path(rasterio.__file__).with_name("proj_data")
 if _PROJ_DATA.is_dir() and not os.environ.get("PROJ_LIB"):
     os.environ.setdefault("PROJ_DATA", str(_PROJ_DATA))
 
-# How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL is told the driver, so
+# How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL gets the driver, so
 # that it never tries another one on a file that says it is something else.
 _SIGNATURES = {
     **dict.fromkeys(TIFF_SIGNATURES, "GTiff"),
@@ -45,11 +45,11 @@ _TOLD = re.compile(r"ignor|corrupt|bogus|mismatch|not the same|NODATA_VALUES|nul
 _PADDED = "contains null byte"
 """Said of a text that ends in two of them, too, of which nothing is lost."""
 _NAMES = re.compile(r"^[,: ]*(band \d+: )?")
-"""What is left of a file's name at the beginning of a remark."""
+"""The rest of a file's name at the beginning of a message."""
 
 
 class _Said(threading.local):
-    """What GDAL says to this thread while it is listened to: whether it is an error, and the text."""
+    """GDAL's messages to this thread while they are collected: whether each is an error, and the text."""
 
     messages: list[tuple[bool, str]] | None = None
 
@@ -75,7 +75,7 @@ for _name in ("rasterio._env", "rasterio._err"):
 
 @contextlib.contextmanager
 def _listening() -> Iterator[list[tuple[bool, str]]]:
-    """What GDAL remarks on in a block without raising anything: whether it is an error, and the text."""
+    """GDAL's messages in a block that raise nothing: whether each is an error, and the text."""
     found: list[tuple[bool, str]] = []
     before, _said.messages = _said.messages, found
     try:
@@ -86,7 +86,7 @@ def _listening() -> Iterator[list[tuple[bool, str]]]:
 
 @contextlib.contextmanager
 def hearing_damage() -> Iterator[None]:
-    """Raise what GDAL only remarks on while pixels are read, where it means that they are others."""
+    """Raise an error for GDAL's warnings that mean wrong pixels, while pixels are read."""
     with _listening() as said:
         yield
     for _, text in said:
@@ -95,7 +95,7 @@ def hearing_damage() -> Iterator[None]:
 
 
 def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[str, ...]]:
-    """A rasterio dataset, opened by the driver that the file's first bytes tell, or by one of `drivers`.
+    """A rasterio dataset, opened by the driver that the file's first bytes name, or by one of `drivers`.
 
     Returns:
         It and what is to be told of it: that some of its tags do not count, for instance.
@@ -113,7 +113,7 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
         contextlib.ExitStack() as undo,
     ):
         wanted = _drivers(path, drivers)
-        if not isinstance(path, RemotePath):  # there GDAL is told to look for nothing beside it
+        if not isinstance(path, RemotePath):  # there GDAL is set to look for nothing beside it
             check_beside(path)
         alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
@@ -138,7 +138,7 @@ def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
 
 
 def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
-    """The driver that a file's first bytes tell, or those that may open any file."""
+    """The driver that a file's first bytes name, or those that may open any file."""
     if isinstance(path, RemotePath):
         return ("GTiff", *allowed)
     if not path.is_file():
@@ -155,7 +155,7 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
 
 
 def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
-    """What is to be told of GDAL's remarks on a header.
+    """Warnings for the user from GDAL's messages about a header.
 
     Raises:
         RasterError: one of them means that something is lost that GDAL goes on without.
@@ -172,7 +172,7 @@ def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
 
 
 def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
-    """A remark where there is a world file, and no geotransform of it."""
+    """A warning where there is a world file, but no geotransform from it."""
     if isinstance(path, RemotePath) or not dataset.transform.is_identity or not path.suffix[1:]:
         return ()
     name = path.suffix[1:]

@@ -1,4 +1,4 @@
-"""Whether a PNG holds all the pixels that it declares: GDAL gives zeros or other rows for those that lack."""
+"""Completeness check of PNGs: GDAL returns zeros or other rows for pixels that are missing."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Raster:
             return True
         if self._missing_have_data or not self._blocks.missing(inside):
             return False
-        if self._missing_have_data is None:  # all of them read alike: one pixel tells
+        if self._missing_have_data is None:  # all of them read alike: one pixel is enough
             _, valid = self._read_inside(Window(inside.row, inside.col, 1, 1))
             self._missing_have_data = bool(valid.any())
         return not self._missing_have_data
@@ -152,7 +152,7 @@ class Raster:
 
     @property
     def partial_remark(self) -> str | None:
-        """What is to be said of them once the raster is read."""
+        """Warning about them, once the raster is read."""
         count = self.partial_nodata
         return f"{self.info.path}: {self._validity.remark(count)}" if count else None
 

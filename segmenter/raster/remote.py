@@ -1,4 +1,4 @@
-"""Addresses instead of files: what `--remote` allows, and nothing else makes."""
+"""Remote rasters: addresses instead of files, made by `--remote` and nothing else."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SETTINGS = {"GDAL_HTTP_CONNECTTIMEOUT": "10", "GDAL_HTTP_TIMEOUT": "60", "GDAL_
 
 
 class RemotePath(PosixPath):
-    """One of GDAL's own paths, with a path's names and parts, but nothing that a disk could tell of it.
+    """One of GDAL's own paths, with a path's names and parts, but without anything that needs a disk.
 
-    Rasters are opened at such a path only where it has this type: a text that says the same is no leave.
+    Rasters are opened at such a path only where it has this type: a text that says the same is no permission.
     """
 
     address: str
@@ -65,7 +65,7 @@ def is_address(text: str) -> bool:
 
 
 def as_gdal_takes(path: Path) -> str | Path:
-    """What to give to rasterio: a Path would lose one of an address' two slashes.
+    """Path as rasterio takes it: a Path would lose one of an address' two slashes.
 
     Of a file the whole path, since GDAL takes `GTIFF_DIR:2:b.tif` for a part of b.tif.
     """

@@ -1,4 +1,4 @@
-"""Files that a raster makes GDAL and PROJ open by themselves: those beside it, and those that it names.
+"""Sidecar files that GDAL and PROJ open by themselves: those beside a raster, and those that it names.
 
 A foreign raster is data: it does not choose what else is opened. Beside it may lie what GDAL looks for by
 name, if these are ordinary files of a bearable size, none of which names a further file.
@@ -150,7 +150,7 @@ def _check_image(path: Path, beside: str) -> None:
 
 
 def _check_xml(path: Path, beside: str) -> None:
-    """Refuse an .aux.xml that GDAL would pass over in silence, with all that it says of nodata and place."""
+    """Refuse an .aux.xml that GDAL would ignore silently, with its nodata values and its position."""
     if not os.access(beside, os.F_OK) or os.path.isdir(beside):
         return
     name = os.path.basename(beside)

@@ -1,4 +1,4 @@
-"""Which blocks a sparse GeoTIFF does not have; GDAL gives one value for all of their pixels."""
+"""Sparse GeoTIFFs: the blocks that a file does not have, whose pixels GDAL fills with one value."""
 
 from __future__ import annotations
 

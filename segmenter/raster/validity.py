@@ -1,4 +1,4 @@
-"""Which pixels have data: by the file's own mask or alpha, else by nodata values.
+"""Validity of pixels: by the file's own mask or alpha, else by nodata values.
 
 The rule of this module: **where a file has a mask or alpha, that decides; else a pixel has no data where all
 bands that are read hold their nodata value. NaN, infinity and fill values beyond ±1e30 in any of them
@@ -58,7 +58,7 @@ class Validity:
         return not self._masks and not self._alpha and None not in self._values
 
     def remark(self, pixels: int) -> str:
-        """What is to be said of so many pixels that count as data though a band holds its nodata value."""
+        """Warning about so many pixels that count as data though a band holds its nodata value."""
         why = "its mask says so" if self._masks or self._alpha else "other bands do not"
         return f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
 
@@ -106,7 +106,7 @@ class Validity:
 
 
 class _Seen:
-    """What of a raster was read, where windows come row by row, each from left to right, and overlap."""
+    """Part of a raster that was read; windows come row by row, each from left to right, and overlap."""
 
     def __init__(self) -> None:
         self._top = self._bottom = self._above = self._right = 0

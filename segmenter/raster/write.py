@@ -1,4 +1,4 @@
-"""Writes rasters whole or not at all: law 8, *nothing half-written is ever visible*.
+"""Writing of rasters whole or not at all: law 8, *nothing half-written is ever visible*.
 
 A raster is written to `.NAME.tmp-PID` beside its target, closed, **read back and compared by checksum**,
 synced to disk, and only then renamed. The check is not optional: GDAL reports no error when cached blocks

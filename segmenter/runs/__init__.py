@@ -1,1 +1,1 @@
-"""The run directory: arrays with a digest, checkpoints, weights, resume, log."""
+"""Run directory: arrays with a digest, checkpoints, weights, resume, log."""

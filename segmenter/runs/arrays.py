@@ -1,4 +1,4 @@
-"""Files of named arrays (.npz) that tell when they are damaged, and never run code when loaded.
+"""Files of named arrays (.npz) in which damage is detected, and that never run code when loaded.
 
 A zip's CRC covers the content of its parts, not their names, and is 32 bits. So a file also carries the
 SHA-256 of all its arrays: names, dtypes, shapes and bytes.

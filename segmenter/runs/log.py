@@ -1,4 +1,4 @@
-"""Lines of log.jsonl: JSON objects with a checksum; what is torn or damaged counts as none.
+"""Lines of log.jsonl: JSON objects with a checksum; a torn or damaged line counts as none.
 
 Lines with neither format nor checksum are of an older program: they count where they have the shape of a
 record.

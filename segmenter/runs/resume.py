@@ -1,4 +1,4 @@
-"""Going on with a run: from which checkpoint, and whether what it was made with is what is here.
+"""Resuming a run: from which checkpoint, and whether its recipe, data and versions are still the same.
 
 Law 3, *resume*: N steps, stop, resume, M steps are N + M steps in one go, bit for bit on a CPU. That takes
 the same recipe, the same plan and the same versions; the checkpoint says which it was made with.
@@ -54,7 +54,7 @@ Seen = tuple[tuple[str, int], ...]
 
 
 class Facts(BaseModel):
-    """What a checkpoint was made with, as it is written into it.
+    """Record in a checkpoint of how it was made.
 
     Attributes:
         format: of the checkpoint.
@@ -155,7 +155,7 @@ class Checkpoint:
 
 
 def _on_other_devices(recipe: Mapping[str, Any]) -> str:
-    """What another number of devices does to the rest of a training under a recipe."""
+    """Effect of another number of devices on the rest of a training under a recipe."""
     model, micro_batches = recipe.get("model", {}), recipe.get("training", {}).get("accumulate", 1)
     felt = ["BatchNorm's statistics"] if model.get("normalisation") == "batch" else []
     felt += ["dropout's masks"] if model.get("dropout") else []
@@ -172,7 +172,7 @@ def _on_other_devices(recipe: Mapping[str, Any]) -> str:
 def facts_array(
     recipe: Recipe, plan: EpochPlan, position: Position, replicas: int, computed_on: Mapping[str, str]
 ) -> NDArray[np.uint8]:
-    """What a checkpoint carries as `META`; `plan` is that of the epoch `position.planned_epoch`."""
+    """Array `META` of a checkpoint; `plan` is that of the epoch `position.planned_epoch`."""
     facts = Facts(
         versions=_versions(),
         seed=recipe.seed,
@@ -279,7 +279,7 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
 
 
 def _instead(run: Path, damaged: Path) -> str:
-    """What to do without a damaged checkpoint."""
+    """Advice where a checkpoint is damaged."""
     whole = newest_whole(run, but=damaged)
     if whole is not None:
         step = next(step for step, path in checkpoints(run).items() if path == whole)
@@ -334,7 +334,7 @@ def _new_folder(parent: Path) -> Path:
 
 
 def _step_of(path: Path) -> int:
-    """After how many steps a checkpoint was written; -1 where there is none, or none that tells."""
+    """After how many steps a checkpoint was written; -1 where there is none, or it does not say."""
     try:
         return _checkpoint(path, load_arrays(path)).position.done
     except CheckpointError:

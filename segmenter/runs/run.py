@@ -1,4 +1,4 @@
-"""A run directory: everything that resuming and predicting need, and nothing that runs code when loaded.
+"""Run directory: everything that resuming and predicting need, and nothing that runs code when loaded.
 
     recipe.yaml             the resolved recipe: a record of the training, not to be edited
     run.json                what the model's input and output mean: bands, normalisation, classes
@@ -9,7 +9,7 @@
     scores.json, *.png      the best validation (last_*: the last), and the learning curves
 
 Arrays are kept as .npz with a SHA-256 (`arrays`), run.json with a checksum of itself and of recipe.yaml
-(`run_file`): a damaged file is told from a whole one. Each checkpoint holds a copy of both texts.
+(`run_file`): damage in either is detected. Each checkpoint holds a copy of both texts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PLAIN = ("bands", "band_count", "dtype", "metres_per_pixel", "labels", "tiles",
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory says of its model.
+    """A run directory's record of its model.
 
     Attributes:
         path: the directory.

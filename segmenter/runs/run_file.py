@@ -1,4 +1,4 @@
-"""`run.json`: the meaning of a model's input and output, with every type and range checked when it is read.
+"""File `run.json`: the meaning of a model's input and output, with types and ranges checked when read.
 
 The file carries a checksum of itself (`sealed`) and the SHA-256 of `recipe.yaml` beside it: both are records
 of a training, not settings. Files of format 1, of an older program, have neither; their types and ranges

@@ -1,4 +1,4 @@
-"""The score files of a run: of the best validation, whose model predicts, and beside it of the last."""
+"""Score files of a run: of the best validation, whose model predicts, and beside it of the last."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _validated_at(path: Path) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What `write_last` wrote; empty where there is nothing, or nothing of that kind."""
+    """Content that `write_last` wrote; empty where there is nothing, or nothing of that kind."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return {"epoch": int(record["epoch"]), "step": int(record["step"]), "miou": record["miou"]}

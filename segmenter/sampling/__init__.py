@@ -1,4 +1,4 @@
-"""The batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy."""
+"""Batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy."""
 
 from segmenter.sampling.plan import Plan, batch_without_repeats, held_by_rows, plan, plan_epoch
 from segmenter.sampling.replicas import classes_seen, deal

@@ -1,4 +1,4 @@
-"""The best plan of a small table, by dynamic programming over the tiles that are left. Pure NumPy."""
+"""Best plan of a small table, by dynamic programming over the tiles that are left. Pure NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the class counts of the tiles say by themselves: who holds what, and what random batches would hold.
+"""Forecast from the tiles' class counts: which tiles hold a class, and what random batches would hold.
 
 Knows no plan. The forecast is that of a batch drawn at random without replacement, as a shuffled epoch
 draws it: exact by inclusion–exclusion, or simulated where there are too many classes for that.
@@ -43,7 +43,7 @@ def holds(counts_NK: NDArray[np.int64], min_pixels: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """How often the classes occur.
+    """Frequency of the classes.
 
     Attributes:
         tiles_K: tiles that hold the class.
@@ -94,7 +94,7 @@ def scene_pixels(
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a random batch of `batch` tiles would hold.
+    """Expected content of a random batch of `batch` tiles.
 
     Attributes:
         probability: that it holds all classes that occur.
@@ -143,7 +143,7 @@ class Forecast:
 
 
 def forecast(holds_NK: NDArray[np.bool_], *, seed: int = 0) -> Forecast:
-    """What random batches, drawn without replacement from the tiles, would hold.
+    """Forecast of random batches, drawn without replacement from the tiles.
 
     Exact for up to 20 classes that occur, else from 4096 random orders of the tiles, drawn from `seed`.
 
@@ -165,7 +165,7 @@ def forecast(holds_NK: NDArray[np.bool_], *, seed: int = 0) -> Forecast:
 
 
 class _Law(Protocol):
-    """How likely a random batch holds all classes."""
+    """Probability that a random batch holds all classes."""
 
     def chances(self, sizes: Sequence[int]) -> list[tuple[float, float]]:
         """Probability and its standard error, for each size of 1 … tiles."""
@@ -290,7 +290,7 @@ def _cover_times(there_NC: NDArray[np.bool_], rng: np.random.Generator) -> NDArr
     holders: dict[int, NDArray[np.int64]] = {}
 
     def beyond(missing: NDArray[np.int64]) -> int:
-        """Where the last of the classes that the start lacks is first seen; all their tiles lie beyond it."""
+        """Place where the last of the missing classes is first seen; all their tiles lie beyond the start."""
         for c in missing:
             holders.setdefault(int(c), np.flatnonzero(there_NC[:, c]))
         lists = [holders[int(c)] for c in missing]
@@ -318,7 +318,7 @@ def _cover_time(
 
 
 def _packed(there_NC: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Which classes each tile holds, as bits of 64-bit words."""
+    """Classes that each tile holds, as bits of 64-bit words."""
     bytes_NB = np.packbits(there_NC, axis=1)
     spare = -bytes_NB.shape[1] % 8
     return np.ascontiguousarray(np.pad(bytes_NB, ((0, 0), (0, spare)))).view(np.uint64)

@@ -1,4 +1,4 @@
-"""The batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy.
+"""Batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy.
 
 All randomness is keyed by (seed, epoch), so that a plan is the same on every machine, for any number of
 replicas and workers, and any step can be had without the ones before it.
@@ -82,7 +82,7 @@ def plan_epoch(
         counts: (tiles, classes) pixels of each class in each tile, any integer type; at most 62 classes.
         global_batch: tiles of a step, over all replicas; the plan does not depend on their number.
         min_pixels: see above.
-        max_repeats: coverage shows no tile oftener than 1 + `max_repeats` times an epoch; a class that
+        max_repeats: coverage shows no tile more often than 1 + `max_repeats` times an epoch; a class that
             would need more is left out of the promise, and its tiles are shown once, like any. None: no
             limit.
         seed, epoch: the same two give the same plan; other epochs give other batches.

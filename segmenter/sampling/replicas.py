@@ -1,4 +1,4 @@
-"""A row dealt to replicas, so that each sees as many classes as the batch allows. Pure NumPy."""
+"""Order of a row over replicas, so that each sees as many classes as the batch allows. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def deal(row: NDArray[np.integer], shares: Sequence[int], holds: NDArray[np.bool
 
 
 def classes_seen(shares: Sequence[int], holds: NDArray[np.bool_]) -> int:
-    """Pairs of a replica and a class that it sees, of a row (B, K) in the order in which it is dealt."""
+    """Pairs of a replica and a class that it sees, of a row (B, K) in the order of its replicas."""
     blocks = np.split(holds, np.cumsum(shares)[:-1])
     return sum(int(block.any(axis=0).sum()) for block in blocks)
 

@@ -1,4 +1,4 @@
-"""Tiles laid out in rows: what coverage needs where it is needed, all else at random. Pure NumPy."""
+"""Layout of tiles in rows: what coverage needs where it is needed, all else at random. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _grid(
 def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.random.Generator) -> None:
     """Fillers for the last open places: tiles that are in the plan once, and not in that row.
 
-    Where there are too few of these, any tiles, none much oftener than another.
+    Where there are too few of these, any tiles, none much more often than another.
     """
     batch = grid_SB.shape[1]
     taken = np.flatnonzero(grid_SB.reshape(-1) >= 0)
@@ -134,7 +134,7 @@ def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.r
 
 
 def _others(pool: Tiles, number: int, rng: np.random.Generator) -> Tiles:
-    """`number` tiles of a pool, none more than once oftener than another."""
+    """`number` tiles of a pool, none more than once more often than another."""
     rounds = [rng.permutation(pool)[: number - i] for i in range(0, number, max(1, len(pool)))]
     return np.concatenate(rounds) if rounds else np.empty(0, np.int64)
 

@@ -1,4 +1,4 @@
-"""Which kinds of tile each row of a plan must have, so that every row holds every class. Pure NumPy.
+"""Search for the kinds of tile that each row of a plan needs to hold every class. Pure NumPy.
 
 Tiles that hold the same classes are interchangeable: they are planned together, as one *kind*, a set of
 classes as bits of an integer. The cost depends on the kinds and the rows, hardly on the tiles.
@@ -228,7 +228,7 @@ class _Greedy:
             self._put(chosen, picked, again=False)
 
     def _row_key(self, rows: Ints, mask: int) -> Ints:
-        """What tells rows apart: the classes they lack and, where places are short, those they have."""
+        """Differences between rows: the classes they lack and, where places are short, those they have."""
         key = self._lack_S[rows] & mask
         return key * (self._batch + 1) + self._used_S[rows] if self._crowded else key
 

@@ -1,4 +1,4 @@
-"""The batches of a plan, as arrays: tiles drawn at random positions, changed at random, dealt to replicas.
+"""Batches of a plan, as arrays: tiles drawn at random positions, changed at random, split over replicas.
 
 A batch is a pure function of (seed, epoch, step) and, for its order, of the number of replicas: whatever
 thread or machine makes it, it is the same, and any one can be had without those before it.
@@ -23,19 +23,19 @@ from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import SceneStore, Tile
 
 _REDRAWS = 6
-"""Draws of position and augmentation for a tile whose class got lost, before it is taken as it lies."""
+"""Draws of position and augmentation for a tile whose class got lost, before it is used unchanged."""
 
 Batch = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
 
 @dataclass
 class DrawCounts:
-    """How often a tile was drawn: what it costs to keep the classes in view.
+    """Counts of draws: the cost of keeping the classes in view.
 
     Attributes:
         tiles: places of batches that were filled.
         redrawn: further draws of position and augmentation.
-        replaced: tiles that were taken as they lie in the end.
+        replaced: tiles that were used unchanged in the end.
     """
 
     tiles: int = 0
@@ -49,7 +49,7 @@ class DrawCounts:
         self.replaced += other.replaced
 
     def since(self, before: DrawCounts) -> DrawCounts:
-        """What was counted after a copy of these counts was taken."""
+        """Counts added after a copy of these counts was taken."""
         return DrawCounts(
             self.tiles - before.tiles, self.redrawn - before.redrawn, self.replaced - before.replaced
         )
@@ -57,7 +57,7 @@ class DrawCounts:
 
 @dataclass(frozen=True)
 class _Key:
-    """What a draw's randomness follows from, beside the seed; `slot` is the place before dealing."""
+    """Source of a draw's randomness, beside the seed; `slot` is the place before the split over replicas."""
 
     epoch: int
     step: int
@@ -81,7 +81,7 @@ class BatchLoader:
     def __init__(
         self, recipe: Recipe, index: TileIndex, store: SceneStore, bands: int, dtype: str, replicas: int = 1
     ) -> None:
-        """`bands` and `dtype` are those of the scenes as they are read; batches are dealt to `replicas`."""
+        """`bands` and `dtype` are those of the scenes as they are read; batches are split over `replicas`."""
         self._recipe, self._index, self._store = recipe, index, store
         self._augmenter = Augmenter(recipe.augmentation, bands, dtype)
         self._replicas = replicas if recipe.sampling.per_replica == "best_effort" else 1
@@ -129,7 +129,7 @@ class BatchLoader:
                 self._draw_again(class_id, plan, block, where, counts)
         replaced = 0
         while missing := [c for c in plan.promised if not block.held_BK[:, c].any()]:
-            # Taken as it lies, a tile holds all that the index says; so each class ends this for good.
+            # Used unchanged, a tile holds all that the index says; so each class ends this for good.
             i = self._place_for(block, missing[0])
             if replaced >= len(plan.promised):
                 name = self._index.scenes[int(self._index.scene_N[block.row_B[i]])].name

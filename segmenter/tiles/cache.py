@@ -1,4 +1,4 @@
-"""Where the tile index is kept: a Parquet file beside the data, whole or not at all, checked when read."""
+"""Cache of the tile index: a Parquet file beside the data, whole or not at all, checked when read."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def key_of(what: Mapping[str, Any]) -> str:
 
 
 def load_entries(path: Path, classes: int) -> Entries:
-    """What an index file holds; nothing, and a line on stderr, where it is damaged or of another format."""
+    """Content of an index file; nothing, and a line on stderr, where it is damaged or of another format."""
     if not path.exists():
         return {}
     try:

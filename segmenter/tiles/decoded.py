@@ -101,7 +101,7 @@ class DecodedScene:
     """The copy of one scene; safe to read from several threads.
 
     Args:
-        folder: of the copy; its name tells what it was made from.
+        folder: of the copy; its name depends on what it was made from.
         size: of the scene.
         decode: gives the scene's rows from the top, in bands of a multiple of `BLOCK_ROWS` but for the last.
     """
@@ -168,7 +168,7 @@ class DecodedScene:
                 ) from None
 
     def _facts(self) -> _Facts | None:
-        """What the copy says of itself; None where that is not so, or there is none."""
+        """The copy's description of itself; None where it is not true, or there is none."""
         try:
             text = unsealed_text(read_regular(self.folder / _FACTS))
             facts = _Facts.model_validate_json(text or b"")
@@ -268,7 +268,7 @@ class _Writer:
         self._rows += len(rows)
 
     def finished(self) -> dict[str, Any]:
-        """What the copy says of the array, once it is on the disk."""
+        """The copy's description of the array, once it is on the disk."""
         if self._rows != self._shape[0]:
             raise DatasetError(f"{self._file.name}: the scene has changed while it was decoded; start again")
         self._file.flush()
@@ -300,7 +300,7 @@ def _lock_file(folder: Path) -> Path:
 def sweep(folder: Path) -> int:
     """Remove half-written copies that killed processes left; gives their number.
 
-    Where another process is writing a copy, or nobody can tell, all stay until a later start.
+    Where another process is writing a copy, or that is unknown, all stay until a later start.
     """
     if not folder.is_dir():
         return 0

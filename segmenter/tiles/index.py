@@ -1,4 +1,4 @@
-"""Tiles of all scenes with their class pixel counts, kept beside the data, refreshed for changed files only.
+"""Tile index: windows of all scenes with their class pixel counts, refreshed for changed files only.
 
 The law of this module: **the counts are those of the labels as training reads them**: pixels of a class
 where the image has data, each file's values known, each label as large as its image.
@@ -68,11 +68,11 @@ class TileIndex:
         return len(self.scene_N)
 
     def window(self, i: int) -> Window:
-        """Where tile `i` lies in its scene."""
+        """Window of tile `i` in its scene."""
         return Window(int(self.row_N[i]), int(self.col_N[i]), self.tile.height, self.tile.width)
 
     def fingerprint(self) -> str:
-        """What plans depend on, in short: the places and counts of all tiles, not where the files are."""
+        """Digest of what plans depend on: the places and counts of all tiles, not where the files are."""
         content = hashlib.sha256()
         for array in (self.scene_N, self.row_N, self.col_N, self.counts_NK):
             content.update(np.ascontiguousarray(array).data)
@@ -201,7 +201,7 @@ def tile_counts(
     """Class pixel counts of all tiles of a scene; each pixel is decoded once, whatever the overlap.
 
     Args:
-        say: is told what there is to be said of the image.
+        say: called with each warning about the image.
 
     Raises:
         DatasetError, LabelError, RasterError: naming the file.

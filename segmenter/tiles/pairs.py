@@ -1,4 +1,4 @@
-"""A scene's image and label: whether they fit, and the class ids of their pixels."""
+"""Pairs of a scene's image and label: whether they fit, and the class ids of their pixels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def row_bands(size: Size, pixels: int = _BAND_PIXELS) -> Iterator[Window]:
 
 
 def raw_label(dataset: Dataset, scene: Scene, window: Window) -> NDArray[Any]:
-    """What the label file of a scene holds in a window."""
+    """Values of a scene's label file in a window."""
     assert scene.label is not None, "check_fit comes first"
     return read_label(scene.label, window, expand_palette=dataset.expand_palette)
 

@@ -1,6 +1,6 @@
-"""Which files a run is trained on: a digest of each scene's image and label, from a bounded part of them.
+"""Digests of the files that a run is trained on: each scene's image and label, from a bounded part of them.
 
-It tells whether a run that goes on has the data that it was begun with, also where these were copied to
+It shows whether a resumed run has the data that it was begun with, also where these were copied to
 another disk: names, times and places are not part of it. It reads no more of a file than a training does
 that sees it once.
 """
@@ -74,7 +74,7 @@ def save_digests(run: Path, digests: Digests) -> None:
 def changed_file(run: Path, now: Digests) -> str:
     """The first difference between the scenes that a run was begun with and those here, in a few words.
 
-    Empty where there is none; where the run does not tell, that.
+    Empty where there is none; where the run does not record them, a line that says so.
     """
     before = _load(run / FILE)
     if before is None:

@@ -34,7 +34,7 @@ MOST_PIXELS = 64 << 20
 
 @dataclass(frozen=True)
 class BandStatistics:
-    """What normalisation needs to know of the training images.
+    """Mean and deviation of the training images, for normalisation.
 
     Attributes:
         mean_C, std_C: of each band, over pixels with data; the deviation of a constant band is given as 1,
@@ -135,7 +135,7 @@ def band_statistics(
 
 
 def _jobs(scenes: Sequence[Scene], sizes: Sequence[Size], most_pixels: int) -> list[tuple[Scene, Window]]:
-    """What is read: every row, where that is not too much, else windows at even distances."""
+    """Windows to read: every row, where that is not too much, else windows at even distances."""
     pairs = list(zip(scenes, sizes, strict=True))
     total = sum(size.pixels for size in sizes)
     if total <= most_pixels:

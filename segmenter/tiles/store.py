@@ -1,4 +1,4 @@
-"""Reads tiles of scenes fast: straight from the files where that is cheap, else from a decoded copy.
+"""Store of scenes: reads tiles straight from the files where that is cheap, else from a decoded copy.
 
 A window of a JPEG, a PNG or a striped, compressed TIFF costs decoding most of the file. Such scenes are
 decoded once into plain arrays beside the index and mapped into memory; tiled TIFFs, and files that are
@@ -162,7 +162,7 @@ class _Copy:
 
 
 def _bands_of_rows(dataset: Dataset, scene: Scene) -> Iterator[Rows]:
-    """A scene from the top, decoded in bands of rows."""
+    """A scene from the top, decoded in strips of rows."""
     with open_raster(scene.image, dataset.bands) as raster:
         size = raster.info.size
         for row in range(0, size.height, _BAND_ROWS):

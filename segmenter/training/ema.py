@@ -1,4 +1,4 @@
-"""A moving average of the weights, which validates and predicts: steadier than the weights of one step."""
+"""Moving average of the weights, which validates and predicts: steadier than the weights of one step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class AveragedWeights:
         return average.assign_add((1 - decay) * (weight - average))
 
     def arrays(self) -> dict[str, Any]:
-        """What a checkpoint has to hold beside the averaged model's weights."""
+        """Arrays that a checkpoint holds beside the averaged model's weights."""
         return {"ema_updates": self._updates.numpy()}
 
     def assign(self, arrays: dict[str, Any]) -> None:

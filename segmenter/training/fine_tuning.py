@@ -1,4 +1,4 @@
-"""Starting from another run's weights (`--init-from`): what fits is known before the data are indexed."""
+"""Fine-tuning from another run's weights (`--init-from`): what fits is known before the data are indexed."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _bands(recipe: Recipe, dataset: Dataset) -> int:
 
 
 def _difference(source: Run, recipe: Recipe) -> str:
-    """How the two models differ, as settings of the recipe."""
+    """Differences of the two models, as settings of the recipe."""
     theirs, ours = (r.model.model_dump(exclude={"dropout"}) for r in (source.recipe, recipe))
     changed = [
         f"model.{key}: {theirs[key]} there, {ours[key]} here" for key in ours if theirs[key] != ours[key]

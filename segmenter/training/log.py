@@ -1,4 +1,4 @@
-"""What a training says of itself: a JSONL log, TensorBoard scalars, learning curves, scores."""
+"""Log of a training: JSON lines, TensorBoard scalars, learning curves, scores."""
 
 from __future__ import annotations
 

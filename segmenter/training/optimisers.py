@@ -1,4 +1,4 @@
-"""Keras' optimisers, made right for several replicas.
+"""Optimisers of Keras, made right for several replicas.
 
 Keras 3 sums gradients over the replicas inside the optimiser, after it has clipped them and after the loss
 scale has looked at replica 0's alone. So the trainer sums first (`sum_over_replicas`), and these optimisers

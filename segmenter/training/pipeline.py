@@ -1,4 +1,4 @@
-"""Plan + tiles → batches as a `tf.data.Dataset`, with reading and computing side by side."""
+"""Pipeline from plan and tiles to batches as a `tf.data.Dataset`, reading and computing side by side."""
 
 from __future__ import annotations
 

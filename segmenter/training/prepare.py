@@ -1,4 +1,4 @@
-"""What a training needs before TensorFlow starts: the run directory, the tile index, band statistics."""
+"""Preparation of a training before TensorFlow starts: the run directory, the tile index, band statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`train.py --profile`: what the devices and the host did in some steps, for TensorBoard."""
+"""Profile of some steps (`train.py --profile`) for TensorBoard: the devices and the host."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Profiler:
         return f"profile of {self._steps} steps: {folder}; see it with tensorboard --logdir {folder}"
 
     def missing(self) -> str:
-        """Where one was asked for and none was begun, a line that says why; else empty."""
+        """Line that says why a profile was asked for and none was begun; else empty."""
         if self._folder is None:
             return ""
         return f"warning: no profile: it begins with call {_CALLS_BEFORE + 1}, there were {self._calls}"

@@ -1,4 +1,4 @@
-"""Reads the steps' results one call late, shows them, logs them, and stops what goes wrong."""
+"""Progress of a training: reads the steps' results one call late, shows and logs them, stops on faults."""
 
 from __future__ import annotations
 
@@ -203,13 +203,13 @@ class Meter:
         self._short_before, self._skipped_before = self.short_steps, self.skipped_steps
 
     def _skips(self) -> dict[str, Any]:
-        """What the loss scale, where there is one, did since the last line."""
+        """Steps that the loss scale, where there is one, skipped since the last line."""
         if not self.scaled:
             return {}
         return {"skipped_steps": self.skipped_steps - self._skipped_before, "loss_scale": self._scale}
 
     def _coverage(self) -> dict[str, Any]:
-        """What the steps since the last line held, beside what was promised; read by the diagnosis."""
+        """Classes of the steps since the last line, beside the promised ones; read by the diagnosis."""
         held_N2K = np.stack(self._held)
         now = self.drawn()
         drawn, self._drawn_before = now.since(self._drawn_before), now

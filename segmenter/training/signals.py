@@ -1,4 +1,4 @@
-"""Ending long work on purpose: signals that are heard at once."""
+"""Signals that end long work: they act at once."""
 
 from __future__ import annotations
 

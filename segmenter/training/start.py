@@ -1,4 +1,4 @@
-"""Starts, resumes or fine-tunes a training in its run directory, and says how it went."""
+"""Start of a training in its run directory, new, resumed or fine-tuned, and the summary at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled training step: forward, loss, gradients summed over the replicas, update."""
+"""Compiled training step: forward, loss, gradients summed over the replicas, update."""
 
 from __future__ import annotations
 

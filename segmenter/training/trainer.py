@@ -1,4 +1,4 @@
-"""The one loop: epochs of planned steps, validation on whole scenes, checkpoints, logs."""
+"""Training loop: epochs of planned steps, validation on whole scenes, checkpoints, logs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from segmenter.training.step import StepParts, assign_optimiser, make_steps, opt
 from segmenter.training.validation import validate, validation_protocol
 
 _AHEAD = 1
-"""Calls' batches that wait on the devices, beside the one that is computed with: memory is dear there."""
+"""Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
 _PATIENCE = 10.0
 """Seconds that the end of an epoch waits for a file that is being read."""
 

@@ -1,4 +1,4 @@
-"""Scores whole scenes with their labels, windowed as in prediction."""
+"""Validation: scores whole scenes with their labels, windowed as in prediction."""
 
 from __future__ import annotations
 
@@ -71,6 +71,6 @@ def validate(run: Run, predict: PredictBatch, dataset: Dataset) -> ConfusionMatr
 
 
 def validation_protocol(dataset: Dataset) -> Protocol:
-    """What the validation's scores are scores of."""
+    """Protocol of the validation's scores."""
     scenes = tuple(scene.name for scene in dataset.of("validation"))
     return Protocol(tuple(dataset.classes.names), dataset.labels, "validation", scenes=scenes)

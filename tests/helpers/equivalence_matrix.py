@@ -1,4 +1,4 @@
-"""What `equivalence` measures: rows of the matrix, the naive variant of each, and how far two runs differ.
+"""Rows of the matrix of `equivalence`, the naive variant of each, and the difference of two runs.
 
 A row is a loss, a batch and a clipping. Compiling a step for four replicas takes far longer than running it:
 one compiled step knows the losses of many rows, each times a factor that is 1 for the row's and else 0, and

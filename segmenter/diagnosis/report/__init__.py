@@ -1,4 +1,4 @@
-"""The coverage diagnosis as one HTML page that needs no network."""
+"""Report: the coverage diagnosis as one HTML page that needs no network."""
 
 from segmenter.diagnosis.report.sections import headline, html_report
 

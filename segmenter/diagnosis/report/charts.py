@@ -1,4 +1,4 @@
-"""The report's charts of the data: classes, tiles, which classes come together, the forecast.
+"""Charts of the data: classes, tiles, which classes come together, the forecast.
 
 A chart has its title, its reading and its table beside what Plotly draws.
 """
@@ -64,7 +64,7 @@ def _rows(
 
 
 def class_tiles(diagnosis: Diagnosis) -> Chart:
-    """How many tiles hold each class."""
+    """Number of tiles that hold each class."""
     tiles = max(1, diagnosis.tiles)
     found = [diagnosis.classes[c] for c in order(diagnosis)]
     title = "No tile holds any class"
@@ -83,7 +83,7 @@ def class_tiles(diagnosis: Diagnosis) -> Chart:
 
 
 def class_pixels(diagnosis: Diagnosis) -> Chart:
-    """What share of the labelled pixels each class has."""
+    """Share of each class in the labelled pixels."""
     most = max(diagnosis.classes, key=lambda c: float(c.share))
     title = f"{plain(most.name)} covers {percent(most.share)} of the labelled ground"
     figure = _rows(
@@ -122,7 +122,7 @@ def class_table(diagnosis: Diagnosis) -> Table:
 
 
 def classes_per_tile(diagnosis: Diagnosis) -> Chart:
-    """How many classes the tiles hold."""
+    """Number of classes that the tiles hold."""
     counts, tiles = diagnosis.tiles_by_classes, max(1, diagnosis.tiles)
     poor = sum(counts[: len(counts) // 2])
     common = max(range(len(counts)), key=lambda i: counts[i])
@@ -145,7 +145,7 @@ def classes_per_tile(diagnosis: Diagnosis) -> Chart:
 
 
 def together(diagnosis: Diagnosis) -> Chart | None:
-    """Which classes come together; None for fewer than two."""
+    """Classes that come together; None for fewer than two."""
     ids, counts, name = order(diagnosis), diagnosis.together, names(diagnosis)
     if len(ids) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Parts of the report's page: numbers as people write them, tables, charts, and the page rendered from them.
+"""Parts of the report's page: formatted numbers, tables, charts, and the page rendered from them.
 
 Names of classes, files and datasets reach the page through `escaped`, which the template applies to all that
 it prints, or, inside a chart, through `label`. The page allows only its own scripts, by their
@@ -197,7 +197,7 @@ def colour(text: str) -> str:
 
 
 def drawn(charts: Iterable[Chart]) -> dict[str, Any]:
-    """What the page's script needs of the charts."""
+    """Data that the page's script needs of the charts."""
     return {
         chart.name: {
             "figures": list(chart.figures.values()),

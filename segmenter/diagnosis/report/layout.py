@@ -1,4 +1,4 @@
-"""What the report's charts share: colours, axes, bars, the order of the classes.
+"""Layout of all charts in the report: colours, axes, bars, the order of the classes.
 
 Figures are Plotly's `data` and `layout` as plain dictionaries (tests hold them against Plotly's own schema),
 so that nothing but the page needs the package. What shows on hover is written in Python, as whole sentences.

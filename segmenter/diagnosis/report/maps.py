@@ -1,4 +1,4 @@
-"""The report's small maps of where in the scenes a class lies; the page's script draws them."""
+"""Small maps in the report of where a class is in the scenes; the page's script draws them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _map_table(diagnosis: Diagnosis) -> Table:
 
 
 def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """What the page's script draws the maps from; shares in percent, to two digits."""
+    """Data from which the page's script draws the maps; shares in percent, to two digits."""
     maps, ids = diagnosis.maps, range(len(diagnosis.classes))
     if not maps or not order(diagnosis):
         return None

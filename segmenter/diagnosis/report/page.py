@@ -1,4 +1,4 @@
-"""The report's page, rendered from its template by Jinja.
+"""Page of the report, rendered from its template by Jinja.
 
 Names of classes, files and datasets reach the page through `escaped`, which the template applies to all that
 it prints, or, inside a chart, through `html.label`. The page allows only its own scripts, by their hashes, so

@@ -1,4 +1,4 @@
-"""The report's charts of the plan beside a plain shuffle, by batch size.
+"""Charts of the plan beside a plain shuffle, by batch size.
 
 Shuffle and plan differ in colour and in pattern or symbol.
 """
@@ -100,7 +100,7 @@ def _complete(side: Side) -> str:
 
 
 def per_replica(diagnosis: Diagnosis, batch: int) -> Chart:
-    """How many classes each replica's share of a batch holds."""
+    """Number of classes in each replica's share of a batch."""
     plans, most = made(diagnosis), len(diagnosis.forecast.classes)
     yaxis = axis("classes on each replica", range=[0, 1.15 * most], nticks=6)
     figure = _beside(plans, lambda s: float(s.classes_per_replica), _on_replica, yaxis)
@@ -122,7 +122,7 @@ def _on_replica(side: Side) -> str:
 
 
 def repeats(diagnosis: Diagnosis) -> Chart:
-    """What the plan costs: tiles shown again."""
+    """Cost of the plan: tiles shown again."""
     plans = made(diagnosis)
     values = {kind: [_cost(p, kind[0]) for p in plans] for kind in _COSTS}
     traces = [_trace(plans, kind, of_kind, [number(v) for v in of_kind]) for kind, of_kind in values.items()]
@@ -157,7 +157,7 @@ def _cost(plan: PlanFacts, name: str) -> int:
 
 
 def gaps(diagnosis: Diagnosis, batch: int) -> Chart:
-    """How long each class stays away, for each batch size to choose."""
+    """Steps for which each class stays away, for each batch size to choose."""
     plans, ids, name = made(diagnosis), order(diagnosis), names(diagnosis)
     figures = {f"{p.batch:,} tiles": _gap_figure(p, ids, name) for p in plans}
     titles = {f"{p.batch:,} tiles": _gap_title(p, ids, name) for p in plans}

@@ -1,4 +1,4 @@
-"""The report's charts of a run: which classes its steps really held, beside what was promised."""
+"""Charts of a run: which classes its steps really held, beside what was promised."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _held_title(name: Sequence[str], run: RunFacts) -> str:
 
 
 def run_history(diagnosis: Diagnosis, run: RunFacts) -> Chart | None:
-    """Which classes the steps held as the run went on; None for fewer than two lines of log."""
+    """Classes that the steps held as the run went on; None for fewer than two lines of log."""
     ids, name = order(diagnosis), names(diagnosis)
     blocks = _blocks(run.history)
     if len(blocks) < 2:

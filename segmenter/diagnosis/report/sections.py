@@ -1,4 +1,4 @@
-"""The coverage diagnosis as one HTML page that needs no network: charts, tables, sentences that sum them up.
+"""Sections of the coverage report: charts, tables, and sentences that sum them up.
 
 The page works from disk, on a phone and on paper, and without seeing: every chart has a heading that says
 what it shows, a text on how to read it, and its numbers as a table.
@@ -88,7 +88,7 @@ def main_batch(diagnosis: Diagnosis) -> int:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """What a random batch and the plan hold, in one or two sentences."""
+    """Summary of what a random batch and the plan hold, in one or two sentences."""
     plans = {p.batch: p for p in diagnosis.plans}
     if not plans or not order(diagnosis):
         return "There is nothing to plan: no tile holds a class."
@@ -198,7 +198,7 @@ def _limits(diagnosis: Diagnosis) -> Section:
 
 
 def _best_effort(diagnosis: Diagnosis) -> list[Block]:
-    """What becomes of the classes that are too rare for a promise."""
+    """Treatment of the classes that are too rare for a promise."""
     name = names(diagnosis)
     rows = [
         [name[c], number(p.batch), *(percent(p.side(side).held_share[c]) for side in ("shuffle", "plan"))]

@@ -24,7 +24,7 @@ from segmenter.labels import IGNORE
 
 @dataclass(frozen=True)
 class Targets:
-    """What the labels of a batch ask for.
+    """Targets of a batch, from its labels.
 
     Attributes:
         ids_BHW: int32 class ids, 0 where ignored.

@@ -1,4 +1,4 @@
-"""The recipe's loss: the weighted sum of its terms, as each replica's share."""
+"""Total loss of the recipe: the weighted sum of its terms, as each replica's share."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def in_order(value: Any, users: int) -> list[Any]:
     """The value for each of its users, whose gradients are added up in their order.
 
     TensorFlow's own sum of three or more starts with whichever happens to be free to be written over, so that
-    its last bits differ from step to step (CONTRIBUTING, Bits).
+    its last bits differ from step to step (docs/repeatability.md).
     """
 
     @tf.custom_gradient
