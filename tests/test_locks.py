@@ -118,7 +118,7 @@ def test_without_locks_a_stopped_raster_goes_on(
 ) -> None:
     monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
     source = scene(make_geotiff, "in/a.tif", 700, 50)
-    assert call(source, "--batch", 1, "--tile", 64, output="whole") == 0
+    assert call(source, "--batch", 1, "--window-size", 64, output="whole") == 0
     refuse_locks(monkeypatch, errno.ENOSYS)
     seen: list[int] = []
 
@@ -136,10 +136,10 @@ def test_without_locks_a_stopped_raster_goes_on(
 
         return load
 
-    assert call(source, "--batch", 1, "--tile", 64, predictor=counted(12)) == 130
+    assert call(source, "--batch", 1, "--window-size", 64, predictor=counted(12)) == 130
     first = len(seen)
     assert (tmp_path / "maps" / ".a.tif.spool").exists()
     seen.clear()
-    assert call(source, "--batch", 1, "--tile", 64, predictor=counted(-1)) == 0
+    assert call(source, "--batch", 1, "--window-size", 64, predictor=counted(-1)) == 0
     assert len(seen) < first + 6
     assert files(tmp_path / "maps") == files(tmp_path / "whole")

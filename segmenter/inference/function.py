@@ -145,7 +145,7 @@ class _Graphs:
         return self._compiled[key](*(tf.constant(array) for array in arrays))
 
 
-_REMEDY = "lower prediction.batch or prediction.window (--batch, --tile)"
+_REMEDY = "lower prediction.batch or prediction.window (--batch, --window-size)"
 
 
 def _doing(valid_BHW: NDArray[np.bool_]) -> str:

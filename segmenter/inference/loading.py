@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from segmenter.devices.setup import overlooked_gpus
 from segmenter.errors import CheckpointError
 from segmenter.inference.prediction import Wanted
 from segmenter.model.receptive_field import NetworkGeometry
@@ -13,6 +14,8 @@ from segmenter.runs.weights import assign_weights, learned_weights
 
 if TYPE_CHECKING:
     from segmenter.inference.predictor import PredictBatch
+
+__all__ = ["load_predictor", "overlooked_gpus"]
 
 
 def load_predictor(run: Run, wanted: Wanted | None = None, tta: str = "none") -> PredictBatch:

@@ -192,7 +192,8 @@ def _refuse_to_exceed(
     needed = _needed(side, 1, counts, needs, blended=blended)[1]
     raise ConfigError(
         f"--memory: expected at least {math.ceil(needed / 1e8) / 10:.1f}GB for windows of {side} pixels, the "
-        f"smallest that are of use, got {choice.memory / 1e9:.1f}GB; give more, or choose --tile and --batch"
+        f"smallest that are of use, got {choice.memory / 1e9:.1f}GB; give more, or choose "
+        "--window-size and --batch"
     )
 
 

@@ -32,6 +32,14 @@ class Bounds:
     right: float
     top: float
 
+    @property
+    def corners(self) -> tuple[float, float, float, float]:
+        """Left, bottom, right, top."""
+        return self.left, self.bottom, self.right, self.top
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.corners))
+
     def window(self, info: RasterInfo) -> Window:
         """The pixels that the box touches; of no extent where it lies beside the raster."""
         if info.transform is None:
@@ -54,7 +62,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Request:
+class RasterRequest:
     """What is wanted of every raster.
 
     Attributes:
@@ -123,7 +131,7 @@ class MapJob:
         column: the tiling's, see there.
     """
 
-    request: Request
+    request: RasterRequest
     info: RasterInfo
     part: Window
     name: str

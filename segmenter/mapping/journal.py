@@ -29,8 +29,9 @@ from segmenter.raster.remote import RemotePath
 from segmenter.sealed import json_object, sealed, unsealed
 
 JOURNAL = ".journal.jsonl"
-_FORMAT = 2
-"""Counted up when outputs of the same options come to hold something else; 1 had no checksums."""
+_FORMAT = 3
+"""Counted up when outputs of the same options come to hold something else; 1 had no checksums, 2 other
+names of options."""
 _PIECES, _PIECE_BYTES = 16, 1 << 16
 _SIDECARS = (".aux.xml", ".msk", ".ovr")
 """Files beside an image that change what GDAL reads of it."""
@@ -134,7 +135,8 @@ class Journal:
         record = unsealed(line)
         if record is None:
             older = json_object(line)
-            self.damaged += older is None or older.get("format") != 1
+            # Format 1 had no checksum: with one, a 3 became a 1.
+            self.damaged += older is None or older.get("format") != 1 or "crc" in older
         elif record.pop("format", None) == _FORMAT:
             self._note(record, line)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from segmenter.errors import DatasetError
 from segmenter.geometry import Window
-from segmenter.mapping.compute_options import add_options, positive
+from segmenter.mapping.request import BlendWeights, Format, LabelKind, MapRequest, Mode, Probabilities, Tta
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import Bounds
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 outputs
   One map per input, DIR/STEM.tif: a tiled, compressed GeoTIFF with the CRS, transform and size of the input
-  (of the part, with --bbox or --window), class ids, colours and names of the classes. With a NAIC2020 run,
+  (of the part, with --bbox or --part), class ids, colours and names of the classes. With a NAIC2020 run,
   images without georeference give PNGs with the original codes. Inputs of the same stem get longer names.
   A map appears when it is complete and checked; one that was there before is replaced in that moment.
 
@@ -40,8 +38,8 @@ exit code
 """
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments of a call; ends the process with code 2 where they are wrong.
+def parse(arguments: Sequence[str] | None = None) -> MapRequest:
+    """The request of a call; ends the process with code 2 where an argument is wrong.
 
     Raises:
         DatasetError: arguments that exclude each other.
@@ -51,48 +49,19 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         end = given.index("--")
         given[end:] = [f"./{path}" if path.startswith("-") else path for path in given[end + 1 :]]
     # Plain parse_args would take `RUN --output DIR INPUT` for a call without INPUT, since there may be none.
-    args = _parser().parse_intermixed_args(given)
-    _check_source(args)
-    return args
+    return _request(_parser().parse_intermixed_args(given))
 
 
-def _check_source(args: argparse.Namespace) -> None:
-    """Images come from INPUT or from a split, labels from a pattern or with the split."""
-    if args.split is None:
-        if not args.inputs:
-            raise DatasetError("expected INPUT (images, folders or globs), or --split for a recipe's scenes")
-        if args.recipe is not None:
-            raise DatasetError(f"--recipe {args.recipe}: says whose scenes; it needs --split")
-        args.split_name = args.split_name or "unstated"
-        return
-    for name, given in (("INPUT", args.inputs), ("--labels", args.labels), ("--split-name", args.split_name)):
-        if given:
-            shown = given if isinstance(given, str) else given[0]
-            raise DatasetError(
-                f"--split {args.split}: images, labels and the split's name are the recipe's; leave out "
-                f"{name} {shown}"
-            )
+def _request(args: argparse.Namespace) -> MapRequest:
+    """The arguments as a value: options have the names of its attributes, but for the two kinds of parts."""
+    given = vars(args)
+    box, pixels = given.pop("bbox"), given.pop("part")
+    part: Bounds | Window | None = None if pixels is None else Window(*pixels)
+    if box is not None:
+        from segmenter.mapping.jobs import Bounds  # brings rasterio
 
-
-def part_of(args: argparse.Namespace) -> Bounds | Window | None:
-    """The part of each raster that is wanted; None for all of it.
-
-    Raises:
-        DatasetError: the numbers are none of a window or a box.
-    """
-    from segmenter.mapping.jobs import Bounds  # brings rasterio
-
-    if args.window is not None:
-        row, col, height, width = args.window
-        if min(row, col) < 0 or min(height, width) < 1:
-            raise DatasetError(f"--window: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got {args.window}")
-        return Window(row, col, height, width)
-    if args.bbox is None:
-        return None
-    left, bottom, right, top = args.bbox
-    if not (left < right and bottom < top and all(map(math.isfinite, args.bbox))):
-        raise DatasetError(f"--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got {args.bbox}")
-    return Bounds(left, bottom, right, top)
+        part = Bounds(*box)
+    return MapRequest(**{**given, "inputs": tuple(given["inputs"]), "part": part})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Class maps from images, with the model of a run directory.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # `--window` is not to be read as `--window-size`
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory that train.py made")
     parser.add_argument(
@@ -121,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first input that fails")
     _add_outputs(parser.add_argument_group("outputs"))
     _add_opening(parser.add_argument_group("what is opened"))
-    add_options(parser)
+    _add_computing(parser.add_argument_group("computing"))
     _add_scores(parser.add_argument_group("scores"))
     return parser
 
@@ -136,7 +106,7 @@ def _add_part(parser: argparse.ArgumentParser) -> None:
         help="map only this box, in the coordinates of the input's CRS; inputs beside it are left out",
     )
     part.add_argument(
-        "--window", nargs=4, type=int, metavar=("ROW", "COL", "HEIGHT", "WIDTH"), help="map only these pixels"
+        "--part", nargs=4, type=int, metavar=("ROW", "COL", "HEIGHT", "WIDTH"), help="map only these pixels"
     )
 
 
@@ -146,16 +116,14 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--probabilities",
-        choices=("uint8", "float16"),
+        choices=get_args(Probabilities),
         help="also STEM.probabilities.tif: a band for each class; uint8 is × 255",
     )
     group.add_argument("--cog", action="store_true", help="cloud-optimised GeoTIFFs, with overviews")
     group.add_argument(
         "--quicklook", action="store_true", help="also STEM.quicklook.png: the map, small, in its colours"
     )
-    group.add_argument(
-        "--format", choices=("auto", "geotiff", "png"), default="auto", help="of the maps; see below"
-    )
+    group.add_argument("--format", choices=get_args(Format), default="auto", help="of the maps; see below")
     group.add_argument(
         "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
     )
@@ -166,7 +134,7 @@ def _add_opening(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-pixels",
         metavar="N",
-        type=positive,
+        type=_positive,
         help="refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
     )
     group.add_argument(
@@ -184,10 +152,46 @@ def _add_opening(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_computing(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--mode",
+        choices=get_args(Mode),
+        help="exact: as if the model had seen the whole raster at once (default where it is possible and "
+        "keeps half of what it computes); smooth: overlapping windows, blended",
+    )
+    group.add_argument(
+        "--overlap", metavar="PERCENT", type=float, default=50, help="of windows, in smooth mode (default 50)"
+    )
+    group.add_argument(
+        "--blend-weights", choices=get_args(BlendWeights), default="hann", help="in smooth mode"
+    )
+    group.add_argument(
+        "--tta",
+        choices=get_args(Tta),
+        default="none",
+        help="test-time augmentation: average over mirror images, 4 or 8 times the time",
+    )
+    group.add_argument(
+        "--memory",
+        metavar="SIZE",
+        type=_memory,
+        help="what the program may take, as 8GB (half of the machine's): decides how large windows are",
+    )
+    group.add_argument(
+        "--window-size", metavar="PX", type=_positive, help="side of the model's window, not chosen"
+    )
+    group.add_argument("--batch", metavar="N", type=_positive, help="windows computed at once, not chosen")
+    group.add_argument(
+        "--mosaic",
+        action="store_true",
+        help="inputs that adjoin are one raster: windows see over their edges",
+    )
+
+
 def _add_scores(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--labels", metavar="PATTERN", help="score the maps with these labels; see below")
     group.add_argument(
-        "--label-kind", choices=("full", "eroded"), help="what these labels are (those it trained on)"
+        "--label-kind", choices=get_args(LabelKind), help="what these labels are (those it trained on)"
     )
     group.add_argument("--protocol", metavar="NAME", help="a published protocol: potsdam-6 or potsdam-5")
     group.add_argument(
@@ -197,13 +201,30 @@ def _add_scores(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _positive(text: str) -> int:
+    """An argument of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
+    return value
+
+
+def _memory(text: str) -> int:
+    from segmenter.inference.memory import parse_memory
+
+    try:
+        return parse_memory(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
 def _bands(text: str) -> tuple[int, ...]:
     try:
-        return tuple(positive(band) for band in text.split(","))
+        return tuple(_positive(band) for band in text.split(","))
     except (ValueError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(
             f"expected numbers of bands, counted from 1, as in 1,2,3 (of an RGB image), got {text!r}"

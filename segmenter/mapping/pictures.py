@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from segmenter.errors import SegmenterError
 from segmenter.evaluation.figures import side_by_side
 from segmenter.geometry import Size
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs import MapStyle
+from segmenter.mapping.scoring import Outcome
 from segmenter.raster import read_label
 
 _SIDE = 1024
 """Pixels of the longer side of a panel: what a screen shows of a scene beside another."""
+
+
+def draw_views(outcome: Outcome, style: MapStyle) -> list[SegmenterError]:
+    """Pictures of the maps, of those that were there as far as needed; what is wrong and not told yet.
+
+    A label that could not be counted is left out of its picture.
+    """
+    unscored = {id(job): str(error) for job, error in outcome.unscored}
+    failures: list[SegmenterError] = []
+    for job in [*outcome.written, *(job for job in outcome.kept if not view_is_current(job))]:
+        try:
+            draw_view(replace(job, label=None) if id(job) in unscored else job, style)
+        except SegmenterError as error:
+            if str(error) != unscored.get(id(job)):
+                failures.append(error)
+    return failures
 
 
 def draw_view(job: MapJob, style: MapStyle) -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.files import real
 from segmenter.mapping.inputs import Inputs
-from segmenter.mapping.jobs import MapJob, Request, file_stamp
+from segmenter.mapping.jobs import MapJob, RasterRequest, file_stamp
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.truth import Truth
 from segmenter.raster.alignment import check_label
+from segmenter.raster.mosaic import Mosaic
 from segmenter.scenes import Layout
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _ROOM = 40
 
 
 def plan_maps(
-    images: Mapping[Path, str], request: Request, style: MapStyle, truth: Truth | None = None
+    images: Mapping[Path, str], request: RasterRequest, style: MapStyle, truth: Truth | None = None
 ) -> Iterator[tuple[Path, MapJob | SegmenterError | None]]:
     """What to do for each image (with the name of its output), read from its header only.
 
@@ -49,7 +50,9 @@ def plan_maps(
         yield from zip(images, pool.map(plan, images), strict=True)
 
 
-def _plan(image: Path, name: str, request: Request, style: MapStyle, truth: Truth | None) -> MapJob | None:
+def _plan(
+    image: Path, name: str, request: RasterRequest, style: MapStyle, truth: Truth | None
+) -> MapJob | None:
     stamp = file_stamp(image)
     with request.open(image) as raster:
         info = raster.info
@@ -69,6 +72,19 @@ def _plan(image: Path, name: str, request: Request, style: MapStyle, truth: Trut
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
         )
     return job
+
+
+def join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterError]) -> None:
+    """Let the windows of all jobs look over the borders of their files, also into those beside a box.
+
+    Raises:
+        DatasetError: some input failed, so that there would be a hole.
+    """
+    if failures:
+        raise DatasetError(f"--mosaic: expected inputs that can all be read; {failures[0]}")
+    mosaic = Mosaic(inputs.files, jobs[0].request.open)
+    for job in jobs:
+        job.mosaic = mosaic
 
 
 def check_outputs(

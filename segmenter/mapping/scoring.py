@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,13 @@ from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs import MapStyle
+from segmenter.mapping.request import MapRequest
+from segmenter.mapping.truth import Truth
 from segmenter.raster import read_label
 from segmenter.windows import COLUMN, grid
+
+if TYPE_CHECKING:
+    from segmenter.runs.run import Run
 
 _SCENES_SHOWN = 40
 """Lines of the table of scenes: of more, those that need a look."""
@@ -113,6 +118,11 @@ class Scoring:
         ConfusionMatrix(self.classes).scores(
             self.of(())
         )  # raises where the protocol does not fit the classes
+
+    @classmethod
+    def asked_for(cls, request: MapRequest, run: Run, truth: Truth) -> Scoring:
+        """How the maps of a request are scored; what does not fit is refused before hours are spent."""
+        return cls(run.classes, request.label_kind or truth.kind, truth.split, request.protocol, request.tta)
 
     def of(self, scenes: Sequence[str]) -> Protocol:
         """The protocol with the scenes that were scored."""

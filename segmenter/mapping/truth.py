@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from segmenter.errors import DatasetError, SegmenterError
 from segmenter.files import real
 from segmenter.labels import ClassMap
-from segmenter.mapping.inputs import Inputs, output_names
+from segmenter.mapping.inputs import Inputs, find_inputs, output_names
 from segmenter.mapping.patterns import LabelPattern
+from segmenter.mapping.request import MapRequest, check_split
 from segmenter.raster import raster_info
 from segmenter.raster.alignment import both_placed
 from segmenter.scenes import SPLITS, Dataset, Layout
@@ -74,6 +75,24 @@ class Images:
     layout: Layout | None = None
 
 
+def images_of_inputs(request: MapRequest, run: Run, layout: Layout | None = None) -> Images:
+    """The files that a request's inputs stand for, with the labels that its pattern finds.
+
+    Args:
+        layout: of the run's dataset, whose fields may stand in the pattern; a request with labels needs it.
+
+    Raises:
+        DatasetError: an input stands for nothing, or the pattern cannot be meant.
+    """
+    inputs = find_inputs(request.inputs, request.output, remote=request.remote)
+    truth = None
+    if request.labels is not None:
+        if layout is None:
+            raise DatasetError(f"--labels {request.labels}: expected the layout of the run's dataset with it")
+        truth = labels_by_pattern(request.labels, layout, inputs, run, request.split_name or "unstated")
+    return Images(inputs, output_names(inputs.files), truth)
+
+
 def labels_by_pattern(
     pattern: str, layout: Layout, inputs: Inputs, run: Run, split: str = "unstated"
 ) -> Truth:
@@ -93,12 +112,6 @@ def labels_by_pattern(
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
         files = dict(zip(inputs.files, pool.map(label, inputs.files), strict=True))
     return Truth(f"--labels {pattern}", files, run.classes, run.labels, split)
-
-
-def check_split(split: str) -> None:
-    """Refuse a name that no split has."""
-    if split not in SPLITS:
-        raise DatasetError(f"--split: expected {', '.join(SPLITS)}, got {split}")
 
 
 def images_of_split(dataset: Dataset, layout: Layout, split: str, run: Run, recipe: Path) -> Images:

@@ -114,8 +114,8 @@ def fake_load_predictor(run: SimpleNamespace, wanted: Wanted | None = None, tta:
 
 def run_predict(monkeypatch: pytest.MonkeyPatch, run: SimpleNamespace, *arguments: Any) -> int:
     """`predict.py` with a stand-in for the run directory, in small windows; gives the exit code."""
-    if "--tile" not in arguments and "--memory" not in arguments:
-        arguments = (*arguments, "--tile", 64, "--batch", 4)
+    if "--window-size" not in arguments and "--memory" not in arguments:
+        arguments = (*arguments, "--window-size", 64, "--batch", 4)
     monkeypatch.setattr("segmenter.runs.run.load_run", lambda _: run)
     monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
     return run_script(lambda: predict.main(["run", *map(str, arguments)]))

@@ -46,8 +46,8 @@ def verdict(
     Anything else is an assertion: other lines, a file left behind, another pixel, another place.
     """
     capfd.readouterr()
-    given = [] if part is None else ["--window", part.row, part.col, part.height, part.width]
-    code = call(path, "--tile", 512, "--batch", 2, *given, *options, band_count=count, **PIXELWISE)
+    given = [] if part is None else ["--part", part.row, part.col, part.height, part.width]
+    code = call(path, "--window-size", 512, "--batch", 2, *given, *options, band_count=count, **PIXELWISE)
     said = capfd.readouterr().err.splitlines()
     errors = [line for line in said if not line.startswith("warning: ")]
     if code:

@@ -14,7 +14,7 @@ import rasterio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import segmenter.mapping.compute_options
+import segmenter.mapping.tiling
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
@@ -164,17 +164,26 @@ def test_where_windows_lie_is_not_kept() -> None:
 
 # ------------------------------------------------------------------------------------- predict.py
 
-EVERYTHING = ("--confidence", "--probabilities", "float16", "--quicklook", "--tile", "128", "--batch", "1")
+EVERYTHING = (
+    "--confidence",
+    "--probabilities",
+    "float16",
+    "--quicklook",
+    "--window-size",
+    "128",
+    "--batch",
+    "1",
+)
 
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """`cut(512)`: from now on predict.py cuts rasters into columns of so many pixels."""
-    plan = segmenter.mapping.compute_options.tiling_for
+    plan = segmenter.mapping.tiling.tiling_for
 
     def into(column: int) -> None:
         monkeypatch.setattr(
-            "segmenter.mapping.compute_options.tiling_for", lambda *rest: replace(plan(*rest), column=column)
+            "segmenter.mapping.tiling.tiling_for", lambda *rest: replace(plan(*rest), column=column)
         )
 
     return into

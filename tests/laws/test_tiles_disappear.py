@@ -95,7 +95,7 @@ def test_tiles_disappear(
         str(source),
         "--output",
         str(tmp_path / "maps"),
-        "--tile",
+        "--window-size",
         "160",
         "--batch",
         "3",
@@ -115,7 +115,16 @@ def test_confidence_and_probabilities_are_those_of_the_whole(
     source = make_geotiff("in/a.tif", image)
     predictor = load_predictor(load_run(run_path), Wanted(confidence=True, probabilities="float16"))
     whole = predictor(image[None], np.ones((1, 352, 600), np.bool_))
-    arguments = [str(run_path), str(source), "--output", str(tmp_path), "--tile", "160", "--batch", "5"]
+    arguments = [
+        str(run_path),
+        str(source),
+        "--output",
+        str(tmp_path),
+        "--window-size",
+        "160",
+        "--batch",
+        "5",
+    ]
     assert predict.main([*arguments, "--confidence", "--probabilities", "float16"]) == 0
     assert whole.confidence is not None
     assert whole.probabilities is not None
@@ -133,7 +142,17 @@ def test_kill_9_and_on_with_a_network(
 ) -> None:
     """Law 3 for maps, with TensorFlow: the files of a killed call that goes on are those of a whole one."""
     source = make_geotiff("in/a.tif", rng.integers(0, 1000, (2500, 1700, 3), np.uint16), nodata=0)
-    options = ("--mode", mode, "--tile", "160", "--batch", "3", "--confidence", "--probabilities", "float16")
+    options = (
+        "--mode",
+        mode,
+        "--window-size",
+        "160",
+        "--batch",
+        "3",
+        "--confidence",
+        "--probabilities",
+        "float16",
+    )
 
     def ended(folder: str, *program: str) -> int:
         command = [sys.executable, *(program or ("predict.py",)), str(run_path), str(source)]

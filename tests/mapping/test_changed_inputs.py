@@ -14,7 +14,7 @@ from tests.helpers.child_predict import files, scene
 from tests.helpers.exact_network import fake_run
 
 Make = Callable[..., Path]
-OPTIONS = ("--tile", 64, "--batch", 1)
+OPTIONS = ("--window-size", 64, "--batch", 1)
 
 
 @pytest.fixture

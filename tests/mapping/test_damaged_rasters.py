@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import rasterio
 
-import predict
+from segmenter.mapping.quiet import without_rasterio
 from tests.helpers.raster_verdict import H, W, pixels, shape, verdict
 
 Make = Callable[..., Path]
@@ -148,7 +148,7 @@ def test_a_png_with_fewer_rows_than_it_declares(
 def test_what_rasterio_prints_of_text_that_is_no_utf8_is_dropped() -> None:
     """It quotes a damaged file in a place where nothing can be raised."""
     printed: list[Any] = []
-    unraisable, uncaught = predict._without_rasterio(printed.append, lambda *error: printed.append(error))
+    unraisable, uncaught = without_rasterio(printed.append, lambda *error: printed.append(error))
     unraisable(SimpleNamespace(object="rasterio._env.log_error"))
     uncaught(UnicodeDecodeError, UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), None)
     assert printed == []

@@ -118,7 +118,7 @@ def test_kept_maps_are_scored_like_new_ones(
         scene(make_geotiff, f"in/{name}.tif", 700, 50)
         truth = np.random.default_rng(3).integers(0, 7, (700, 50), np.uint8)
         write_raster(tmp_path / "truth" / f"{name}.tif", truth)
-    options = ("--labels", "truth/{stem}.tif", "--window", 5, 3, 600, 40, "--nodata", 88)
+    options = ("--labels", "truth/{stem}.tif", "--part", 5, 3, 600, 40, "--nodata", 88)
     assert call("in", *options) == 0
     scores = (tmp_path / "maps" / "scores.json").read_bytes()
     (tmp_path / "maps" / "scores.json").unlink()

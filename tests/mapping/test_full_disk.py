@@ -18,7 +18,7 @@ from tests.helpers.child_predict import COMMAND, ENVIRONMENT, files
 from tests.helpers.exact_network import fake_run
 
 Make = Callable[..., Path]
-OPTIONS = ("--probabilities", "uint8", "--tile", "128", "--batch", "1")
+OPTIONS = ("--probabilities", "uint8", "--window-size", "128", "--batch", "1")
 RAW, MAPS = 8 * 1500 * 300, 1_100_000
 """Bytes of what is kept of the raster, a class and 7 probabilities a pixel, and of its maps, about."""
 

@@ -51,7 +51,7 @@ def killed(folder: Path, *arguments: Any, lines: int, pause: float = 0) -> int:
 
 # -------------------------------------------------------------------------------------- kill -9
 
-OPTIONS = ("--confidence", "--probabilities", "float16", "--quicklook", "--tile", "64", "--batch", "2")
+OPTIONS = ("--confidence", "--probabilities", "float16", "--quicklook", "--window-size", "64", "--batch", "2")
 
 
 def kill_at_random(tmp_path: Path, make_geotiff: Make, kills: int, seed: int) -> None:
@@ -92,7 +92,7 @@ def test_kill_9_at_many_random_moments(tmp_path: Path, make_geotiff: Make, seed:
 @pytest.mark.parametrize("mode", ["exact", "smooth"])
 def test_a_large_raster_goes_on_from_its_last_band(tmp_path: Path, make_geotiff: Make, mode: str) -> None:
     source = scene(make_geotiff, "in/a.tif", 700, 50)
-    options = ("--tile", "64", "--batch", "1", "--mode", mode, "--probabilities", "uint8")
+    options = ("--window-size", "64", "--batch", "1", "--mode", mode, "--probabilities", "uint8")
     out = finished(tmp_path / "undisturbed", source, *options)
     batches = out.count("batch")
     assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
@@ -114,7 +114,7 @@ def test_what_cannot_be_looked_at_is_not_gone_on_with(tmp_path: Path, make_geoti
     source.write_text(
         f'<VRTDataset rasterXSize="50" rasterYSize="700">{bands}</VRTDataset>', encoding="ascii"
     )
-    options = ("--tile", "64", "--batch", "1", "--drivers", "VRT")
+    options = ("--window-size", "64", "--batch", "1", "--drivers", "VRT")
     batches = finished(tmp_path / "before", source, *options).count("batch")
     assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
     assert ".v.tif.spool" in {path.name for path in (tmp_path / "maps").iterdir()}
@@ -141,7 +141,7 @@ def test_a_disk_that_fails_once_costs_little(
         return read(self, window)
 
     monkeypatch.setattr(Raster, "read", failing)
-    arguments = (source, "--tile", "64", "--batch", "1")
+    arguments = (source, "--window-size", "64", "--batch", "1")
     assert call(*arguments) == 1
     assert ("what is computed of it is kept" in capsys.readouterr().err) == much
     assert (tmp_path / "maps" / ".a.tif.spool").exists() == much
@@ -155,8 +155,8 @@ def test_a_disk_that_fails_once_costs_little(
 
 def test_a_spool_of_other_options_is_not_taken_up(tmp_path: Path, make_geotiff: Make) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
-    killed(tmp_path / "maps", source, "--tile", "64", "--batch", "1", lines=6)
-    finished(tmp_path / "maps", source, "--tile", "64", "--batch", "1", "--nodata", "99")
+    killed(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", lines=6)
+    finished(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", "--nodata", "99")
     with rasterio.open(tmp_path / "maps" / "a.tif") as result, rasterio.open(source) as image:
         assert ((result.read(1) == 99) == (image.read(1) == 0)).all()
         assert result.nodata == 99
@@ -200,18 +200,18 @@ def test_outputs_of_one_input_are_complete_or_made_anew(
 
 def test_of_two_processes_one_writes_and_the_other_says_so(tmp_path: Path, make_geotiff: Make) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
-    first = started(tmp_path / "maps", source, "--tile", "64", "--batch", "1", seconds=1000)
+    first = started(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", seconds=1000)
     try:
         assert first.stdout is not None
         assert first.stdout.readline() == "batch\n"
-        second = started(tmp_path / "maps", source, "--tile", "64", "--batch", "1")
+        second = started(tmp_path / "maps", source, "--window-size", "64", "--batch", "1")
         out, err = second.communicate()
         assert (second.returncode, out) == (1, "")
         assert err == f"error: {tmp_path}/maps/a.tif: is being written by another process; left to that one\n"
     finally:
         first.kill()
         first.communicate()
-    finished(tmp_path / "maps", source, "--tile", "64", "--batch", "1")
+    finished(tmp_path / "maps", source, "--window-size", "64", "--batch", "1")
 
 
 def test_what_another_process_finished_meanwhile_is_not_made_twice(
@@ -239,16 +239,16 @@ def test_windows_are_chosen_once(
     capsys: Any,
 ) -> None:
     """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
-    import segmenter.mapping.compute_options
+    import segmenter.mapping.tiling
 
     chosen: list[str] = []
-    plan = segmenter.mapping.compute_options.tiling_for
+    plan = segmenter.mapping.tiling.tiling_for
 
-    def tiling_for(args: Any, *rest: Any) -> Any:
-        chosen.append(args.mode)
-        return plan(args, *rest)
+    def tiling_for(request: Any, *rest: Any) -> Any:
+        chosen.append(request.mode)
+        return plan(request, *rest)
 
-    monkeypatch.setattr("segmenter.mapping.compute_options.tiling_for", tiling_for)
+    monkeypatch.setattr("segmenter.mapping.tiling.tiling_for", tiling_for)
     source, other = (scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in ("a", "b"))
     assert call(source, "--mode", "smooth") == 0
     assert call(source, "--mode", "smooth") == 0
@@ -258,11 +258,11 @@ def test_windows_are_chosen_once(
     assert chosen == ["smooth"] * 3
     out = capsys.readouterr().out
     assert "made anew" not in out, "the windows are the recipe's, whatever the memory"
-    assert call(source, "--mode", "smooth", "--tile", 32) == 0
+    assert call(source, "--mode", "smooth", "--window-size", 32) == 0
     assert "made anew: other options: window was [64,64], is [32,32]" in capsys.readouterr().out
     assert call(source) == 0
     assert "made anew: other options: mode was smooth, is exact" in capsys.readouterr().out
-    assert call(source, "--tile", 48, "--batch", 1) == 0
+    assert call(source, "--window-size", 48, "--batch", 1) == 0
     assert "made anew" not in capsys.readouterr().out, "exact maps do not depend on their windows"
     lines = (tmp_path / "maps" / ".journal.jsonl").read_text().splitlines()
     settings = [json.loads(line)["settings"] for line in lines if "settings" in line]

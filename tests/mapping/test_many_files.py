@@ -257,7 +257,7 @@ def test_the_bar_counts_the_pixels_of_all_inputs(
         bars.append(Bar(**options))
         return bars[-1]
 
-    monkeypatch.setattr("tqdm.tqdm", bar)
+    monkeypatch.setattr("segmenter.mapping.session.tqdm", bar)
     monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
     for name, height in (("a", 20), ("b", 300)):
         make_geotiff(f"in/{name}.tif", np.ones((height, 30, 3), np.uint8))
@@ -276,8 +276,8 @@ def test_the_bar_counts_the_pixels_of_all_inputs(
 
         return predict
 
-    assert call("in", "--tile", 64, "--batch", 1, predictor=stopped) == 130
-    assert call("in", "--tile", 64, "--batch", 1) == 0
+    assert call("in", "--window-size", 64, "--batch", 1, predictor=stopped) == 130
+    assert call("in", "--window-size", 64, "--batch", 1) == 0
     last = bars[-1]
     assert last.total == last.n == 30 * 320
     assert 0 < last.initial < 30 * 320
@@ -317,8 +317,8 @@ def test_a_device_that_gives_up_costs_only_what_is_not_done(
 
         return predict
 
-    assert call("in", "--tile", 64, "--batch", 1, predictor=lost) == 1
+    assert call("in", "--window-size", 64, "--batch", 1, predictor=lost) == 1
     assert capsys.readouterr().err == "error: no memory for a single window\n"
     assert names(tmp_path / "maps") == [".journal.jsonl", "a.tif"]
-    assert call("in", "--tile", 64, "--batch", 1) == 0
+    assert call("in", "--window-size", 64, "--batch", 1) == 0
     assert "1 of 3 maps are finished" in capsys.readouterr().out

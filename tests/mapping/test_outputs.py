@@ -151,7 +151,7 @@ def test_a_quick_look_is_the_map_made_small(
     width: int,
 ) -> None:
     image = rng.integers(1, 255, (height, width, 3), np.uint8)
-    assert call(make_geotiff("in/a.tif", image), "--quicklook", "--tile", 256) == 0
+    assert call(make_geotiff("in/a.tif", image), "--quicklook", "--window-size", 256) == 0
     step = -(-max(height, width) // 1024)
     ids = read(tmp_path / "maps" / "a.tif").reshape(height, width)[::step, ::step]
     colours = np.array([(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0)])
@@ -166,7 +166,7 @@ def test_a_part_is_that_part_in_every_file(
 ) -> None:
     image = scene(rng, 150, 170)
     source = make_geotiff("in/a.tif", image, nodata=0)
-    assert call(source, "--window", 33, 17, 70, 101, *ALL, "uint8") == 0
+    assert call(source, "--part", 33, 17, 70, 101, *ALL, "uint8") == 0
     part, empty = whole(image, "uint8")[33:103, 17:118], (image == 0).any(axis=2)[33:103, 17:118]
     np.testing.assert_array_equal(
         read(tmp_path / "maps" / "a.confidence.tif"), np.where(empty, 0, part.confidence)

@@ -11,7 +11,7 @@ import rasterio
 
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE, ClassMap
-from segmenter.mapping.jobs import MapJob, Request
+from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.pictures import draw_view
 from segmenter.raster import open_raster, raster_info, read_label, write_raster
@@ -33,7 +33,7 @@ def test_a_view_is_drawn_beside_the_map(
     label = make_geotiff("label.tif", classes.codes()[ids])
     style = MapStyle(classes, tmp_path, "png" if png else "geotiff")
     job = MapJob(
-        Request(None, 3),
+        RasterRequest(None, 3),
         raster_info(image),
         Window.of(size),
         "in",

@@ -74,7 +74,7 @@ def test_only_the_part_is_scored(
     truth = np.full((80, 90), 6, np.uint8)
     truth[13:60, 21:70] = expected(image)[13:60, 21:70]
     write_raster(tmp_path / "truth.png", truth, driver="PNG")
-    assert call("in/a.tif", "--labels", "truth.png", "--window", 13, 21, 47, 49) == 0
+    assert call("in/a.tif", "--labels", "truth.png", "--part", 13, 21, 47, 49) == 0
     scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
     assert (scores["oa"], scores["pixels"]) == (1.0, 47 * 49)
 
@@ -193,7 +193,7 @@ def test_a_label_of_another_place_is_refused_as_check_refuses_it(
     moved = make_geotiff("moved/a.tif", np.zeros((21, 31), np.uint8), **profile)
     assert call(image, "--labels", good) == 0
     (tmp_path / "maps" / "scores.json").unlink()
-    for part in ((), ("--window", 3, 4, 5, 6)):
+    for part in ((), ("--part", 3, 4, 5, 6)):
         assert call(image, "--labels", moved, *part) == 1
         error = capsys.readouterr().err.strip()
         assert re.search(said, error)

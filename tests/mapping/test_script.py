@@ -103,7 +103,7 @@ def test_a_window_and_a_box_give_that_part_of_the_map(
     image = pixels(rng, 150, 170, 3)
     source = make_geotiff("in/a.tif", image)  # 0.5 m pixels from 368000, 5808000
     whole = expected(image)
-    assert call(source, "--window", 33, 17, 70, 101) == 0
+    assert call(source, "--part", 33, 17, 70, 101) == 0
     with rasterio.open(tmp_path / "maps" / "a.tif") as file:
         np.testing.assert_array_equal(file.read(1), whole[33:103, 17:118])
         assert file.transform @ (0, 0) == (368000 + 8.5, 5808000 - 16.5)
@@ -190,7 +190,7 @@ def test_a_window_that_is_asked_for_and_smaller_than_the_halo_is_refused(
     source = make_geotiff("in/a.tif", np.ones((99, 99, 3), np.uint8))
     network = NetworkGeometry(8, 40, 100.0)
     assert call(source, "--memory", "4GB", network=network) == 0
-    assert call(source, "--tile", 64, network=network) == 2
+    assert call(source, "--window-size", 64, network=network) == 2
     assert "expected more than 80 pixels, twice the halo" in capsys.readouterr().err
 
 
@@ -258,7 +258,7 @@ def test_a_broken_output_does_not_cost_the_others(
     ("options", "line"),
     [
         (
-            ["--window", "0", "0", "90", "9"],
+            ["--part", "0", "0", "90", "9"],
             r"rows 0–89, columns 0–8 reach beyond the raster of 40×40 pixels",
         ),
         (["--bbox", "0", "0", "1", "1"], "has no geotransform"),
@@ -280,7 +280,7 @@ def test_what_does_not_fit_a_file_is_its_failure(
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--window", "-1", "0", "9", "9"], "--window: expected ROW COL ≥ 0"),
+        (["--part", "-1", "0", "9", "9"], "--part: expected ROW COL ≥ 0"),
         (["--bbox", "5", "0", "1", "1"], "--bbox: expected numbers, LEFT < RIGHT"),
         (["--bbox", "0", "0", "inf", "1"], "--bbox: expected numbers"),
         (["--nodata", "6"], "--nodata: expected 7 … 255"),
@@ -320,7 +320,7 @@ INTERRUPTED = """
     segmenter.inference.loading.load_predictor = fake_load_predictor
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    arguments = ["run", sys.argv[1], "--output", sys.argv[2], "--tile", "64", "--batch", "1"]
+    arguments = ["run", sys.argv[1], "--output", sys.argv[2], "--window-size", "64", "--batch", "1"]
     sys.exit(run_script(lambda: predict.main(arguments)))
 """
 

@@ -56,9 +56,9 @@ def test_a_right_map(
 ) -> None:
     path, right = shared_data("robust") / name, RIGHT[name]
     part = right.window
-    options = [] if part is None else ["--window", *map(str, (part.row, part.col, part.height, part.width))]
+    options = [] if part is None else ["--part", *map(str, (part.row, part.col, part.height, part.width))]
     if right.nodata_pixels == 8192 * 8192:  # nothing is computed: large windows only save time
-        options += ["--tile", "512", "--batch", "2"]
+        options += ["--window-size", "512", "--batch", "2"]
     assert call(path, right.bands, len(right.bands), *options) == 0
     with rasterio.open(path) as source, rasterio.open(tmp_path / "maps" / name) as result:
         area = Window(0, 0, source.height, source.width) if part is None else part
@@ -122,7 +122,7 @@ def test_the_limit_on_empty_files_can_be_lifted(
 ) -> None:
     """Then the file is read, and found to end behind its header."""
     path = shared_data("robust") / "gdal__huge4GB.tif"
-    assert call(path, None, 1, "--max-pixels", "5000000000", "--window", "600", "0", "50", "50") == 1
+    assert call(path, None, 1, "--max-pixels", "5000000000", "--part", "600", "0", "50", "50") == 1
     assert "damaged or incomplete" in capfd.readouterr().err
 
 

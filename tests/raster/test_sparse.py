@@ -77,7 +77,7 @@ def test_missing_blocks_are_not_read_and_the_map_is_the_dense_files(
     for path in (source, dense(tmp_path / "dense" / "a.tif", source)):
         del reads[:], batches[:]
         name = f"{path.parent.name}-maps"
-        arguments = (path, "--mode", mode, "--confidence", "--tile", 64, "--batch", 5)
+        arguments = (path, "--mode", mode, "--confidence", "--window-size", 64, "--batch", 5)
         assert call(*arguments, predictor=model, dtype=options.get("dtype", "uint8"), output=name) == 0
         pixels.append(sum(window.size.pixels for window in reads))
         computed.append(sum(batches))

@@ -1,8 +1,7 @@
-"""Options of `predict.py` on how it computes, and the tiling that follows from them."""
+"""The tiling that follows from a request, and what of it decides the pixels of a map."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,69 +14,17 @@ if TYPE_CHECKING:
     from segmenter.inference.reading import Tiling
     from segmenter.mapping.jobs import MapJob
     from segmenter.mapping.journal import Journal
+    from segmenter.mapping.request import MapRequest
     from segmenter.raster import RasterInfo
     from segmenter.runs.run import Run
 
-_CHOSEN = ("mode", "overlap", "weights", "symmetries", "memory", "tile", "batch", "mosaic")
-"""Options that a tiling follows from."""
+_CHOSEN = ("mode", "overlap", "blend_weights", "tta", "memory", "window_size", "batch", "mosaic")
+"""Of a request, what a tiling follows from."""
 _BYTES_PER_WIDTH = 41
 """Of a pixel of a window, for each channel of the U-Net's first level: for runs that do not record it."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add them as a group."""
-    group = parser.add_argument_group("computing")
-    group.add_argument(
-        "--mode",
-        choices=("exact", "smooth"),
-        help="exact: as if the model had seen the whole raster at once (default where it is possible and "
-        "keeps half of what it computes); smooth: overlapping windows, blended",
-    )
-    group.add_argument(
-        "--overlap", metavar="PERCENT", type=float, default=50, help="of windows, in smooth mode (default 50)"
-    )
-    group.add_argument(
-        "--weights", choices=("hann", "gaussian", "linear"), default="hann", help="in smooth mode"
-    )
-    group.add_argument(
-        "--symmetries",
-        choices=("none", "flips", "all"),
-        default="none",
-        help="average over mirror images: 4 or 8 times the time",
-    )
-    group.add_argument(
-        "--memory",
-        metavar="SIZE",
-        type=_memory,
-        help="what the program may take, as 8GB (half of the machine's): decides how large windows are",
-    )
-    group.add_argument("--tile", metavar="PX", type=positive, help="side of the model's window, not chosen")
-    group.add_argument("--batch", metavar="N", type=positive, help="windows computed at once, not chosen")
-    group.add_argument(
-        "--mosaic",
-        action="store_true",
-        help="inputs that adjoin are one raster: windows see over their edges",
-    )
-
-
-def positive(text: str) -> int:
-    """An argument of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
-    return value
-
-
-def _memory(text: str) -> int:
-    from segmenter.inference.memory import parse_memory
-
-    try:
-        return parse_memory(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def tiling_for(args: argparse.Namespace, run: Run, infos: Sequence[RasterInfo], wanted: Wanted) -> Tiling:
+def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wanted: Wanted) -> Tiling:
     """The tiling for rasters; prints what is to be said about it.
 
     The same call on the same machine gives the same windows, however much of its memory is in use.
@@ -96,10 +43,11 @@ def tiling_for(args: argparse.Namespace, run: Run, infos: Sequence[RasterInfo], 
     usual = run.recipe.prediction.window
     needs = Needs(network, len(run.classes), run.band_count * item_bytes, wanted, usual)
     edge = 0
-    if args.mosaic and network.radius is not None:  # each file is read with what lies around it
+    if request.mosaic and network.radius is not None:  # each file is read with what lies around it
         edge = 2 * round_up(network.radius, network.stride)
     sizes = [Size(info.size.height + edge, info.size.width + edge) for info in infos]
-    choice = Choice(args.mode, Blend(args.overlap, args.weights), args.memory, args.tile, args.batch)
+    blend = Blend(request.overlap, request.blend_weights)
+    choice = Choice(request.mode, blend, request.memory, request.window_size, request.batch)
     tiling, notes = plan_tiling(sizes, needs, choice)
     for note in notes:
         print(note)
@@ -107,23 +55,23 @@ def tiling_for(args: argparse.Namespace, run: Run, infos: Sequence[RasterInfo], 
 
 
 def settled_tiling(
-    args: argparse.Namespace, run: Run, wanted: Wanted, jobs: Sequence[MapJob], journal: Journal
+    request: MapRequest, run: Run, wanted: Wanted, jobs: Sequence[MapJob], journal: Journal
 ) -> Tiling:
     """`tiling_for`, or what it gave an earlier call for the same, though that was on another machine.
 
     What is chosen, window and batch among it, is noted in the journal.
     """
     infos = [job.info for job in jobs]
-    what = {name: getattr(args, name) for name in _CHOSEN}
+    what = {name: getattr(request, name) for name in _CHOSEN}
     what |= {
         "run": run.checksum(),
         "wanted": str(wanted),
         "sizes": sorted(f"{i.size} {i.dtype}" for i in infos),
     }
-    found = None if args.redo else _tiling_from(journal.settings(what), args.mode)
+    found = None if request.redo else _tiling_from(journal.settings(what), request.mode)
     if found is not None:
         return found
-    tiling = tiling_for(args, run, infos, wanted)
+    tiling = tiling_for(request, run, infos, wanted)
     journal.settle(what, json.loads(json.dumps(asdict(tiling))))
     return tiling
 
@@ -143,13 +91,15 @@ def _tiling_from(facts: Mapping[str, Any] | None, asked: str | None) -> Tiling |
     return found or None
 
 
-def computing_options(args: argparse.Namespace, tiling: Tiling) -> dict[str, Any]:
+def computing_options(request: MapRequest, tiling: Tiling) -> dict[str, Any]:
     """All of it that decides what comes out: of exact windows, their size does not."""
-    found: dict[str, Any] = {"symmetries": args.symmetries, "mode": "exact", "stride": tiling.stride}
-    if tiling.blend is None:
+    found: dict[str, Any] = {"tta": request.tta, "mode": "exact", "stride": tiling.stride}
+    blend = tiling.blend
+    if blend is None:
         return {**found, "halo": tiling.halo}
     window = [tiling.window.height, tiling.window.width]
-    return {**found, "mode": "smooth", "window": window, **asdict(tiling.blend)}
+    how = {"overlap": blend.overlap, "blend_weights": blend.weights}
+    return {**found, "mode": "smooth", "window": window, **how}
 
 
 def _network(run: Run) -> Any:

@@ -1,0 +1,164 @@
+"""Everything that one call of `predict.py` asks for, as one frozen value that Python users can make too."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from segmenter.errors import DatasetError
+from segmenter.geometry import Window
+
+if TYPE_CHECKING:
+    from segmenter.mapping.jobs import Bounds
+
+Mode = Literal["exact", "smooth"]
+BlendWeights = Literal["hann", "gaussian", "linear"]
+Tta = Literal["none", "flips", "all"]
+Probabilities = Literal["uint8", "float16"]
+Format = Literal["auto", "geotiff", "png"]
+LabelKind = Literal["full", "eroded"]
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "mode": (None, *get_args(Mode)),
+    "blend_weights": get_args(BlendWeights),
+    "tta": get_args(Tta),
+    "probabilities": (None, *get_args(Probabilities)),
+    "format": get_args(Format),
+    "label_kind": (None, *get_args(LabelKind)),
+}
+_COUNTS = ("max_pixels", "memory", "window_size", "batch")
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """What is mapped, with which model, how it is computed, and which files come out.
+
+    Each attribute has the name of its option in `python predict.py --help`, and its default.
+
+    Attributes:
+        run: run directory.
+        output: folder of all files that are written.
+        inputs: files, folders and globs; empty with `split`.
+        split: train, validation or test: the scenes of a recipe, scored with their labels.
+        recipe: whose scenes `split` takes; None: the run's.
+        part: of each raster, in pixels or as a box in the coordinates of its CRS; None: all of it.
+        bands: 1-based bands of the inputs; None: the run's.
+        redo: make finished maps anew.
+        fail_fast: stop at the first input that fails.
+        confidence, probabilities, quicklook, pictures: further files.
+        cog: cloud-optimised GeoTIFFs.
+        nodata: GeoTIFF value of pixels without data.
+        max_pixels, drivers: limits of what is opened; see `raster.open_raster`.
+        remote: whether inputs may be addresses.
+        mode: None: exact where that is possible and worth it.
+        overlap: of windows, percent of their side, in smooth mode.
+        blend_weights: of a window's pixels, in smooth mode.
+        tta: test-time augmentation: the mirror images that are averaged.
+        memory: bytes that the program may take; None: half of the machine's.
+        window_size: side of the model's window in pixels; None: chosen to fit the memory; so `batch`.
+        mosaic: whether inputs that adjoin are one raster.
+        labels: pattern of the label files that maps are scored with.
+        label_kind, protocol: how they are scored.
+        split_name: what `labels` are of, for the record; None: unstated.
+
+    Raises:
+        DatasetError: a value that none can be, or arguments that exclude each other.
+    """
+
+    run: Path
+    output: Path
+    inputs: tuple[str, ...] = ()
+    split: str | None = None
+    recipe: Path | None = None
+    part: Bounds | Window | None = None
+    bands: tuple[int, ...] | None = None
+    redo: bool = False
+    fail_fast: bool = False
+    confidence: bool = False
+    probabilities: Probabilities | None = None
+    cog: bool = False
+    quicklook: bool = False
+    format: Format = "auto"
+    pictures: bool = False
+    nodata: int = 255
+    max_pixels: int | None = None
+    drivers: tuple[str, ...] = ()
+    remote: bool = False
+    mode: Mode | None = None
+    overlap: float = 50
+    blend_weights: BlendWeights = "hann"
+    tta: Tta = "none"
+    memory: int | None = None
+    window_size: int | None = None
+    batch: int | None = None
+    mosaic: bool = False
+    labels: str | None = None
+    label_kind: LabelKind | None = None
+    protocol: str | None = None
+    split_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                named = ", ".join(choice for choice in choices if choice is not None)
+                raise DatasetError(f"{_option(name)}: expected {named}, got {value}")
+        for name in _COUNTS:
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise DatasetError(f"{_option(name)}: expected 1 or more, got {value}")
+        self._check_source()
+        self._check_part()
+        if self.cog and self.format == "png":
+            raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
+        if (self.protocol or self.label_kind) and self.labels is None and self.split is None:
+            raise DatasetError("--protocol and --label-kind say how to score: they need --labels or --split")
+
+    def _check_source(self) -> None:
+        """Images come from `inputs` or from a split, labels from a pattern or with the split."""
+        if self.split is None:
+            if not self.inputs:
+                raise DatasetError(
+                    "expected INPUT (images, folders or globs), or --split for a recipe's scenes"
+                )
+            if self.recipe is not None:
+                raise DatasetError(f"--recipe {self.recipe}: says whose scenes; it needs --split")
+            return
+        check_split(self.split)
+        theirs = {"INPUT": self.inputs, "--labels": self.labels, "--split-name": self.split_name}
+        for name, given in theirs.items():
+            if given:
+                shown = given if isinstance(given, str) else given[0]
+                raise DatasetError(
+                    f"--split {self.split}: images, labels and the split's name are the recipe's; leave out "
+                    f"{name} {shown}"
+                )
+
+    def _check_part(self) -> None:
+        if self.part is None:
+            return
+        if isinstance(self.part, Window):
+            row, col, height, width = self.part.row, self.part.col, self.part.height, self.part.width
+            if min(row, col) < 0 or min(height, width) < 1:
+                got = f"{row} {col} {height} {width}"
+                raise DatasetError(f"--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got {got}")
+            return
+        left, bottom, right, top = self.part.corners
+        if not (left < right and bottom < top and all(map(math.isfinite, self.part.corners))):
+            raise DatasetError(f"--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got {self.part}")
+
+
+def check_split(split: str) -> None:
+    """Refuse a name that no split has.
+
+    Raises:
+        DatasetError: it is none of them.
+    """
+    from segmenter.scenes import SPLITS  # brings NumPy, which --help does without
+
+    if split not in SPLITS:
+        raise DatasetError(f"--split: expected {', '.join(SPLITS)}, got {split}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,336 @@
+"""One call of `predict.py`, for Python users too: headers, maps, scores, pictures.
+
+    from segmenter.mapping.request import MapRequest
+    from segmenter.mapping.session import map_rasters
+
+    mapped = map_rasters(MapRequest(run=Path("runs/mine"), inputs=("scenes/",), output=Path("maps")))
+
+It says on standard output what it does, as `predict.py` does. TensorFlow is loaded when there is a map to
+make.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain
+from segmenter.evaluation.scores import ConfusionMatrix
+from segmenter.inference.prediction import Wanted
+from segmenter.inference.reading import Tiling
+from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
+from segmenter.mapping.journal import JOURNAL, Journal
+from segmenter.mapping.outputs import MapStyle
+from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
+from segmenter.mapping.request import MapRequest
+from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
+from segmenter.mapping.state import Ledger, neighbour_facts
+from segmenter.mapping.tiling import computing_options, settled_tiling
+from segmenter.mapping.truth import Images, check_shared, images_of_inputs
+from segmenter.mapping.writing import Progress, write_maps
+from segmenter.raster import check_drivers, extent_text, quiet_libtiff, raster_info, remove_leftovers
+from segmenter.runs.run import Run, load_run
+
+_SCORE_FILES = ("scores.json", "confusion.png")
+_MANY_FILES, _MANY_PIXELS = 1000, 1e9
+"""From which on a bar is shown while headers and finished maps are looked at: for less it only flickers."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What came of a request.
+
+    Attributes:
+        outcome: the maps, and their scores.
+        failures: all that went wrong with some inputs, while the others were mapped.
+    """
+
+    outcome: Outcome
+    failures: tuple[SegmenterError, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """Of a program that did this."""
+        return EXIT_SOME_FAILED if self.failures else 0
+
+
+def map_rasters(request: MapRequest, run: Run | None = None, images: Images | None = None) -> Mapped:
+    """Map what is asked for, score it and draw it; what is finished from an earlier call is kept.
+
+    Args:
+        run: None: the one that the request names.
+        images: what is mapped, with its labels (`truth.images_of_inputs`, `truth.images_of_split`); None: the
+            request's inputs. A request with labels or a split needs them, since a dataset's loader says
+            where labels lie.
+
+    Raises:
+        SegmenterError: nothing can be done; what concerns some of the inputs only is in `failures`.
+    """
+    with output_folder(request.output):
+        run = load_run(request.run) if run is None else run
+        if images is None:
+            images = _inputs_only(request, run)
+        request = replace(request, bands=request.bands or images.bands)
+        style = _style(request, run)
+        scoring = None if images.truth is None else Scoring.asked_for(request, run, images.truth)
+        jobs, failures = _plan(request, run, images, style)
+        if not jobs or (failures and request.fail_fast):
+            return Mapped(Outcome(ConfusionMatrix(run.classes)), tuple(failures))
+        outcome = _make_maps(request, run, style, jobs, failures)
+        failures += _score(outcome, scoring, style, run)
+        if request.pictures:
+            from segmenter.mapping.pictures import draw_views  # brings matplotlib
+
+            failures += draw_views(outcome, style)
+        return Mapped(outcome, tuple(failures))
+
+
+@contextlib.contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """The output folder, made before anything is loaded; removed again where nothing was written.
+
+    Raises:
+        DatasetError: it cannot be made.
+    """
+    there = folder.is_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        raise DatasetError(f"--output {folder}: expected a folder or one that can be made: {why}") from None
+    try:
+        yield
+    finally:
+        if not there:
+            with contextlib.suppress(OSError):  # it is not empty
+                if [path.name for path in folder.iterdir()] == [JOURNAL]:
+                    (folder / JOURNAL).unlink()  # of no map: what was chosen for one that failed
+                folder.rmdir()
+
+
+def lines_of_notes(notes: Iterable[tuple[str, Path]]) -> list[str]:
+    """One line for each note, with the first file that it is about and how many more there are."""
+    paths: dict[str, list[Path]] = {}
+    for note, path in notes:
+        paths.setdefault(note, []).append(path)
+    more = {note: f" and {len(files) - 1} more" if len(files) > 1 else "" for note, files in paths.items()}
+    return [plain(f"{files[0]}{more[note]}: {note}") for note, files in paths.items()]
+
+
+def _inputs_only(request: MapRequest, run: Run) -> Images:
+    if request.split is not None:
+        raise DatasetError(
+            f"--split {request.split}: expected the images of the split; `truth.images_of_split` makes "
+            "them of a dataset"
+        )
+    return images_of_inputs(request, run)
+
+
+def _style(request: MapRequest, run: Run) -> MapStyle:
+    return MapStyle(
+        classes=run.classes,
+        folder=request.output,
+        format=request.format,
+        nodata=request.nodata,
+        codes_by_default=run.recipe.dataset.kind == "naic2020",
+        tags={"RUN": run.recipe.name},
+        wanted=Wanted(confidence=request.confidence, probabilities=request.probabilities),
+        cog=request.cog,
+        quicklook=request.quicklook,
+    )
+
+
+# ------------------------------------------------------------------------------------------- headers
+
+
+def _plan(
+    request: MapRequest, run: Run, images: Images, style: MapStyle
+) -> tuple[list[MapJob], list[SegmenterError]]:
+    """Jobs whose outputs replace nothing, and the errors of inputs that cannot be mapped."""
+    jobs, failures, beside = _read_headers(request, run, images, style)
+    if beside and not jobs and not failures:
+        raise _all_beside(request, images, beside)
+    _tell_left_out(images, beside)
+    if images.truth is not None:
+        check_shared(images.truth, jobs)
+    if request.mosaic and jobs:
+        join(images.inputs, jobs, failures)
+    scores = () if images.truth is None else _SCORE_FILES
+    check_outputs(
+        jobs, images.inputs, request.output, scores, pictures=request.pictures, layout=images.layout
+    )
+    for line in lines_of_notes((note, job.info.path) for job in jobs for note in differences(run, job)):
+        print(f"warning: {line}", file=sys.stderr)
+    return jobs, failures
+
+
+def _read_headers(
+    request: MapRequest, run: Run, images: Images, style: MapStyle
+) -> tuple[list[MapJob], list[SegmenterError], int]:
+    """Jobs from the inputs' headers, errors, and the number of inputs beside the bounding box."""
+    check_drivers(request.drivers)
+    bands = request.bands or run.bands
+    each = RasterRequest(bands, run.band_count, request.part, request.max_pixels, request.drivers)
+    jobs: list[MapJob] = []
+    failures: list[SegmenterError] = []
+    beside, count = 0, len(images.inputs.files)
+    plans = plan_maps(images.names, each, style, images.truth)
+    for _, plan in tqdm(plans, "headers", count, unit="file", disable=count < _MANY_FILES or None):
+        if isinstance(plan, MapJob):
+            jobs.append(plan)
+        elif plan is None:
+            beside += 1
+        else:
+            failures.append(plan)
+    return jobs, failures, beside
+
+
+def _all_beside(request: MapRequest, images: Images, beside: int) -> DatasetError:
+    lying = raster_info(images.inputs.files[0])
+    assert isinstance(request.part, Bounds), "nothing else lies beside an input"
+    return DatasetError(
+        f"--bbox {request.part}: touches none of the {beside} inputs; it is in the "
+        f"coordinates of the input's CRS, and {lying.path} extends over {extent_text(lying)}"
+    )
+
+
+def _tell_left_out(images: Images, beside: int) -> None:
+    if beside:
+        print(f"{beside} inputs lie beside the bounding box")
+    if files := images.inputs.left_out:
+        print(f"{len(files)} files of the folders are no images by name: {plain(str(files[0]))}, …")
+    if files := images.inputs.outputs:
+        print(f"{len(files)} files in --output are maps, not images: {plain(str(files[0]))}, …")
+
+
+# ---------------------------------------------------------------------------------------------- maps
+
+
+def _make_maps(
+    request: MapRequest, run: Run, style: MapStyle, jobs: Sequence[MapJob], failures: list[SegmenterError]
+) -> Outcome:
+    """Make the maps that are not finished; adds what fails to `failures`."""
+    journal = Journal(request.output)
+    tiling = settled_tiling(request, run, style.wanted, jobs, journal)
+    ledger = _ledger(request, run, style, tiling, journal)
+    kept, waiting = _sort(ledger, jobs, failures)
+    outcome = Outcome(ConfusionMatrix(run.classes))
+    if waiting:
+        outcome = _write(request, run, style, tiling, ledger, waiting, _pixels(kept))
+    outcome.kept += kept
+    failures += [error for _, error in outcome.failed]
+    failures += [outcome.stopped] if outcome.stopped else []
+    return outcome
+
+
+def _ledger(request: MapRequest, run: Run, style: MapStyle, tiling: Tiling, journal: Journal) -> Ledger:
+    how = {"bands": request.bands and list(request.bands), **computing_options(request, tiling)}
+
+    def options(job: MapJob) -> dict[str, Any]:
+        part = job.part
+        around = None if job.mosaic is None else neighbour_facts(job, tiling)
+        where = {"part": [part.row, part.col, part.height, part.width], "mosaic": around}
+        return {**where, **style.options(job), **how}
+
+    facts = {"name": run.recipe.name, "model": run.checksum()}
+    return Ledger(journal, facts, options, redo=request.redo, warn=_warn)
+
+
+def _warn(text: str) -> None:
+    """A line at once, above the bar."""
+    tqdm.write(f"warning: {plain(text)}", file=sys.stderr)
+
+
+def _sort(
+    ledger: Ledger, jobs: Sequence[MapJob], failures: list[SegmenterError]
+) -> tuple[list[MapJob], list[MapJob]]:
+    """Jobs whose maps are finished and whole, and those to be done, with a line for each reason."""
+    kept: list[MapJob] = []
+    waiting: list[MapJob] = []
+    notes: list[tuple[str, Path]] = []
+    if ledger.journal.damaged:
+        damaged = f"{ledger.journal.damaged} damaged lines are left out of account"
+        print(f"{plain(str(ledger.journal.path))}: {damaged}")
+    few = len(jobs) < _MANY_FILES and _pixels(jobs) < _MANY_PIXELS
+    for job in tqdm(jobs, "finished maps", unit="file", disable=few or None):
+        try:
+            reason = ledger.unfinished(job)
+        except SegmenterError as error:
+            failures.append(error)
+            continue
+        (kept if reason is None else waiting).append(job)
+        if reason:
+            notes.append((f"made anew: {reason}", job.output))
+    for line in lines_of_notes(notes):
+        print(line)
+    if kept:
+        print(f"{len(kept)} of {len(jobs)} maps are finished and unchanged")
+    return kept, waiting
+
+
+def _pixels(jobs: Iterable[MapJob]) -> int:
+    return sum(job.part.size.pixels for job in jobs)
+
+
+def _write(
+    request: MapRequest,
+    run: Run,
+    style: MapStyle,
+    tiling: Tiling,
+    ledger: Ledger,
+    waiting: Sequence[MapJob],
+    there: int,
+) -> Outcome:
+    """Load the model and write the maps; `there` are pixels of maps that are finished."""
+    from segmenter.inference.loading import load_predictor, overlooked_gpus
+
+    predict = load_predictor(run, style.wanted, request.tta)
+    if line := overlooked_gpus():
+        print(f"warning: {line}", file=sys.stderr)
+    quiet_libtiff()
+    remove_leftovers(request.output)
+    start, pixels = time.perf_counter(), there + _pixels(waiting)
+    with tqdm(total=pixels, initial=there, unit="pixel", unit_scale=True, disable=None) as bar:
+        outcome = write_maps(
+            waiting, tiling, predict, style, ledger, progress=Progress(bar), fail_fast=request.fail_fast
+        )
+    _tell_written(outcome, ledger, request.output, time.perf_counter() - start)
+    return outcome
+
+
+def _tell_written(outcome: Outcome, ledger: Ledger, folder: Path, seconds: float) -> None:
+    for warning in outcome.warnings:
+        print(f"warning: {plain(warning)}", file=sys.stderr)
+    if ledger.removed:
+        first = plain(str(ledger.removed[0]))
+        print(f"{len(ledger.removed)} files belonged to older maps and are removed: {first}, …")
+    if outcome.written:
+        done = _pixels(outcome.written) / 1e6
+        maps = f"{len(outcome.written)} map{'s' * (len(outcome.written) > 1)}"
+        print(f"{maps} in {plain(str(folder))}: {done:.1f} Mpixel, {done / seconds:.2f} Mpixel/s")
+
+
+# -------------------------------------------------------------------------------------------- scores
+
+
+def _score(outcome: Outcome, scoring: Scoring | None, style: MapStyle, run: Run) -> list[SegmenterError]:
+    """Write and print the scores of the maps that have a label; what is wrong with others'."""
+    score_kept(outcome, style)
+    failures: list[SegmenterError] = [_not_scored(error) for _, error in outcome.unscored]
+    try:
+        if outcome.each and scoring is not None:
+            print(write_scores(outcome, scoring, style.folder, run.recipe.name))
+    except SegmenterError as error:  # the maps are there all the same
+        failures.append(error)
+    return failures
+
+
+def _not_scored(error: SegmenterError) -> SegmenterError:
+    return DatasetError(f"{error} (the map is written, its scores are left out)")

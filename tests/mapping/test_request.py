@@ -1,0 +1,130 @@
+"""A call as a value: what options become, what is refused, and that Python users get the same maps."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+
+from segmenter.errors import SegmenterError
+from segmenter.geometry import Window
+from segmenter.labels import ClassMap
+from segmenter.mapping.jobs import Bounds
+from segmenter.mapping.options import _parser, parse
+from segmenter.mapping.request import MapRequest
+from segmenter.mapping.session import map_rasters
+from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_load_predictor, fake_run
+
+Make = Callable[..., Path]
+CALL = ["run", "a.tif", "--output", "maps"]
+
+
+def request(**changes: Any) -> MapRequest:
+    return MapRequest(**{"run": Path("run"), "output": Path("maps"), "inputs": ("a.tif",), **changes})
+
+
+def test_without_options_a_request_has_the_defaults_of_the_command_line() -> None:
+    assert parse(CALL) == request()
+
+
+def test_each_option_is_an_attribute_of_its_name() -> None:
+    names = {action.dest for action in _parser()._actions if not isinstance(action, argparse._HelpAction)}
+    assert names - {"bbox"} == {field.name for field in fields(MapRequest)}
+
+
+def test_options_become_values() -> None:
+    got = parse(
+        [
+            *CALL,
+            *("--window-size", "96", "--blend-weights", "linear", "--tta", "flips", "--memory", "3GB"),
+            *("--part", "1", "2", "3", "4", "--bands", "3,1", "--drivers", "VRT,JP2OpenJPEG"),
+        ]
+    )
+    assert got == request(
+        window_size=96,
+        blend_weights="linear",
+        tta="flips",
+        memory=3 * 10**9,
+        part=Window(1, 2, 3, 4),
+        bands=(3, 1),
+        drivers=("VRT", "JP2OpenJPEG"),
+    )
+    with pytest.raises(FrozenInstanceError):
+        got.tta = "all"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "old",
+    [("--tile", "64"), ("--window", "0", "0", "9", "9"), ("--weights", "hann"), ("--symmetries", "all")],
+    ids=lambda old: old[0],
+)
+def test_old_and_shortened_names_are_refused(old: tuple[str, ...], capsys: Any) -> None:
+    """`--window` would else be read as the beginning of `--window-size`."""
+    with pytest.raises(SystemExit) as ended:
+        parse([*CALL, *old])
+    assert ended.value.code == 2
+    assert f"unrecognized arguments: {old[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"tta": "some"}, "--tta: expected none, flips, all, got some"),
+        ({"blend_weights": None}, "--blend-weights: expected hann, gaussian, linear, got None"),
+        ({"window_size": 0}, "--window-size: expected 1 or more, got 0"),
+        ({"part": Window(-1, 0, 9, 9)}, "--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got -1 0 9 9"),
+        (
+            {"part": Bounds(5, 0, 1, 1)},
+            "--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got 5 0 1 1",
+        ),
+        ({"cog": True, "format": "png"}, "--cog: is a kind of GeoTIFF, and --format png asks for none"),
+        ({"protocol": "potsdam-6"}, "they need --labels or --split"),
+        ({"split": "all", "inputs": ()}, "--split: expected train, validation, test, got all"),
+        ({"split": "test"}, "leave out INPUT a.tif"),
+        ({"inputs": ()}, "expected INPUT"),
+    ],
+)
+def test_a_request_that_cannot_be_meant_is_refused(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(SegmenterError) as refused:
+        request(**changes)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_python_users_get_the_maps_too(
+    tmp_path: Path,
+    make_geotiff: Make,
+    make_classes: Callable[..., ClassMap],
+    monkeypatch: pytest.MonkeyPatch,
+    rng: np.random.Generator,
+) -> None:
+    monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
+    image = rng.integers(0, 255, (83, 57, 3), np.uint8)
+    source = make_geotiff("in/a.tif", image)
+    asked = request(output=tmp_path / "maps", inputs=(str(source),), window_size=64, batch=2)
+    run: Any = fake_run(make_classes(7))
+    mapped = map_rasters(asked, run)
+    assert (mapped.exit_code, [job.output.name for job in mapped.outcome.written]) == (0, ["a.tif"])
+    with rasterio.open(tmp_path / "maps" / "a.tif") as result:
+        found = result.read(1)
+    np.testing.assert_array_equal(found, exact_map(image, np.ones(image.shape[:2], np.bool_), RADIUS, STRIDE))
+    again = map_rasters(asked, run)
+    assert (again.exit_code, len(again.outcome.kept), again.outcome.written) == (0, 1, [])
+
+
+def test_labels_and_splits_of_python_users_need_what_a_loader_says(
+    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap]
+) -> None:
+    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
+    run: Any = fake_run(make_classes(7))
+    with pytest.raises(SegmenterError, match=r"--labels .*: expected the layout of the run's dataset"):
+        map_rasters(request(output=tmp_path / "maps", inputs=(str(source),), labels="truth/{stem}.tif"), run)
+    with pytest.raises(SegmenterError, match="--split test: expected the images of the split"):
+        map_rasters(request(output=tmp_path / "maps", inputs=(), split="test"), run)
+    assert not (tmp_path / "maps").exists()
