@@ -16,10 +16,10 @@ from segmenter.geometry import Size, Window
 from segmenter.inference.predictor import Prediction, Wanted
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.mapping.jobs import MapJob
+from segmenter.mapping.request import Format
 from segmenter.raster import RasterInfo, RasterWriter, keeps_crs
 from segmenter.raster.write import BLOCK
 
-Format = Literal["auto", "geotiff", "png"]
 _MAX_PNG_PIXELS = 1 << 26
 """A PNG is held in memory while it is written."""
 _MAX_PNG_SIDE = 1_000_000

@@ -90,16 +90,8 @@ def test_tiles_disappear(
     valid = np.pad((image != 0).all(axis=2), ((0, below), (0, right)))[None]
     whole = load_predictor(run)(np.pad(image, ((0, below), (0, right), (0, 0)))[None], valid).ids
     expected = np.where(valid, whole, 255)[0, : size[0], : size[1]]
-    arguments = [
-        str(run_path),
-        str(source),
-        "--output",
-        str(tmp_path / "maps"),
-        "--window-size",
-        "160",
-        "--batch",
-        "3",
-    ]
+    arguments = [str(run_path), str(source), "--output", str(tmp_path / "maps")]
+    arguments += ["--window-size", "160", "--batch", "3"]
     assert predict.main(arguments) == 0
     with rasterio.open(tmp_path / "maps" / "a.tif") as result:
         np.testing.assert_array_equal(result.read(1), expected)
@@ -142,17 +134,8 @@ def test_kill_9_and_on_with_a_network(
 ) -> None:
     """Law 3 for maps, with TensorFlow: the files of a killed call that goes on are those of a whole one."""
     source = make_geotiff("in/a.tif", rng.integers(0, 1000, (2500, 1700, 3), np.uint16), nodata=0)
-    options = (
-        "--mode",
-        mode,
-        "--window-size",
-        "160",
-        "--batch",
-        "3",
-        "--confidence",
-        "--probabilities",
-        "float16",
-    )
+    options = ["--mode", mode, "--window-size", "160", "--batch", "3"]
+    options += ["--confidence", "--probabilities", "float16"]
 
     def ended(folder: str, *program: str) -> int:
         command = [sys.executable, *(program or ("predict.py",)), str(run_path), str(source)]
