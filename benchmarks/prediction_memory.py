@@ -3,8 +3,8 @@
 Peak memory of whole processes, each predicting one file to another: a raster, one of five times its height
 and one of as many pixels and eight times its width, with the model that costs nothing, in exact and in smooth
 mode. Then what a pixel of a U-Net's window takes, as the growth of a process that computes a large window
-after a small one, against `network.inference_bytes_per_pixel`. Baseline of the maps: the process after one
-window.
+after a small one, against `receptive_field.inference_bytes_per_pixel`. Baseline of the maps: the process
+after one window.
 """
 
 from __future__ import annotations

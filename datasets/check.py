@@ -21,7 +21,7 @@ from datasets.pixels import coarse_mask, digest_of, in_turn, pieces
 from segmenter.errors import BandsError, SegmenterError, grouped, plain
 from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
-from segmenter.raster.alignment import misfits
+from segmenter.raster.alignment import alignment_errors
 from segmenter.scenes import SPLITS, Dataset, Scene
 from segmenter.threads import in_threads
 
@@ -252,7 +252,7 @@ def _audit(dataset: Dataset, scene: Scene) -> _Audit:
         return audit
     with audit.noting("unreadable"):
         label = raster_info(scene.label)
-        wrong = misfits(audit.info, label) if audit.info is not None else []
+        wrong = alignment_errors(audit.info, label) if audit.info is not None else []
         for kind, text in wrong:
             audit.add(kind, text)
         if audit.info is None or label.size.pixels <= _MOST_TIMES * audit.info.size.pixels:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from segmenter.geometry import Size, Window
 from segmenter.raster import Raster, open_raster
-from segmenter.tiles.pairs import row_bands
+from segmenter.tiles.pairs import row_strips
 
 _PIECE_BYTES = 1 << 24
 """Of an image read at once: with what is made of it some 100 MiB a thread."""
@@ -28,9 +28,9 @@ _MASK_SIDE = 512
 def pieces(size: Size, bytes_per_pixel: int = 1) -> Iterator[Window]:
     """Windows that cover a raster, of bounded bytes whatever its shape; of whole rows as far as they fit."""
     most = max(1, min(_PIECE_PIXELS, _PIECE_BYTES // bytes_per_pixel))
-    for band in row_bands(size, most):
+    for strip in row_strips(size, most):
         for col in range(0, size.width, most):
-            yield Window(band.row, col, band.height, min(most, size.width - col))
+            yield Window(strip.row, col, strip.height, min(most, size.width - col))
 
 
 def in_turn(size: Size) -> contextlib.AbstractContextManager[object]:

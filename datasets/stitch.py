@@ -16,7 +16,7 @@ from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.raster import RasterInfo, RasterWriter, open_raster, raster_info, read_label
 from segmenter.threads import in_threads
-from segmenter.tiles.pairs import row_bands
+from segmenter.tiles.pairs import row_strips
 
 
 def find_parts(pattern: str) -> list[Path]:
@@ -60,9 +60,9 @@ def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool 
     georeference = first.georeference(Window.of(first.size)) if placed else {}
     nodata = first.nodata[0] if not first.has_palette else None
     jobs = [
-        (info, window, band)
+        (info, window, strip)
         for info, window in zip(infos, windows, strict=True)
-        for band in row_bands(info.size)
+        for strip in row_strips(info.size)
     ]
     with RasterWriter(
         output, size, dtype=first.dtype, bands=_band_count(first), nodata=nodata, **georeference
@@ -75,8 +75,8 @@ def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool 
             workers=2,
             progress=progress,
         )
-        for (_, window, band), pixels in zip(jobs, rows, strict=True):
-            out.write(band.shifted(window.row, window.col), pixels)
+        for (_, window, strip), pixels in zip(jobs, rows, strict=True):
+            out.write(strip.shifted(window.row, window.col), pixels)
     return size
 
 

@@ -66,7 +66,7 @@ class SamplingConfig(Section):
     per_replica: Literal["best_effort", "off", "guarantee"] = setting(
         "best_effort",
         "",
-        "deal each row so that every device sees as many classes as it can; guarantee: plan all for each",
+        "order each row so that every device sees as many classes as it can; guarantee: plan all for each",
     )
 
     @property

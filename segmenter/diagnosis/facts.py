@@ -27,13 +27,13 @@ from segmenter.diagnosis.limits import REPLICAS, limit, planned
 from segmenter.diagnosis.run import run_coverage
 from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.errors import DatasetError
-from segmenter.sampling import deal, plan
+from segmenter.sampling import order_for_replicas, plan
 from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
 from segmenter.scenes import Dataset
 from segmenter.tiles.index import TileIndex
 
 _CURVE_END = 256
-_DEALT_ROWS = 512
+_REPLICA_ROWS = 512
 """Rows of an epoch that are split over replicas: their mean is enough, all would take seconds."""
 _SHARES = {"90": 0.9, "99": 0.99, "99.9": 0.999}
 
@@ -150,12 +150,12 @@ def _compared(
     """One epoch of the plan, and one of a shuffle."""
     off = recipe.sampling.model_copy(update={"coverage": "off"})
     shuffle = plan(index.counts_NK[:, :1], batch, off, recipe.seed, 0)  # it looks at no class
-    beside = _side(shuffle.rows_SB, holds_NK, occurring, dealt=False)
+    beside = _side(shuffle.rows_SB, holds_NK, occurring, ordered=False)
     try:
         result = planned(dataset, index, recipe, batch)
     except DatasetError as error:
         return PlanFacts(batch, str(error), REPLICAS, beside)
-    dealt = recipe.sampling.per_replica == "best_effort"
+    ordered = recipe.sampling.per_replica == "best_effort"
     return PlanFacts(
         batch=batch,
         refused=None,
@@ -167,12 +167,12 @@ def _compared(
         fillers=result.fillers,
         promised=list(result.promised),
         best_effort=list(result.best_effort),
-        plan=_side(result.rows_SB, holds_NK, occurring, dealt=dealt),
+        plan=_side(result.rows_SB, holds_NK, occurring, ordered=ordered),
     )
 
 
-def _side(rows_SB: NDArray[np.int64], holds_NK: Bools, occurring: Sequence[int], *, dealt: bool) -> Side:
-    """What the steps of an epoch hold; `dealt`: its rows are dealt to replicas, not only cut."""
+def _side(rows_SB: NDArray[np.int64], holds_NK: Bools, occurring: Sequence[int], *, ordered: bool) -> Side:
+    """Coverage of the steps of an epoch; `ordered`: its rows are ordered for replicas, not only cut."""
     held_SK: Bools = np.asarray(holds_NK[rows_SB].any(axis=1))
     gaps = [_gaps(held_S) for held_S in held_SK.T]
     return Side(
@@ -181,7 +181,7 @@ def _side(rows_SB: NDArray[np.int64], holds_NK: Bools, occurring: Sequence[int],
         held_share=held_SK.mean(axis=0).tolist(),
         mean_gap=[None if gap is None else float(gap.mean()) for gap in gaps],
         longest_gap=[None if gap is None else int(gap.max()) for gap in gaps],
-        classes_per_replica=_per_replica(rows_SB, holds_NK, dealt=dealt),
+        classes_per_replica=_per_replica(rows_SB, holds_NK, ordered=ordered),
     )
 
 
@@ -194,13 +194,13 @@ def _gaps(held_S: Bools) -> NDArray[np.int64] | None:
     return np.diff(seen, prepend=-1, append=len(held_S)) if len(seen) else None
 
 
-def _per_replica(rows_SB: NDArray[np.int64], holds_NK: Bools, *, dealt: bool) -> float:
+def _per_replica(rows_SB: NDArray[np.int64], holds_NK: Bools, *, ordered: bool) -> float:
     """Mean number of classes in a replica's block of a row, over rows spread evenly over the epoch."""
     steps, batch = rows_SB.shape
     replicas = min(REPLICAS, batch)
     shares = [batch // replicas + (r < batch % replicas) for r in range(replicas)]
-    some = rows_SB[np.unique(np.linspace(0, steps - 1, _DEALT_ROWS).astype(np.int64))]
-    if dealt:
-        some = np.stack([deal(row_B, shares, holds_NK[row_B]) for row_B in some])
+    some = rows_SB[np.unique(np.linspace(0, steps - 1, _REPLICA_ROWS).astype(np.int64))]
+    if ordered:
+        some = np.stack([order_for_replicas(row_B, shares, holds_NK[row_B]) for row_B in some])
     blocks = np.split(holds_NK[some], np.cumsum(shares)[:-1], axis=1)
     return float(np.mean([block.any(axis=1).sum(axis=1) for block in blocks]))

@@ -193,7 +193,7 @@ def _outputs(scores: Any, box_4: Any, wanted: Wanted, *, are_logits: bool) -> di
     # Fused for the bits, too: TensorFlow's own softmax has others at the end of an array than in its middle.
     share, found = (tf.nn.softmax if are_logits else tf.identity), scores[box]
     if wanted.confidence:
-        with tf.control_dependencies(list(outputs.values())):  # XLA's programs not at once, see `fused`
+        with tf.control_dependencies(list(outputs.values())):  # XLA's programs not at once, see `pixelwise`
             outputs["confidence"] = per_pixel(lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), found)
     with tf.control_dependencies(list(outputs.values())):
         if wanted.probabilities == "uint8":

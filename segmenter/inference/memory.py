@@ -3,7 +3,7 @@
 Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns c pixels wide:
 
     base       1 GiB: Python, TensorFlow, GDAL's block cache
-    model      b · p · bytes_per_pixel (`network.inference_bytes_per_pixel`)
+    model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`)
     under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
     rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4
 

@@ -61,7 +61,7 @@ class GlobalDropout(keras.layers.Layer):
             trainable=False,
             synchronization="on_read",
             aggregation="only_first_replica",
-            name="masks",  # `checkpoint` knows it by its name
+            name="masks",  # `runs.weights` knows it by its name
         )
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:

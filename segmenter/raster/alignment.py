@@ -16,7 +16,7 @@ _LARGEST_SHIFT = 0.5
 """Pixels by which image and label may lie apart: less than half moves no label to another pixel."""
 
 
-def misfits(image: RasterInfo, label: RasterInfo) -> list[tuple[str, str]]:
+def alignment_errors(image: RasterInfo, label: RasterInfo) -> list[tuple[str, str]]:
     """(kind, text) for all that is wrong between the headers of an image and its label.
 
     The one rule of the index, `datasets check` and scoring. Sizes must be equal. Where both name a CRS it
@@ -38,7 +38,7 @@ def misfits(image: RasterInfo, label: RasterInfo) -> list[tuple[str, str]]:
 
 
 def both_placed(image: RasterInfo, label: RasterInfo) -> bool:
-    """Whether both files say where they lie, so that `misfits` can recognise a label of another place."""
+    """Whether both files have a position, so that `alignment_errors` recognises a label elsewhere."""
     return image.transform is not None and label.transform is not None
 
 
@@ -79,8 +79,8 @@ def check_label(label: Path, image: RasterInfo) -> None:
     """Refuse a label that does not fit its image.
 
     Raises:
-        DatasetError: the first of `misfits`.
+        DatasetError: the first of `alignment_errors`.
         RasterError: the label cannot be opened.
     """
-    for _, text in misfits(image, raster_info(label)):
+    for _, text in alignment_errors(image, raster_info(label)):
         raise DatasetError(text)

@@ -65,7 +65,7 @@ class Facts(BaseModel):
         plan: fingerprint of that epoch's plan.
         replicas: devices that it was made on.
         recipe: resolved.
-        computed_on: what else its bits depend on (`hardware.computed_on`); empty from older programs.
+        computed_on: what else its bits depend on (`devices.setup.computed_on`); empty from older programs.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)

@@ -162,7 +162,7 @@ def pick(kinds: Ints, tiles: Ints, number: int, rng: np.random.Generator) -> Int
 
 
 def water_fill(number: int, tiles: Ints, before: Ints, limit: Ints, rng: np.random.Generator) -> Ints:
-    """Deal `number` repeats out to kinds, so that repeats per tile become as even as they can.
+    """Distribute `number` repeats over kinds, so that repeats per tile become as even as they can.
 
     Args:
         tiles: of each kind.
@@ -176,13 +176,13 @@ def water_fill(number: int, tiles: Ints, before: Ints, limit: Ints, rng: np.rand
             low = middle
         else:
             high = middle
-    dealt = _filled(low, tiles, before, limit)
-    while (left := number - int(dealt.sum())) > 0:
-        room = np.flatnonzero(before + dealt < limit)
-        level = (before + dealt)[room] / tiles[room]
+    chosen = _filled(low, tiles, before, limit)
+    while (left := number - int(chosen.sum())) > 0:
+        room = np.flatnonzero(before + chosen < limit)
+        level = (before + chosen)[room] / tiles[room]
         order = room[np.lexsort((rng.random(len(room)), np.floor(level * 1e9)))]
-        dealt[order[:left]] += 1
-    return dealt
+        chosen[order[:left]] += 1
+    return chosen
 
 
 def _filled(level: float, tiles: Ints, before: Ints, limit: Ints) -> Ints:

@@ -308,7 +308,7 @@ class _Greedy:
                 room = int((self._limit_T - self._again_T)[best].sum())
                 now, members = members[:room], members[room:]
                 if len(now):
-                    self._put(now, self._dealt(len(now), best), again=True)
+                    self._put(now, self._spread(len(now), best), again=True)
 
     def _repeat(self, state: int, rows: Ints, kinds: Ints) -> None:
         room = self._limit_T - self._again_T
@@ -319,9 +319,9 @@ class _Greedy:
                 kinds = kinds[self._sizes[state & ~self._kinds.codes_T[kinds]] <= left]
         if int(room[kinds].sum()) < len(rows):
             raise TooRareError(state)
-        self._put(rows, self._dealt(len(rows), kinds), again=True)
+        self._put(rows, self._spread(len(rows), kinds), again=True)
 
-    def _dealt(self, number: int, kinds: Ints) -> Ints:
+    def _spread(self, number: int, kinds: Ints) -> Ints:
         """Kinds for `number` repeats, so that their tiles are repeated as evenly as can be."""
         number_T = water_fill(
             number, self._kinds.tiles_T[kinds], self._again_T[kinds], self._limit_T[kinds], self._rng

@@ -17,13 +17,13 @@ from segmenter.config.recipe import Recipe
 from segmenter.errors import DatasetError, SegmenterError
 from segmenter.geometry import Window
 from segmenter.labels import class_pixels
-from segmenter.sampling import Plan, deal
+from segmenter.sampling import Plan, order_for_replicas
 from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import SceneStore, Tile
 
 _REDRAWS = 6
-"""Draws of position and augmentation for a tile whose class got lost, before it is used unchanged."""
+"""Draws of position and augmentation for a tile that lost its class, before its place on the grid is used."""
 
 Batch = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
@@ -35,7 +35,7 @@ class DrawCounts:
     Attributes:
         tiles: places of batches that were filled.
         redrawn: further draws of position and augmentation.
-        replaced: tiles that were used unchanged in the end.
+        replaced: tiles that were in the end taken from their place on the grid, only flipped or turned.
     """
 
     tiles: int = 0
@@ -118,7 +118,7 @@ class BatchLoader:
             self._drawn.add(counts)
         if self._replicas > 1:
             shares = [len(row_B) // self._replicas] * self._replicas
-            tiles = [tiles[slot] for slot in deal(np.arange(len(row_B)), shares, held_BK)]
+            tiles = [tiles[slot] for slot in order_for_replicas(np.arange(len(row_B)), shares, held_BK)]
         image, valid, label = (np.stack(parts) for parts in zip(*tiles, strict=True))
         return image, valid, label
 
@@ -129,7 +129,7 @@ class BatchLoader:
                 self._draw_again(class_id, plan, block, where, counts)
         replaced = 0
         while missing := [c for c in plan.promised if not block.held_BK[:, c].any()]:
-            # Used unchanged, a tile holds all that the index says; so each class ends this for good.
+            # At its place on the grid a tile holds all that the index says; so each class ends this for good.
             i = self._place_for(block, missing[0])
             if replaced >= len(plan.promised):
                 name = self._index.scenes[int(self._index.scene_N[block.row_B[i]])].name

@@ -259,7 +259,7 @@ class _Writer:
 
     def add(self, rows: NDArray[Any]) -> None:
         """The next rows."""
-        assert self._rows % BLOCK_ROWS == 0, "only the last band may have another number of rows"
+        assert self._rows % BLOCK_ROWS == 0, "only the last strip may have another number of rows"
         if rows.shape[1:] != self._shape[1:] or rows.dtype != self._dtype:
             raise DatasetError(f"{self._file.name}: the scene has changed while it was decoded; start again")
         rows = np.ascontiguousarray(rows)

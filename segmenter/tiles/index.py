@@ -32,7 +32,7 @@ from segmenter.tiles.cache import (
     save_entries,
     stamp_of,
 )
-from segmenter.tiles.pairs import check_fit, class_ids, row_bands
+from segmenter.tiles.pairs import check_fit, class_ids, row_strips
 from segmenter.tiles.statistics import BandStatistics, band_statistics
 from segmenter.windows import grid
 
@@ -209,8 +209,8 @@ def tile_counts(
     with open_raster(scene.image, dataset.bands) as raster:
         check_fit(scene, raster.info)
         cells = _Cells(raster.info.size, tile, overlap, len(dataset.classes))
-        for band in row_bands(raster.info.size):
-            cells.add(band.row, class_ids(dataset, scene, raster, band))
+        for strip in row_strips(raster.info.size):
+            cells.add(strip.row, class_ids(dataset, scene, raster, strip))
         if raster.partial_remark is not None:
             say(raster.partial_remark)
     return cells.tiles()

@@ -15,7 +15,7 @@ from segmenter.raster import Raster, RasterInfo, read_label
 from segmenter.raster.alignment import check_label
 from segmenter.scenes import Dataset, Scene
 
-_BAND_PIXELS = 1 << 22
+_STRIP_PIXELS = 1 << 22
 """Pixels read at once: decoding colours takes some 25 bytes a pixel, 100 MiB a thread."""
 
 
@@ -30,7 +30,7 @@ def check_fit(scene: Scene, image: RasterInfo) -> None:
     check_label(scene.label, image)
 
 
-def row_bands(size: Size, pixels: int = _BAND_PIXELS) -> Iterator[Window]:
+def row_strips(size: Size, pixels: int = _STRIP_PIXELS) -> Iterator[Window]:
     """Full-width windows of at most so many pixels (but one row at least), from top to bottom."""
     step = max(1, pixels // max(1, size.width))
     for row in range(0, size.height, step):

@@ -21,11 +21,11 @@ from segmenter.scenes import Dataset, Scene, Split
 from segmenter.sealed import sealed, unsealed_text
 from segmenter.threads import in_threads
 from segmenter.tiles.cache import cache_folder, key_of, relative_paths, stamp_of
-from segmenter.tiles.pairs import row_bands
+from segmenter.tiles.pairs import row_strips
 from segmenter.windows import grid
 
 _WINDOW = Size(512, 512)
-_BAND_PIXELS = 1 << 20
+_STRIP_PIXELS = 1 << 20
 """Pixels read at once: a three-band image takes some 75 bytes a pixel in float64, 75 MiB a thread."""
 _MOST_SCENES = 4096
 MOST_PIXELS = 64 << 20
@@ -139,7 +139,7 @@ def _jobs(scenes: Sequence[Scene], sizes: Sequence[Size], most_pixels: int) -> l
     pairs = list(zip(scenes, sizes, strict=True))
     total = sum(size.pixels for size in sizes)
     if total <= most_pixels:
-        return [(scene, band) for scene, size in pairs for band in row_bands(size, _BAND_PIXELS)]
+        return [(scene, strip) for scene, size in pairs for strip in row_strips(size, _STRIP_PIXELS)]
     windows = [(scene, placement.keep) for scene, size in pairs for placement in grid(size, _WINDOW)]
     return list(_evenly(windows, max(1, len(windows) * most_pixels // total)))
 

@@ -33,7 +33,7 @@ _CHEAP_PIXELS = 4
 """A file of at most so many tiles' pixels is read whole for little more than a tile."""
 _VALIDITY = 2
 """Number of the rule which pixels have data: copies made under another are made anew."""
-_BAND_ROWS = 4 * BLOCK_ROWS
+_STRIP_ROWS = 4 * BLOCK_ROWS
 _FOLDER = "decoded"
 
 Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
@@ -56,14 +56,14 @@ class SceneStore:
         images = [scene.image for scene in self._scenes]
         infos = list(in_threads(raster_info, images, description="headers", unit="scene", progress=progress))
         self._sizes = [info.size for info in infos]
-        dear = [i for i, info in enumerate(infos) if not _cheap(info, tile)]
-        self._copies = {i: _Copy(dataset, self._scenes[i], infos[i].size, cache) for i in dear}
+        slow = [i for i, info in enumerate(infos) if not _cheap(info, tile)]
+        self._copies = {i: _Copy(dataset, self._scenes[i], infos[i].size, cache) for i in slow}
         if left := sweep(cache / _FOLDER):
             print(
                 f"{cache / _FOLDER}: half-written copies that killed trainings left, removed: {left}",
                 file=sys.stderr,
             )
-        new = [i for i in dear if not self._copies[i].decoded.exists]
+        new = [i for i in slow if not self._copies[i].decoded.exists]
         copies = [self._copies[i].decoded for i in new]
         if damaged := [copy for copy in copies if copy.is_there]:
             what = "of the decoded copies damaged, or of an older program: made anew"
@@ -165,10 +165,10 @@ def _bands_of_rows(dataset: Dataset, scene: Scene) -> Iterator[Rows]:
     """A scene from the top, decoded in strips of rows."""
     with open_raster(scene.image, dataset.bands) as raster:
         size = raster.info.size
-        for row in range(0, size.height, _BAND_ROWS):
-            band = Window(row, 0, min(_BAND_ROWS, size.height - row), size.width)
-            image, valid = raster.read(band)
-            yield image, valid, _label(dataset, scene, band, valid.shape, raster.info)
+        for row in range(0, size.height, _STRIP_ROWS):
+            strip = Window(row, 0, min(_STRIP_ROWS, size.height - row), size.width)
+            image, valid = raster.read(strip)
+            yield image, valid, _label(dataset, scene, strip, valid.shape, raster.info)
 
 
 def _check_space(cache: Path, infos: Sequence[RasterInfo]) -> None:

@@ -65,7 +65,7 @@ def _check_fit(source: Source, recipe: Recipe, dataset: Dataset) -> None:
 
 
 def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
-    """Paths of the weights that `checkpoint.transfer_weights` keeps for a model of such shapes."""
+    """Paths of the weights that `runs.weights.transfer_weights` keeps for a model of such shapes."""
     head = "logits/" if source.run.classes.names != classes else None
     return [
         path

@@ -115,7 +115,9 @@ def test_palettes_are_decoded_by_their_colours(
     assert check_dataset(one(label=label), progress=False).pixels_K[1] > SHAPE[0] * SHAPE[1]
 
 
-def test_misfits(one: Callable[..., Dataset], make_png: Make, make_geotiff: Make) -> None:
+def test_a_label_that_does_not_fit_is_named(
+    one: Callable[..., Dataset], make_png: Make, make_geotiff: Make
+) -> None:
     moved = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808001)
     cases = (
         (make_png("wide.png", label_of(shape=(23, 34))), "size", "wide.png: expected 31×23 .* got 34×23"),

@@ -1,7 +1,7 @@
 """Devices: what TensorFlow is told, in which order, and what a user's mistake is answered with.
 
 There are no GPUs where these tests run: TensorFlow's calls are replaced and recorded. Real devices, made of
-the CPU, are in `test_devices_run.py`.
+the CPU, are in `test_strategy.py`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from segmenter.errors import RasterError
 from segmenter.inference.predictor import Prediction
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import raster_info, write_raster
-from segmenter.raster.alignment import misfits
+from segmenter.raster.alignment import alignment_errors
 from segmenter.scenes import Dataset, Scene
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 
@@ -212,8 +212,8 @@ def test_pixels_without_a_size_are_compared_too(
         transform=rasterio.Affine(size[0], size[1], 7.0, 0.0, size[2], 8.0),
     )
     moved = replace(image, path=tmp_path / "b.tif", transform=rasterio.Affine(*size[:2], 6.0, 0, size[2], 8))
-    assert misfits(image, image) == []
-    assert bool(misfits(image, moved)) == (size[0] < 1)
+    assert alignment_errors(image, image) == []
+    assert bool(alignment_errors(image, moved)) == (size[0] < 1)
 
 
 def test_a_world_file_is_a_place_and_a_plain_mask_lies_on_its_image(

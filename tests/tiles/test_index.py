@@ -99,7 +99,7 @@ def test_counts_are_those_of_the_labels_as_training_reads_them(
     width=st.integers(1, 70),
     tile=st.integers(16, 40),
     overlap=st.integers(0, 15),
-    band=st.integers(1, 2000),
+    strip=st.integers(1, 2000),
     seed=st.integers(0, 99),
 )
 def test_counts_equal_brute_force(
@@ -110,11 +110,11 @@ def test_counts_equal_brute_force(
     width: int,
     tile: int,
     overlap: int,
-    band: int,
+    strip: int,
     seed: int,
 ) -> None:
-    # Bands of few rows, so that tiles are cut by them.
-    monkeypatch.setattr("segmenter.tiles.pairs.row_bands.__defaults__", (band,))
+    # Strips of few rows, so that tiles are cut by them.
+    monkeypatch.setattr("segmenter.tiles.pairs.row_strips.__defaults__", (strip,))
     folder = tmp_path_factory.mktemp("counts")
     ids = np.random.default_rng(seed).integers(0, 4, (height, width)).astype(np.uint8)
     profile = {"driver": "GTiff", "height": height, "width": width, "count": 1, "dtype": "uint8"}

@@ -1,8 +1,8 @@
-"""What Keras 3 and tf.distribute do wrong in silence, each with the program's own way beside it.
+"""Silent faults of Keras 3 and tf.distribute, each with the program's own way beside it.
 
 One test for each trap that no other file holds the program against. Elsewhere: clipping before the sum, means
-of means, local BatchNorm, replicas without an image (test_equivalence.py, test_keras_way.py); masks, counts
-and E[x²] − E[x]² in BatchNorm (test_batchnorm.py); an operation that loses a summand (test_devices_run.py).
+of means, local BatchNorm, replicas without an image (test_equivalence.py, test_keras_fit.py); masks, counts
+and E[x²] − E[x]² in BatchNorm (test_batchnorm.py); an operation that loses a summand (test_strategy.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Keras way: the example of docs/keras_fit.md as it stands there, on one logical device and on four."""
+"""Keras' own `fit`: the example of docs/keras_fit.md as written, on one logical device and on four."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def per_replica(diagnosis: Diagnosis, batch: int) -> Chart:
     )
     numbers = _beside_table(plans, "Classes on each replica, on average", _on_replica)
     note = (
-        "On average over an epoch. The promise is for the whole batch; within it, tiles are dealt so that "
+        "On average over an epoch. The promise is for the whole batch; within it, tiles are ordered so that "
         "each replica sees as many classes as they allow."
     )
     return Chart("per-replica", title, note, {"": figure}, numbers)
@@ -128,13 +128,13 @@ def repeats(diagnosis: Diagnosis) -> Chart:
     traces = [_trace(plans, kind, of_kind, [number(v) for v in of_kind]) for kind, of_kind in values.items()]
     top = max(1, *(max(of_kind) for of_kind in values.values()))
     figure = _figure(plans, traces, axis("tiles", range=[0, 1.15 * top], nticks=6, tickformat=",d"))
-    dear = max(plans, key=lambda p: int(p.coverage_repeats))
+    costliest = max(plans, key=lambda p: int(p.coverage_repeats))
     title = "The plan repeats no tile for coverage"
-    if dear.coverage_repeats:
+    if costliest.coverage_repeats:
         title = (
-            f"At {counted(dear.batch, 'tile')}, the plan shows "
-            f"{counted(dear.coverage_repeats, 'tile')} again; "
-            f"no plan does with fewer than {number(dear.repeats_bound)}"
+            f"At {counted(costliest.batch, 'tile')}, the plan shows "
+            f"{counted(costliest.coverage_repeats, 'tile')} again; "
+            f"no plan does with fewer than {number(costliest.repeats_bound)}"
         )
     rows = [[number(p.batch), number(p.steps), *(number(_cost(p, key)) for key, *_ in _COSTS)] for p in plans]
     header = ["Tiles in the batch", "Steps", *(name for _, name, *_ in _COSTS)]
