@@ -189,6 +189,13 @@ def test_only_raster_opens_rasters() -> None:
     assert {name for name in ours if room_of(name) != "raster"} == set()
 
 
+def test_reading_rasters_imports_nothing_that_writes_them() -> None:
+    writes = {"segmenter.raster", "segmenter.raster.mosaic", "segmenter.raster.write"}  # the package: both
+    readers = [name for name in LIBRARY if room_of(name) == "raster" and name not in writes]
+    assert "segmenter.raster.reading" in readers
+    assert [name for name in readers if "segmenter.raster.write" in _reached(name)] == []
+
+
 def test_only_augment_imports_albumentations() -> None:
     assert _importers_of("albumentations") <= {"segmenter.tiles.augment"}
 

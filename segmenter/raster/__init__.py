@@ -25,6 +25,7 @@ from segmenter.raster.reading import (
     open_raster,
     raster_info,
 )
+from segmenter.raster.spec import RasterSpec
 from segmenter.raster.write import (
     RasterWriter,
     leftovers,
@@ -38,6 +39,7 @@ __all__ = [
     "LabelRaster",
     "Raster",
     "RasterInfo",
+    "RasterSpec",
     "RasterWriter",
     "ask_for_bands",
     "check_drivers",

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from segmenter.errors import BandsError
 from segmenter.geometry import Window
+from segmenter.raster.faults import FAULTS, gdal_window
 from segmenter.raster.opening import hearing_damage
 from segmenter.raster.remote import RemotePath
-from segmenter.raster.write import FAULTS, gdal_window
 
 _WHOLE_PIXELS = 1 << 20
 """A raster of so many is looked at as a whole, of a larger one as little as this or less."""

@@ -63,7 +63,7 @@ class RasterInfo:
         return any(found is not None for found in (self.transform, self.crs, self.rpcs)) or bool(self.gcps)
 
     def georeference(self, part: Window) -> dict[str, Any]:
-        """What says where a raster of only `part` lies, as keywords of a writer."""
+        """What says where a raster of only `part` lies, as keywords of `RasterSpec`."""
         rpcs = self.rpcs and RPC(**_moved(self.rpcs.to_dict(), part))
         if self.gcps:
             moved = [

@@ -15,11 +15,11 @@ import rasterio
 from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
+from segmenter.raster.faults import FAULTS, naming
 from segmenter.raster.jpeg import check_jpeg
 from segmenter.raster.png import check_png
 from segmenter.raster.remote import RemotePath, as_gdal_takes
 from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
-from segmenter.raster.write import FAULTS, naming
 
 # A user's own setting wins. What GDAL says outside of rasterio's care would stand on stderr between our
 # lines; a JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.

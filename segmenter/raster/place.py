@@ -7,8 +7,8 @@ import math
 import rasterio
 from rasterio.crs import CRS
 
+from segmenter.raster.faults import FAULTS
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.write import FAULTS
 
 _EARTH_RADIUS = 6_371_000.0
 _LONGEST_NAME = 40

@@ -18,12 +18,12 @@ from rasterio.errors import NotGeoreferencedWarning
 from segmenter.errors import BandsError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
+from segmenter.raster.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, hearing_damage, open_dataset
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.sparse import Blocks
 from segmenter.raster.validity import Validity
-from segmenter.raster.write import gdal_window, naming
 
 # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
 warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
