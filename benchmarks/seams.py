@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
-from segmenter.inference.prediction import Prediction
-from segmenter.inference.predictor import Failed, Mapped, PredictBatch, Tiling, classify_all
+from segmenter.inference.prediction import FunctionPredictor, Prediction, Wanted
+from segmenter.inference.predictor import Failed, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import Raster, open_raster
 
 CLASSES, RADIUS = 4, 8
@@ -55,6 +55,11 @@ class MadeScene:
         into = inside.relative_to(window).slices()
         image[into], valid[into] = self._image[inside.slices()], True
         return image, valid
+
+    @property
+    def extent(self) -> Window:
+        """As `Raster.extent`."""
+        return Window.of(self.info.size)
 
     def empty(self, window: Window) -> bool:
         """As `Raster.empty`."""
@@ -96,8 +101,6 @@ class _File:
 class MadeModel:
     """The class whose band is the brightest in the surroundings, outside of which all is zero."""
 
-    classes = CLASSES
-
     def __call__(self, image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         return Prediction(self._sums(image).argmax(axis=-1).astype(np.uint8))
 
@@ -130,7 +133,8 @@ def main() -> None:
     parser.add_argument("--raster", type=Path, help="with --run: what it predicts")
     arguments = parser.parse_args()
     raster: Any = MadeScene(arguments.side, arguments.side)
-    predict: Any = MadeModel()
+    model = MadeModel()
+    predict: Any = FunctionPredictor(model, Wanted(), CLASSES, model.weighted)
     radius: int | None = RADIUS
     stride = 1
     if arguments.run is not None:
@@ -152,7 +156,7 @@ def _real(run_path: Path, raster_path: Path) -> tuple[Any, Any, int | None, int]
     return _File(raster_path, run.bands), load_predictor(run), run.network.radius, run.network.stride
 
 
-def seams_of(raster: Any, tiling: Tiling, predict: PredictBatch) -> Seams:
+def seams_of(raster: Any, tiling: Tiling, predict: Predictor) -> Seams:
     """Predict a raster and measure its window borders: where kept parts meet, or blended windows end."""
     size = raster.info.size
     ids = np.zeros((size.height, size.width), np.uint8)

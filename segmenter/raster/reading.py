@@ -64,6 +64,11 @@ class Raster:
     ) -> None:
         self._dataset.close()
 
+    @property
+    def extent(self) -> Window:
+        """The pixels that can be read: all of the raster."""
+        return Window.of(self.info.size)
+
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Pixels of a window, which may reach beyond the raster.
 

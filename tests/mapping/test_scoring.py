@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from datasets.check import check_dataset
 from segmenter.errors import RasterError
-from segmenter.inference.predictor import Prediction
+from segmenter.inference.predictor import FunctionPredictor, Prediction
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from segmenter.raster.alignment import misfits
@@ -110,7 +110,7 @@ def test_potsdam_protocols_by_name(
         "--protocol",
         name,
     )
-    kind = {"classes": classes, "predictor": lambda *_, **__: half_right}
+    kind = {"classes": classes, "predictor": lambda *_, **__: FunctionPredictor(half_right)}
     assert call(*arguments, labels="eroded", **kind) == 0
     scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
     assert scores["protocol"]["name"] == name

@@ -309,6 +309,7 @@ INTERRUPTED = """
     import predict, segmenter.inference.loading, segmenter.runs.run
     from tests.helpers.exact_network import exact_network, fake_load_predictor, fake_run
     from segmenter.errors import run_script
+    from segmenter.inference.prediction import FunctionPredictor
     from segmenter.labels import ClassMap, LandCoverClass
     import signal
     def slow(image, valid):
@@ -316,7 +317,8 @@ INTERRUPTED = """
         time.sleep(0.2)
         return exact_network(2, 8)(image, valid)
     classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
-    segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: slow)
+    model = FunctionPredictor(slow)
+    segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: model)
     segmenter.inference.loading.load_predictor = fake_load_predictor
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
