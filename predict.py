@@ -116,6 +116,9 @@ def _report(failures: Sequence[SegmenterError]) -> int:
 
 def _quiet_libraries() -> None:
     """What GDAL and TensorFlow have to say of an error is in our line; Ctrl-C and kill end alike."""
+    from segmenter.raster import quiet_gdal
+
+    quiet_gdal()
     logging.getLogger("rasterio").setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

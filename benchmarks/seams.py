@@ -98,30 +98,31 @@ class _File:
         self._raster.close()
 
 
-class MadeModel:
+def made_model() -> FunctionPredictor:
     """The class whose band is the brightest in the surroundings, outside of which all is zero."""
 
-    def __call__(self, image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
-        return Prediction(self._sums(image).argmax(axis=-1).astype(np.uint8))
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        return Prediction(_sums(image).argmax(axis=-1).astype(np.uint8))
 
-    def weighted(self, image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
-        """Weighted probabilities: see `inference.PredictFunction`."""
-        logits = self._sums(image).astype(np.float32) / (255 * (2 * RADIUS + 1))
+    def weigh(image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
+        logits = _sums(image).astype(np.float32) / (255 * (2 * RADIUS + 1))
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)
         return np.asarray(shares * rows[:, :, None, None] * cols[:, None, :, None], np.float32)
 
-    @staticmethod
-    def _sums(image: NDArray[Any]) -> NDArray[np.int64]:
-        sums = image.astype(np.int64)
-        for axis in (1, 2):
-            pad = [(0, 0)] * 4
-            pad[axis] = (RADIUS + 1, RADIUS)
-            total = np.cumsum(np.pad(sums, pad), axis=axis)
-            count = total.shape[axis]
-            upper = np.take(total, np.arange(2 * RADIUS + 1, count), axis)
-            sums = upper - np.take(total, np.arange(count - 2 * RADIUS - 1), axis)
-        return sums
+    return FunctionPredictor(predict, Wanted(), CLASSES, weigh)
+
+
+def _sums(image: NDArray[Any]) -> NDArray[np.int64]:
+    sums = image.astype(np.int64)
+    for axis in (1, 2):
+        pad = [(0, 0)] * 4
+        pad[axis] = (RADIUS + 1, RADIUS)
+        total = np.cumsum(np.pad(sums, pad), axis=axis)
+        count = total.shape[axis]
+        upper = np.take(total, np.arange(2 * RADIUS + 1, count), axis)
+        sums = upper - np.take(total, np.arange(count - 2 * RADIUS - 1), axis)
+    return sums
 
 
 def main() -> None:
@@ -133,8 +134,7 @@ def main() -> None:
     parser.add_argument("--raster", type=Path, help="with --run: what it predicts")
     arguments = parser.parse_args()
     raster: Any = MadeScene(arguments.side, arguments.side)
-    model = MadeModel()
-    predict: Any = FunctionPredictor(model, Wanted(), CLASSES, model.weighted)
+    predict: Any = made_model()
     radius: int | None = RADIUS
     stride = 1
     if arguments.run is not None:

@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from rasterio._err import CPLE_BaseError
 from rasterio.errors import CRSError, RasterioError
 from rasterio.windows import Window as GdalWindow
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Window
+from segmenter.raster.gdal_private import GdalError
 
-FAULTS = (RasterioError, CPLE_BaseError, OSError, CRSError, UnicodeDecodeError)
+FAULTS = (RasterioError, GdalError, OSError, CRSError, UnicodeDecodeError)
 """What rasterio, GDAL and the system raise about a file."""
 
 

@@ -9,7 +9,6 @@ no GDAL writer threads are used (with them a full disk raises nothing at all).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import os
 import time
@@ -30,6 +29,7 @@ from segmenter.files import sync
 from segmenter.geometry import Size, Window
 from segmenter.raster.cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
 from segmenter.raster.faults import FAULTS, gdal_window, naming
+from segmenter.raster.settings import set_up_gdal
 from segmenter.raster.spec import RasterSpec
 from segmenter.windows import COLUMN, Columns, round_up
 
@@ -41,17 +41,6 @@ _ZLEVEL = 1
 """Of DEFLATE: a map of 16.8 Mpixel is written at 214 Mpixel/s and has 4.4 MB; with 6, at 22 and 3.8 MB."""
 _LEFTOVER_SECONDS = 3600.0
 _PLAIN = RasterSpec()
-
-
-def quiet_libtiff() -> None:
-    """Stop libtiff from printing a line for each block that finds no space; errors are raised anyway.
-
-    rasterio silences GDAL, but not the library below it. Where that is not the one that rasterio's wheel
-    brings, its lines stay.
-    """
-    for library in Path(rasterio.__file__).parents[1].glob("rasterio.libs/libtiff*.so*"):
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(str(library)).TIFFSetErrorHandler(None)
 
 
 class RasterWriter:
@@ -98,6 +87,7 @@ class RasterWriter:
 
     def open(self) -> None:
         """Make the temporary file."""
+        set_up_gdal()
         try:
             with self._writing("cannot be written"):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
