@@ -62,8 +62,10 @@ def main() -> int:
 
     # -------------------------------------------------------------------- dataset, index, run
     from datasets import load_dataset
+    from segmenter.raster import quiet_gdal
     from segmenter.training import fine_tuning, prepare
 
+    quiet_gdal()
     run_path = arguments.run or Path("runs") / recipe.name
     resume = arguments.resume or arguments.resume_from is not None
     checkpoint = prepare.check_run_directory(

@@ -28,7 +28,7 @@ from segmenter.geometry import Size
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.inference.reading import read_batches
 from segmenter.model.normalisation import Normalisation
-from segmenter.raster import Raster, RasterWriter, open_raster
+from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster
 
 CLASSES, BLOCK = 8, 512
 
@@ -89,7 +89,7 @@ def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
     start = time.perf_counter()
     with open_raster(path) as raster:
         size = raster.info.size
-    with RasterWriter(out, size, nodata=255, column=tiling.column) as writer:
+    with RasterWriter(out, size, RasterSpec(nodata=255), column=tiling.column) as writer:
         for event in classify_all([FileJob(path)], tiling, predict):
             if isinstance(event, Mapped):
                 writer.write(event.window, event.ids)

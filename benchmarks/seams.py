@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
-from segmenter.inference.prediction import Prediction
-from segmenter.inference.predictor import Failed, Mapped, PredictBatch, Tiling, classify_all
+from segmenter.inference.prediction import FunctionPredictor, Prediction, Wanted
+from segmenter.inference.predictor import Failed, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import Raster, open_raster
 
 CLASSES, RADIUS = 4, 8
@@ -55,6 +55,11 @@ class MadeScene:
         into = inside.relative_to(window).slices()
         image[into], valid[into] = self._image[inside.slices()], True
         return image, valid
+
+    @property
+    def extent(self) -> Window:
+        """As `Raster.extent`."""
+        return Window.of(self.info.size)
 
     def empty(self, window: Window) -> bool:
         """As `Raster.empty`."""
@@ -93,32 +98,31 @@ class _File:
         self._raster.close()
 
 
-class MadeModel:
+def made_model() -> FunctionPredictor:
     """The class whose band is the brightest in the surroundings, outside of which all is zero."""
 
-    classes = CLASSES
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        return Prediction(_sums(image).argmax(axis=-1).astype(np.uint8))
 
-    def __call__(self, image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
-        return Prediction(self._sums(image).argmax(axis=-1).astype(np.uint8))
-
-    def weighted(self, image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
-        """Weighted probabilities: see `inference.PredictFunction`."""
-        logits = self._sums(image).astype(np.float32) / (255 * (2 * RADIUS + 1))
+    def weigh(image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
+        logits = _sums(image).astype(np.float32) / (255 * (2 * RADIUS + 1))
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)
         return np.asarray(shares * rows[:, :, None, None] * cols[:, None, :, None], np.float32)
 
-    @staticmethod
-    def _sums(image: NDArray[Any]) -> NDArray[np.int64]:
-        sums = image.astype(np.int64)
-        for axis in (1, 2):
-            pad = [(0, 0)] * 4
-            pad[axis] = (RADIUS + 1, RADIUS)
-            total = np.cumsum(np.pad(sums, pad), axis=axis)
-            count = total.shape[axis]
-            upper = np.take(total, np.arange(2 * RADIUS + 1, count), axis)
-            sums = upper - np.take(total, np.arange(count - 2 * RADIUS - 1), axis)
-        return sums
+    return FunctionPredictor(predict, Wanted(), CLASSES, weigh)
+
+
+def _sums(image: NDArray[Any]) -> NDArray[np.int64]:
+    sums = image.astype(np.int64)
+    for axis in (1, 2):
+        pad = [(0, 0)] * 4
+        pad[axis] = (RADIUS + 1, RADIUS)
+        total = np.cumsum(np.pad(sums, pad), axis=axis)
+        count = total.shape[axis]
+        upper = np.take(total, np.arange(2 * RADIUS + 1, count), axis)
+        sums = upper - np.take(total, np.arange(count - 2 * RADIUS - 1), axis)
+    return sums
 
 
 def main() -> None:
@@ -130,7 +134,7 @@ def main() -> None:
     parser.add_argument("--raster", type=Path, help="with --run: what it predicts")
     arguments = parser.parse_args()
     raster: Any = MadeScene(arguments.side, arguments.side)
-    predict: Any = MadeModel()
+    predict: Any = made_model()
     radius: int | None = RADIUS
     stride = 1
     if arguments.run is not None:
@@ -152,7 +156,7 @@ def _real(run_path: Path, raster_path: Path) -> tuple[Any, Any, int | None, int]
     return _File(raster_path, run.bands), load_predictor(run), run.network.radius, run.network.stride
 
 
-def seams_of(raster: Any, tiling: Tiling, predict: PredictBatch) -> Seams:
+def seams_of(raster: Any, tiling: Tiling, predict: Predictor) -> Seams:
     """Predict a raster and measure its window borders: where kept parts meet, or blended windows end."""
     size = raster.info.size
     ids = np.zeros((size.height, size.width), np.uint8)

@@ -18,6 +18,9 @@ _LARGEST_BATCH = 65_536
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; gives the exit code."""
     args = _parser().parse_args(arguments)
+    from segmenter.raster import quiet_gdal  # not before: --help answers at once
+
+    quiet_gdal()
     return int(args.run(args))
 
 

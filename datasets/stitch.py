@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
-from segmenter.raster import RasterInfo, RasterWriter, open_raster, raster_info, read_label
+from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, open_raster, raster_info, read_label
 from segmenter.threads import in_threads
 from segmenter.tiles.pairs import row_strips
 
@@ -65,7 +65,7 @@ def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool 
         for strip in row_strips(info.size)
     ]
     with RasterWriter(
-        output, size, dtype=first.dtype, bands=_band_count(first), nodata=nodata, **georeference
+        output, size, RasterSpec(dtype=first.dtype, bands=_band_count(first), nodata=nodata, **georeference)
     ) as out:
         rows = in_threads(
             lambda job: _pixels(job[0], job[2]),

@@ -79,6 +79,7 @@ class Process:
                 "OMP_NUM_THREADS": "1",
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 "MPLBACKEND": "Agg",
+                "CPL_LOG": os.devnull,  # GDAL reads whatever the case holds
             }
             paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
             environment["PYTHONPATH"] = os.pathsep.join(paths)

@@ -14,7 +14,7 @@ from rasterio.rpc import RPC
 from fuzz.target import Facts, digest
 from segmenter.geometry import Size, Window
 from segmenter.mapping.jobs import Bounds
-from segmenter.raster import RasterWriter, open_raster, read_label
+from segmenter.raster import RasterSpec, RasterWriter, open_raster, read_label
 
 _PLACE = {"crs": "EPSG:25833", "transform": rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)}
 _BOX = Bounds(368003, 5807980, 368010, 5807995)
@@ -142,7 +142,7 @@ def read_raster(path: Path) -> Facts:
 def _map(path: Path, info: Any, part: Window) -> str:
     """A map of a part of it is written, and is where the raster is."""
     place = info.georeference(part)
-    with RasterWriter(path, part.size, **place) as writer:
+    with RasterWriter(path, part.size, RasterSpec(**place)) as writer:
         writer.write(Window.of(part.size), np.zeros((part.height, part.width), np.uint8))
     with rasterio.open(path) as file:
         return digest(file.crs, file.transform, len(file.gcps[0]), bool(file.rpcs))

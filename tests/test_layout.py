@@ -189,6 +189,43 @@ def test_only_raster_opens_rasters() -> None:
     assert {name for name in ours if room_of(name) != "raster"} == set()
 
 
+def test_reading_rasters_imports_nothing_that_writes_them() -> None:
+    writes = {"segmenter.raster", "segmenter.raster.mosaic", "segmenter.raster.write"}  # the package: both
+    readers = [name for name in LIBRARY if room_of(name) == "raster" and name not in writes]
+    assert "segmenter.raster.reading" in readers
+    assert [name for name in readers if "segmenter.raster.write" in _reached(name)] == []
+
+
+def test_only_one_module_uses_private_parts_of_rasterio() -> None:
+    private = "segmenter.raster.gdal_private"
+    users = {name for name, imports in IMPORTS.items() for i in imports if i.startswith("rasterio._")}
+    assert users | (_importers_of("ctypes") - {"benchmarks"}) == {private}
+    texts = {name for name in OURS if "rasterio._" in SOURCES[name].read_text(encoding="utf-8")}
+    assert texts == {private}
+
+
+def _acts(statement: ast.stmt) -> bool:
+    """Whether a statement of a module does more at its import than to define names."""
+    if isinstance(statement, ast.If):
+        return not _is_for_types_only(statement) and "__main__" not in ast.dump(statement.test)
+    if isinstance(statement, ast.Expr):
+        return not isinstance(statement.value, ast.Constant)
+    if isinstance(statement, ast.Assign):
+        return not all(isinstance(target, (ast.Name, ast.Tuple)) for target in statement.targets)
+    defines = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.AnnAssign, ast.AugAssign)
+    return not isinstance(statement, defines)
+
+
+def test_imports_have_no_side_effects() -> None:
+    """No variable of the environment, filter or handler is set by an import: functions do that."""
+    own_class = "segmenter.config.plain_yaml"  # fills the tables of a class of its own
+    names = [name for name in OURS if name != own_class]
+    found = [f"{name}:{node.lineno}" for name in names for node in TREES[name].body if _acts(node)]
+    assert found == []
+    assert _acts(ast.parse("os.environ.setdefault('A', 'B')").body[0])
+    assert _acts(ast.parse("os.environ['A'] = 'B'").body[0])
+
+
 def test_only_augment_imports_albumentations() -> None:
     assert _importers_of("albumentations") <= {"segmenter.tiles.augment"}
 

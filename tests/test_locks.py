@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_without_locks_a_stopped_raster_goes_on(
                     raise KeyboardInterrupt
                 return model(image, valid)
 
-            return predict
+            return replace(model, function=predict)
 
         return load
 

@@ -23,7 +23,7 @@ from datasets.synthetic import Cover, render_country, render_town
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size
 from segmenter.labels import ClassMap
-from segmenter.raster import write_raster
+from segmenter.raster import RasterSpec, write_raster
 
 POTSDAM_GSD = 0.05
 """Metres per pixel, as published."""
@@ -152,10 +152,12 @@ def _write_potsdam_scene(files: dict[str, Path], name: str, seed: int, size: Siz
     grid: dict[str, Any] = {"crs": POTSDAM_CRS, "transform": potsdam_transform(name, size)}
     for folder, (_, bands) in _IMAGES.items():
         described = [_BANDS[band] for band in bands]
-        write_raster(files[folder], rendering.image_HWC[..., list(bands)], descriptions=described, **grid)
-    write_raster(files[_LABELS], colours, **grid)
+        write_raster(
+            files[folder], rendering.image_HWC[..., list(bands)], RasterSpec(descriptions=described, **grid)
+        )
+    write_raster(files[_LABELS], colours, RasterSpec(**grid))
     colours[class_borders(ids)] = 0
-    write_raster(files[_ERODED], colours, **grid)
+    write_raster(files[_ERODED], colours, RasterSpec(**grid))
 
 
 def potsdam_transform(name: str, size: Size) -> Affine:
@@ -207,7 +209,7 @@ def make_naic2020(root: Path, *, scenes: int, seed: int, round: int = 1, size: i
         rendering = render_country(Size(size, size), gsd, rng)
         codes = classes.codes()[_class_ids(rendering.cover_HW, classes, covers)]
         write_raster(image, rendering.image_HWC[..., :3])
-        write_raster(label, codes if round == 1 else codes.astype(np.uint8), driver="PNG")
+        write_raster(label, codes if round == 1 else codes.astype(np.uint8), RasterSpec(driver="PNG"))
     return images
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from segmenter.errors import ConfigError
 from segmenter.geometry import Size, Window
+from segmenter.inference.events import Entry, Finished, Piece, Weighted
 from segmenter.inference.prediction import Prediction, Wanted
-from segmenter.windows import Placement
 
 _PIXELS_AT_ONCE = 1 << 20
 """That are given at once; what is made of their probabilities takes memory for a moment."""
@@ -49,14 +49,6 @@ class Blend:
     def step(self, side: int, stride: int) -> int:
         """Pixels from one window to the next, on the grid of the stride."""
         return max(stride, int(side * (100 - self.overlap) / 100) // stride * stride)
-
-
-@dataclass(frozen=True, eq=False)
-class Weighted(Placement):
-    """A window with the weights of its rows and of its columns; a pixel's weight is their product."""
-
-    rows: NDArray[np.float32]
-    cols: NDArray[np.float32]
 
 
 def window_weights(kind: str, side: int) -> NDArray[np.float64]:
@@ -115,9 +107,9 @@ class Blender:
         self._bands: dict[int, _Band] = {}
 
     def take(
-        self, entry: Any, weighted_HWK: NDArray[np.float32] | None
+        self, entry: Entry[Any], weighted_HWK: NDArray[np.float32] | None
     ) -> Iterator[tuple[Window, Prediction]]:
-        """Take the next entry of a job: a `reading.Piece` with its weighted probabilities, or its end.
+        """Take the next entry of a job: a window with its weighted probabilities, or its end.
 
         Args:
             weighted_HWK: None where the window holds no data, and at the end.
@@ -126,9 +118,9 @@ class Blender:
             Complete rows of the job's part, or of one of its columns.
         """
         key = id(entry.job)
-        if not hasattr(entry, "place"):
+        if not isinstance(entry, Piece):
             band = self._bands.pop(key, None)
-            if band is not None and not hasattr(entry, "error"):
+            if band is not None and isinstance(entry, Finished):
                 yield from band.give(band.part.row_stop, self._wanted)
             return
         band = self._bands.get(key)
@@ -151,7 +143,7 @@ class _Band:
         self._sums = np.zeros((rows, part.width, classes), np.float32)
         self._valid = np.zeros((rows, part.width), np.bool_)
 
-    def add(self, piece: Any, weighted_HWK: NDArray[np.float32] | None) -> None:
+    def add(self, piece: Piece[Any], weighted_HWK: NDArray[np.float32] | None) -> None:
         """Add a window that begins in these rows."""
         into = piece.keep.shifted(-self._top, -self.part.col).slices()
         self._valid[into] = piece.valid

@@ -62,6 +62,11 @@ class PredictFunction:
 
         self._plain, self._weighted = _Graphs(compiled), _Graphs(weighted)
 
+    @property
+    def workers(self) -> tuple[PredictFunction, ...]:
+        """Itself."""
+        return (self,)
+
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
         return self.part(image_BHWC, valid_BHW, Window.of(Size(*valid_BHW.shape[1:])))
 
@@ -106,7 +111,9 @@ class OnSeveralDevices:
         return self.workers[0](image_BHWC, valid_BHW)
 
 
-def on_all_gpus(build: Callable[[], PredictFunction], devices: Sequence[str] | None = None) -> Any:
+def on_all_gpus(
+    build: Callable[[], PredictFunction], devices: Sequence[str] | None = None
+) -> PredictFunction | OnSeveralDevices:
     """A function on every GPU that TensorFlow sees, each with a model of its own; without any, on the CPU.
 
     Args:

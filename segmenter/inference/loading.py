@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from segmenter.devices.setup import overlooked_gpus
 from segmenter.errors import CheckpointError
-from segmenter.inference.prediction import Wanted
+from segmenter.inference.prediction import Predictor, Wanted
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.weight_shapes import check_learned
 from segmenter.runs.run import RUN_FILE, Run
 from segmenter.runs.weights import assign_weights, learned_weights
 
 if TYPE_CHECKING:
-    from segmenter.inference.predictor import PredictBatch
+    from segmenter.inference.function import PredictFunction
 
 __all__ = ["load_predictor", "overlooked_gpus"]
 
 
-def load_predictor(run: Run, wanted: Wanted | None = None, tta: str = "none") -> PredictBatch:
+def load_predictor(run: Run, wanted: Wanted | None = None, tta: str = "none") -> Predictor:
     """The compiled model of a run on every GPU that TensorFlow sees, or on the CPU.
 
     Args:
@@ -38,7 +38,7 @@ def load_predictor(run: Run, wanted: Wanted | None = None, tta: str = "none") ->
     from segmenter.inference.function import on_all_gpus, predict_function
     from segmenter.model.unet import build_model, network_geometry
 
-    def build() -> Any:
+    def build() -> PredictFunction:
         model = build_model(run.recipe.model, run.band_count, len(run.classes))
         assign_weights(model, arrays, "model", predicting=True)
         _check_geometry(run, network_geometry(model))

@@ -1,15 +1,15 @@
-"""Predictions for pixels, as arrays."""
+"""Predictions for pixels as arrays, and the protocol of functions that give them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size
+from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
 
 _PIXELS_AT_ONCE = 1 << 15
@@ -112,9 +112,109 @@ def as_bytes(probability: NDArray[np.float32]) -> NDArray[np.uint8]:
     return np.minimum(scaled, 255, out=scaled).astype(np.uint8)
 
 
-PredictBatch = Callable[[NDArray[Any], NDArray[np.bool_]], Prediction]
-"""(B, H, W, C) pixels in the raster's own type and (B, H, W) valid → their prediction.
+class Worker(Protocol):
+    """One device's model."""
 
-One that gives more than ids says so by its attributes `wanted` and `classes`; one with a method `part` gives
-the same part of all windows alone (`inference.PredictFunction`).
-"""
+    def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
+        """The prediction of the same part of each window only, (B, box height, box width).
+
+        Args:
+            image_BHWC: pixels in the raster's own type.
+            valid_BHW: where they have data.
+        """
+
+    def weighted(
+        self,
+        image_BHWC: NDArray[Any],
+        valid_BHW: NDArray[np.bool_],
+        rows_BH: NDArray[np.float32],
+        cols_BW: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """(B, H, W, K) probabilities × the weights of each window's rows and columns."""
+
+
+class Predictor(Protocol):
+    """A model as prediction takes it: see `loading.load_predictor`, and `FunctionPredictor` for NumPy."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """What it gives beside class ids."""
+
+    @property
+    def classes(self) -> int:
+        """K; 0 where no probabilities are wanted of it."""
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """One for each device; batches go to all of them at once."""
+
+    def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
+        """The prediction of whole windows."""
+
+
+PredictBatch = Callable[[NDArray[Any], NDArray[np.bool_]], Prediction]
+"""(B, H, W, C) pixels in the raster's own type and (B, H, W) valid → their prediction."""
+
+WeighBatch = Callable[[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[Any]], NDArray[np.float32]]
+"""The same with (B, H) and (B, W) weights → (B, H, W, K) weighted probabilities."""
+
+
+@dataclass(frozen=True)
+class FunctionPredictor:
+    """A plain function as a `Predictor` of one device.
+
+    Attributes:
+        function: predicts whole windows.
+        wanted: what it gives beside class ids.
+        classes: K; 0 where no probabilities are wanted of it.
+        weigh: gives weighted probabilities; None: it cannot be blended.
+    """
+
+    function: PredictBatch
+    wanted: Wanted = field(default_factory=Wanted)
+    classes: int = 0
+    weigh: WeighBatch | None = None
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """Itself."""
+        return (self,)
+
+    def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
+        return self.function(image_BHWC, valid_BHW)
+
+    def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
+        """As `Worker.part`; the function computes all of each window.
+
+        Raises:
+            ValueError: it gave ids of another shape or type.
+        """
+        return checked(self.function(image_BHWC, valid_BHW), valid_BHW.shape)[:, *box.slices()]
+
+    def weighted(
+        self,
+        image_BHWC: NDArray[Any],
+        valid_BHW: NDArray[np.bool_],
+        rows_BH: NDArray[np.float32],
+        cols_BW: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """As `Worker.weighted`.
+
+        Raises:
+            ValueError: there is no function for it.
+        """
+        if self.weigh is None:
+            raise ValueError("blending windows: expected a predictor with `weigh`, got one without")
+        return self.weigh(image_BHWC, valid_BHW, rows_BH, cols_BW)
+
+
+def checked(found: Prediction, expected: tuple[int, ...]) -> Prediction:
+    """A prediction of windows, if its ids have the shape and type that are expected.
+
+    Raises:
+        ValueError: they have not.
+    """
+    if found.ids.shape != expected or found.ids.dtype != np.uint8:
+        got = f"{found.ids.shape} of {found.ids.dtype}"
+        raise ValueError(f"predict gave {got} for windows of {expected}")
+    return found

@@ -5,14 +5,14 @@ on the raster's width, height or file size.
 
 One thread reads ahead and another computes, while what is done is written. Windows of one shape are batched
 together across rasters, so that a folder of small tiles keeps the model as busy as one large scene does.
-This module knows arrays and windows only: what computes is a function, `PredictBatch`.
+This module knows arrays and windows only: what computes is a `Predictor`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -23,18 +23,20 @@ from numpy.typing import NDArray
 from segmenter.errors import DeviceError
 from segmenter.geometry import Window
 from segmenter.inference.blending import Blender
-from segmenter.inference.prediction import PredictBatch, Prediction, Wanted
-from segmenter.inference.reading import Batch, Failed, Finished, Job, Piece, Tiling, read_batches
-from segmenter.raster import Raster
+from segmenter.inference.events import Batch, Event, Failed, Finished, J, Job, Mapped, Piece, Readable
+from segmenter.inference.prediction import FunctionPredictor, Prediction, Predictor, Wanted, Worker, checked
+from segmenter.inference.reading import Tiling, read_batches
 from segmenter.threads import Prefetch
 
 __all__ = [
+    "Event",
     "Failed",
     "Finished",
+    "FunctionPredictor",
     "Job",
     "Mapped",
-    "PredictBatch",
     "Prediction",
+    "Predictor",
     "Tiling",
     "Wanted",
     "classify",
@@ -45,23 +47,7 @@ _READ_AHEAD, _COMPUTED_AHEAD = 1, 1
 """Batches that wait between two threads; one more is in each thread's hands."""
 
 
-@dataclass(frozen=True, eq=False)
-class Mapped:
-    """The prediction of a window of a job's raster."""
-
-    job: Any
-    window: Window
-    prediction: Prediction
-
-    @property
-    def ids(self) -> NDArray[np.uint8]:
-        """(H, W) class ids, `IGNORE` where there is no data."""
-        return self.prediction.ids
-
-
-def classify_all(
-    jobs: Iterable[Job], tiling: Tiling, predict: PredictBatch
-) -> Iterator[Mapped | Finished | Failed]:
+def classify_all(jobs: Iterable[J], tiling: Tiling, predict: Predictor) -> Generator[Event[J], None, None]:
     """Predictions for many rasters, as they are computed.
 
     The windows of a job come row by row (each row of windows complete before the next begins; blended, a
@@ -73,7 +59,7 @@ def classify_all(
     Raises:
         DeviceError: a single window does not fit into the device's memory; a batch that does not is halved.
     """
-    wanted, classes = getattr(predict, "wanted", Wanted()), getattr(predict, "classes", 0)
+    wanted, classes = predict.wanted, predict.classes
     blender = Blender(wanted, classes) if tiling.blend is not None else None
     reader = Prefetch(read_batches(jobs, tiling), _READ_AHEAD, "raster reader")
     computed = Prefetch(_compute_all(reader, predict, blended=blender is not None), _COMPUTED_AHEAD, "model")
@@ -92,7 +78,7 @@ def classify_all(
 
 
 def classify(
-    raster: Raster, part: Window, tiling: Tiling, predict: PredictBatch
+    raster: Readable, part: Window, tiling: Tiling, predict: Predictor
 ) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
     """Class ids of a part of one open raster: windows in its coordinates, row by row.
 
@@ -110,12 +96,12 @@ def classify(
 
 @dataclass(frozen=True)
 class _Opened:
-    raster: Raster
+    raster: Readable
     part: Window
     done_rows: int = 0
     abandoned: bool = False
 
-    def open(self) -> contextlib.AbstractContextManager[Raster]:
+    def open(self) -> contextlib.AbstractContextManager[Readable]:
         return contextlib.nullcontext(self.raster)
 
 
@@ -123,17 +109,17 @@ class _Opened:
 
 
 def _compute_all(
-    batches: Iterable[Batch], predict: PredictBatch, *, blended: bool
-) -> Iterator[tuple[Batch, Iterator[Any]]]:
+    batches: Iterable[Batch[J]], predict: Predictor, *, blended: bool
+) -> Iterator[tuple[Batch[J], Iterator[Any]]]:
     """Each batch with what is computed of its pieces, in order; several devices work at once."""
-    workers = [_Worker(worker, blended) for worker in getattr(predict, "workers", (predict,))]
+    workers = [_Device(worker, blended) for worker in predict.workers]
     if len(workers) == 1:
         for batch in batches:
             yield batch, workers[0].compute(batch)
         return
     with contextlib.ExitStack() as stack:
         pools = [stack.enter_context(ThreadPoolExecutor(1)) for _ in workers]
-        under_way: deque[tuple[Batch, Future[Iterator[Any]]]] = deque()
+        under_way: deque[tuple[Batch[J], Future[Iterator[Any]]]] = deque()
         for number, batch in enumerate(batches):
             if len(under_way) == len(workers):
                 done, future = under_way.popleft()
@@ -144,14 +130,14 @@ def _compute_all(
             yield done, future.result()
 
 
-class _Worker:
-    """One device's function, with the largest batch that fits into its memory."""
+class _Device:
+    """One device's model, with the largest batch that fits into its memory."""
 
-    def __init__(self, predict: PredictBatch, blended: bool) -> None:
-        self._predict, self._blended = predict, blended
+    def __init__(self, worker: Worker, blended: bool) -> None:
+        self._worker, self._blended = worker, blended
         self._most: dict[tuple[int, ...], int] = {}
 
-    def compute(self, batch: Batch) -> Iterator[Any]:
+    def compute(self, batch: Batch[Any]) -> Iterator[Any]:
         """Of each piece that has data: the prediction of its kept part, or its weighted probabilities."""
         if batch.image is None:
             return iter(())
@@ -160,7 +146,7 @@ class _Worker:
         return iter(found)
 
     def _halving(
-        self, image: NDArray[Any], valid: NDArray[np.bool_], pieces: Sequence[Piece]
+        self, image: NDArray[Any], valid: NDArray[np.bool_], pieces: Sequence[Piece[Any]]
     ) -> Iterator[Any]:
         start, shape = 0, valid.shape[1:]
         while start < len(pieces):
@@ -176,21 +162,12 @@ class _Worker:
             yield from found
             start += count
 
-    def _run(self, image: NDArray[Any], valid: NDArray[np.bool_], pieces: Sequence[Piece]) -> list[Any]:
+    def _run(self, image: NDArray[Any], valid: NDArray[np.bool_], pieces: Sequence[Piece[Any]]) -> list[Any]:
         if self._blended:
             rows, cols = (np.stack([p.weights[axis] for p in pieces]) for axis in (0, 1))
-            return list(self._predict.weighted(image, valid, rows, cols))  # type: ignore[attr-defined]
+            return list(self._worker.weighted(image, valid, rows, cols))
+        # One part of all windows: no more than that leaves the device, where it can.
         box = Window.around(piece.within for piece in pieces)
-        found = self._parts(image, valid, box)
+        found = checked(self._worker.part(image, valid, box), (len(valid), box.height, box.width))
         parts = [piece.within.relative_to(box).slices() for piece in pieces]
         return [found[i][where].masked(pieces[i].valid) for i, where in enumerate(parts)]
-
-    def _parts(self, image: NDArray[Any], valid: NDArray[np.bool_], box: Window) -> Prediction:
-        """The prediction of one part of all windows: no more than that leaves the device, where it can."""
-        part = getattr(self._predict, "part", None)
-        found: Prediction = part(image, valid, box) if part else self._predict(image, valid)
-        expected = (len(valid), box.height, box.width) if part else valid.shape
-        if found.ids.shape != expected or found.ids.dtype != np.uint8:
-            got = f"{found.ids.shape} of {found.ids.dtype}"
-            raise ValueError(f"predict gave {got} for windows of {expected}")
-        return found if part else found[:, *box.slices()]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from segmenter.errors import ConfigError, SegmenterError
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend, blend_windows
-from segmenter.raster import RasterInfo
+from segmenter.inference.events import Batch, Entry, Failed, Finished, J, Job, Piece, Readable
 from segmenter.windows import COLUMN, Columns, Placement, halo_windows, round_up
 
 _MOST_AT_ONCE = 256
@@ -77,116 +76,19 @@ class Tiling:
         return max(self.batch, min(self.pixels // max(read.pixels, 1), _MOST_AT_ONCE))
 
 
-class Readable(Protocol):
-    """What is read: a `raster.Raster`, or a view of a mosaic, which also has an `extent`."""
-
-    info: RasterInfo
-    bands: tuple[int, ...]
-
-    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """(H, W, C) pixels of a window and (H, W) where they are valid."""
-
-    def empty(self, window: Window) -> bool:
-        """Whether a window is known to hold no data without being read."""
-
-
-class Job(Protocol):
-    """A raster to be mapped."""
-
-    @property
-    def part(self) -> Window | None:
-        """What to map; None for the whole raster."""
-
-    @property
-    def done_rows(self) -> int:
-        """Rows of the part's columns that need not be computed: an earlier run finished them."""
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether the rest of it is no longer wanted (its output failed)."""
-
-    def open(self) -> contextlib.AbstractContextManager[Readable]:
-        """Open the raster; called and used in the reading thread."""
-
-
-@dataclass(frozen=True, eq=False)
-class Finished:
-    """Every window of the job was given."""
-
-    job: Any
-
-
-@dataclass(frozen=True, eq=False)
-class Failed:
-    """The job's raster cannot be read (on); no more of it will come."""
-
-    job: Any
-    error: SegmenterError
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """A window as read.
-
-    Attributes:
-        place: where it lies.
-        computed: whether it has a valid pixel that is kept; else there is nothing to compute.
-        valid: (H, W) of the part that is kept.
-        part: what is wanted of the job's raster, or the column of it that the window is one of.
-    """
-
-    job: Any
-    place: Placement
-    computed: bool
-    valid: NDArray[np.bool_]
-    part: Window
-
-    @property
-    def keep(self) -> Window:
-        """The window's own part, in the raster's coordinates."""
-        return self.place.keep
-
-    @property
-    def within(self) -> Window:
-        """The same in the coordinates of the window."""
-        return self.place.keep.relative_to(self.place.read)
-
-    @property
-    def weights(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Of its rows and columns, where windows are blended."""
-        return self.place.rows, self.place.cols  # type: ignore[attr-defined]
-
-
-Entry = Piece | Finished | Failed
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Windows of one shape, in order, and news of jobs between them.
-
-    Attributes:
-        image: (B, H, W, C) pixels of those pieces that are computed; None where there is none.
-        valid: (B, H, W) of the same.
-    """
-
-    entries: Sequence[Entry]
-    image: Any
-    valid: Any
-
-
 Read = tuple[Placement, NDArray[Any] | None, NDArray[np.bool_]]
 """A window, its (H, W, C) pixels (None: known to hold no data), and (H, W) where they are valid."""
 
 
-class _Group:
+class _Group(Generic[J]):
     """Windows of one shape that wait until they are a batch."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[Entry[J]] = []
         self.images: list[NDArray[Any]] = []
         self.valids: list[NDArray[np.bool_]] = []
 
-    def batch(self) -> Batch:
+    def batch(self) -> Batch[J]:
         if not self.images:
             return Batch(self.entries, None, None)
         if len(self.images) == 1:  # as large as they can be: no second copy
@@ -194,15 +96,15 @@ class _Group:
         return Batch(self.entries, np.stack(self.images), np.stack(self.valids))
 
 
-def read_batches(jobs: Iterable[Job], tiling: Tiling) -> Iterator[Batch]:
+def read_batches(jobs: Iterable[J], tiling: Tiling) -> Iterator[Batch[J]]:
     """Windows of all jobs, batched by shape, type and bands.
 
     Entries of one job come in order; `4 * batch + 64` of them wait at most.
     """
-    groups: dict[Any, _Group] = {}
+    groups: dict[Any, _Group[J]] = {}
     for job in jobs:
         key: Any = None
-        end: Entry = Finished(job)
+        end: Entry[J] = Finished(job)
         try:
             with job.open() as raster:
                 for found, piece, image, valid in _read_job(job, raster, tiling):
@@ -220,8 +122,8 @@ def read_batches(jobs: Iterable[Job], tiling: Tiling) -> Iterator[Batch]:
         yield group.batch()
 
 
-def _read_job(job: Job, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any, Piece, Any, Any]]:
-    extent = extent_of(raster)
+def _read_job(job: J, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any, Piece[J], Any, Any]]:
+    extent = raster.extent
     kind = raster.info.dtype, len(raster.bands)
     for column in Columns(job.part or extent, tiling.column).left(job.done_rows):
         for place, image, valid in _joined(_read_column(job, raster, extent, column, tiling), tiling):
@@ -307,8 +209,13 @@ def _runs(places: Iterable[Placement], tiling: Tiling) -> Iterator[list[Placemen
 
 
 def _add(
-    groups: dict[Any, _Group], key: Any, tiling: Tiling, entry: Entry, image: Any = None, valid: Any = None
-) -> Iterator[Batch]:
+    groups: dict[Any, _Group[J]],
+    key: Any,
+    tiling: Tiling,
+    entry: Entry[J],
+    image: Any = None,
+    valid: Any = None,
+) -> Iterator[Batch[J]]:
     group = groups.setdefault(key, _Group())
     group.entries.append(entry)
     if isinstance(entry, Piece) and entry.computed:
@@ -318,9 +225,3 @@ def _add(
         yield groups.pop(key).batch()
     elif sum(len(g.entries) for g in groups.values()) >= 4 * tiling.at_once(key[0]) + 64:
         yield groups.pop(next(iter(groups))).batch()
-
-
-def extent_of(raster: Readable) -> Window:
-    """The pixels that can be read: of a mosaic seen from one of its files, more than that file has."""
-    extent: Window = getattr(raster, "extent", None) or Window.of(raster.info.size)
-    return extent

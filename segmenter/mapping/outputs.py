@@ -17,7 +17,7 @@ from segmenter.inference.predictor import Prediction, Wanted
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.request import Format
-from segmenter.raster import RasterInfo, RasterWriter, keeps_crs
+from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs
 from segmenter.raster.write import BLOCK
 
 _MAX_PNG_PIXELS = 1 << 26
@@ -213,7 +213,7 @@ class MapFiles:
         if job.output.suffix == ".png":
             dtype = style.values(job, np.zeros((1, 1), np.uint8)).dtype.name
             return RasterWriter(
-                job.output, job.part.size, dtype=dtype, driver="PNG", column=job.column
+                job.output, job.part.size, RasterSpec(dtype=dtype, driver="PNG"), column=job.column
             ), values
         colours = style.classes.palette()
         return self._geotiff(
@@ -258,11 +258,13 @@ class MapFiles:
         return RasterWriter(
             path,
             self._job.part.size,
-            **self._job.info.georeference(self._job.part),
-            tags=self._tags,
-            overviews=overviews if self._style.cog else None,
+            RasterSpec(
+                **self._job.info.georeference(self._job.part),
+                tags=self._tags,
+                overviews=overviews if self._style.cog else None,
+                **options,
+            ),
             column=self._job.column,
-            **options,
         )
 
 
@@ -289,7 +291,7 @@ class _Quicklook:
         colours[:, 3] = 255
         colours[IGNORE] = 0
         size = Size(*self._ids.shape)
-        writer = RasterWriter(self._path, size, bands=4, driver="PNG")
+        writer = RasterWriter(self._path, size, RasterSpec(bands=4, driver="PNG"))
         with contextlib.ExitStack() as undo:
             undo.callback(writer.discard)
             writer.open()

@@ -13,6 +13,9 @@ Hook = Callable[..., Any]
 
 def quiet_libraries() -> None:
     """Silence logs of GDAL and TensorFlow: what they say of an error is in our line."""
+    from segmenter.raster import quiet_gdal
+
+    quiet_gdal()
     logging.getLogger("rasterio").setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

@@ -17,11 +17,11 @@ from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.files import may_be_full
 from segmenter.geometry import Window
 from segmenter.inference.predictor import (
+    Event,
     Failed,
-    Finished,
     Mapped,
-    PredictBatch,
     Prediction,
+    Predictor,
     Tiling,
     classify_all,
 )
@@ -110,7 +110,7 @@ class Progress:
 def write_maps(
     jobs: Sequence[MapJob],
     tiling: Tiling,
-    predict: PredictBatch,
+    predict: Predictor,
     style: MapStyle,
     ledger: Ledger,
     *,
@@ -129,7 +129,7 @@ def write_maps(
     with contextlib.closing(_Maps(style, ledger, progress)) as maps:
         waiting = list(jobs)
         while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
-            events: Any = classify_all(maps.begun(waiting), tiling, predict)
+            events = classify_all(maps.begun(waiting), tiling, predict)
             with contextlib.closing(events):  # a generator, whose threads end before the files are let go
                 try:
                     for event in events:
@@ -171,9 +171,9 @@ class _Maps:
             else:
                 self.outcome.kept.append(job)
 
-    def take(self, event: Mapped | Finished | Failed) -> None:
+    def take(self, event: Event[MapJob]) -> None:
         """Write what came; a job that fails is given up and noted."""
-        job: MapJob = event.job
+        job = event.job
         if job.abandoned:
             return
         try:

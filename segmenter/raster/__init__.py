@@ -5,15 +5,8 @@ VRT, archives and network addresses can point GDAL anywhere. Faults become a `Ra
 and the window.
 """
 
-import os
-
-# GDAL reads these when it first needs them, in whichever thread; a user's own setting wins.
-# The block cache is otherwise 5 % of the machine's memory; listing a folder of 100,000 tiles at each open
-# is quadratic (sidecar files are still found).
-os.environ.setdefault("GDAL_CACHEMAX", "128")
-os.environ.setdefault("GDAL_DISABLE_READDIR_ON_OPEN", "TRUE")
-
 from segmenter.raster.alpha import ask_for_bands
+from segmenter.raster.gdal_private import quiet_libtiff
 from segmenter.raster.ground import extent_text, outlines
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.label import LabelRaster, read_label
@@ -25,10 +18,11 @@ from segmenter.raster.reading import (
     open_raster,
     raster_info,
 )
+from segmenter.raster.settings import quiet_gdal
+from segmenter.raster.spec import RasterSpec
 from segmenter.raster.write import (
     RasterWriter,
     leftovers,
-    quiet_libtiff,
     remove_leftovers,
     write_raster,
 )
@@ -38,6 +32,7 @@ __all__ = [
     "LabelRaster",
     "Raster",
     "RasterInfo",
+    "RasterSpec",
     "RasterWriter",
     "ask_for_bands",
     "check_drivers",
@@ -49,6 +44,7 @@ __all__ = [
     "metres_apart",
     "open_raster",
     "outlines",
+    "quiet_gdal",
     "quiet_libtiff",
     "raster_info",
     "read_label",

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from segmenter.errors import BandsError
 from segmenter.geometry import Window
-from segmenter.raster.opening import hearing_damage
+from segmenter.raster.faults import FAULTS, gdal_window
+from segmenter.raster.opening import raising_damage
 from segmenter.raster.remote import RemotePath
-from segmenter.raster.write import FAULTS, gdal_window
 
 _WHOLE_PIXELS = 1 << 20
 """A raster of so many is looked at as a whole, of a larger one as little as this or less."""
@@ -96,7 +96,7 @@ def _sample(dataset: Any, bands: Sequence[int]) -> NDArray[Any]:
     """(bands, pixels) values."""
     found = [np.empty((len(bands), 0), dataset.dtypes[0])]
     for window in _windows(dataset):
-        with contextlib.suppress(*FAULTS), hearing_damage():
+        with contextlib.suppress(*FAULTS), raising_damage():
             found.append(dataset.read(list(bands), window=gdal_window(window)).reshape(len(bands), -1))
     return np.concatenate(found, axis=1)
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
+from segmenter.raster.faults import FAULTS
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.write import FAULTS
 
 _HALF_WAY_ROUND = 17_000_000.0
 """Metres: what is wider lies across the 180th meridian, where coordinates jump."""

@@ -17,6 +17,7 @@ from rasterio.transform import Affine
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
+from segmenter.raster.settings import set_up_gdal
 
 _METRES_PER_DEGREE = 111_320.0
 
@@ -63,7 +64,7 @@ class RasterInfo:
         return any(found is not None for found in (self.transform, self.crs, self.rpcs)) or bool(self.gcps)
 
     def georeference(self, part: Window) -> dict[str, Any]:
-        """Georeference of only `part` of a raster, as keywords of a writer."""
+        """Georeference of only `part` of a raster, as keywords of `RasterSpec`."""
         rpcs = self.rpcs and RPC(**_moved(self.rpcs.to_dict(), part))
         if self.gcps:
             moved = [
@@ -159,6 +160,7 @@ def keeps_crs(wkt: str) -> bool:
 
     What counts is that it means the same: names and the order of the axes may come back otherwise.
     """
+    set_up_gdal()
     crs = CRS.from_wkt(wkt)
     with rasterio.Env(GDAL_PAM_ENABLED=False), rasterio.MemoryFile() as memory:
         with memory.open(driver="GTiff", width=1, height=1, count=1, dtype="uint8", crs=crs):

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
+from segmenter.raster.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset
 from segmenter.raster.reading import check_size, check_types
-from segmenter.raster.write import gdal_window, naming
 
 
 class LabelRaster:

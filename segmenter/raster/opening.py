@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,20 +12,13 @@ import rasterio
 from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
+from segmenter.raster.faults import FAULTS, naming
+from segmenter.raster.gdal_private import messages
 from segmenter.raster.jpeg import check_jpeg
 from segmenter.raster.png import check_png
 from segmenter.raster.remote import RemotePath, as_gdal_takes
+from segmenter.raster.settings import set_up_gdal
 from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
-from segmenter.raster.write import FAULTS, naming
-
-# A user's own setting wins. GDAL's messages outside of rasterio's control would appear on stderr between our
-# lines; a JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.
-os.environ.setdefault("CPL_LOG", os.devnull)
-os.environ.setdefault("GDAL_ERROR_ON_LIBJPEG_WARNING", "TRUE")
-# The GeoTIFF library inside GDAL looks for PROJ's data by itself, and prints that it found none.
-_PROJ_DATA = Path(rasterio.__file__).with_name("proj_data")
-if _PROJ_DATA.is_dir() and not os.environ.get("PROJ_LIB"):
-    os.environ.setdefault("PROJ_DATA", str(_PROJ_DATA))
 
 # How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL gets the driver, so
 # that it never tries another one on a file that says it is something else.
@@ -48,46 +38,10 @@ _NAMES = re.compile(r"^[,: ]*(band \d+: )?")
 """The rest of a file's name at the beginning of a message."""
 
 
-class _Said(threading.local):
-    """GDAL's messages to this thread while they are collected: whether each is an error, and the text."""
-
-    messages: list[tuple[bool, str]] | None = None
-
-
-_said = _Said()
-
-
-def _overhear(record: logging.LogRecord) -> bool:
-    """A filter of rasterio's loggers: what is listened to goes no further."""
-    if _said.messages is None:
-        return record.levelno >= logging.getLogger("rasterio").getEffectiveLevel()
-    last = record.args[-1] if isinstance(record.args, tuple) and record.args else record.msg
-    error = str(record.msg).startswith("GDAL signalled an error")  # which rasterio calls information
-    if error or record.levelno >= logging.WARNING:
-        _said.messages.append((error, str(last)))
-    return False
-
-
-for _name in ("rasterio._env", "rasterio._err"):
-    logging.getLogger(_name).setLevel(logging.INFO)
-    logging.getLogger(_name).addFilter(_overhear)
-
-
 @contextlib.contextmanager
-def _listening() -> Iterator[list[tuple[bool, str]]]:
-    """GDAL's messages in a block that raise nothing: whether each is an error, and the text."""
-    found: list[tuple[bool, str]] = []
-    before, _said.messages = _said.messages, found
-    try:
-        yield found
-    finally:
-        _said.messages = before
-
-
-@contextlib.contextmanager
-def hearing_damage() -> Iterator[None]:
-    """Raise an error for GDAL's warnings that mean wrong pixels, while pixels are read."""
-    with _listening() as said:
+def raising_damage() -> Iterator[None]:
+    """Raise what GDAL only remarks on while pixels are read, where it means that they are others."""
+    with messages() as said:
         yield
     for _, text in said:
         if _LOST.search(text):
@@ -104,6 +58,7 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
         RasterError: none of them can, or something in the header or beside the file is damaged that says
             where it lies or which pixels have no data.
     """
+    set_up_gdal()
     try:
         str(path).encode()
     except UnicodeError:  # rasterio takes no bytes
@@ -117,7 +72,7 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
             check_beside(path)
         alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
-        with rasterio.Env(**alone), _listening() as said:
+        with rasterio.Env(**alone), messages() as said:
             dataset = undo.enter_context(_opened(path, wanted, said))
             check_overviews(path, dataset)
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
@@ -209,6 +164,7 @@ def _check_mask(path: Path, dataset: Any) -> None:
 
 def check_drivers(names: Sequence[str]) -> None:
     """Refuse names that GDAL does not know."""
+    set_up_gdal()
     with rasterio.Env() as env:
         if unknown := sorted(set(names) - env.drivers().keys()):
             raise RasterError(f"--drivers: GDAL has no driver {unknown[0]}; `gdalinfo --formats` lists them")

@@ -7,12 +7,11 @@ import math
 import rasterio
 from rasterio.crs import CRS
 
+from segmenter.raster.faults import FAULTS
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.write import FAULTS
 
 _EARTH_RADIUS = 6_371_000.0
 _LONGEST_NAME = 40
-_WGS84 = CRS.from_epsg(4326)
 
 
 def crs_title(crs: CRS) -> str:
@@ -40,7 +39,7 @@ def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
     x, y = info.transform @ (info.size.width / 2, info.size.height / 2)
     try:
         with rasterio.Env():
-            (longitude,), (latitude,) = transform(info.crs, _WGS84, [x], [y])
+            (longitude,), (latitude,) = transform(info.crs, CRS.from_epsg(4326), [x], [y])
     except FAULTS:
         return None
     there = math.isfinite(longitude) and math.isfinite(latitude)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,20 +12,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rasterio.errors import NotGeoreferencedWarning
 
 from segmenter.errors import BandsError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
+from segmenter.raster.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
-from segmenter.raster.opening import check_pixels, hearing_damage, open_dataset
+from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.sparse import Blocks
 from segmenter.raster.validity import Validity
-from segmenter.raster.write import gdal_window, naming
-
-# Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
-warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
 
 MAX_EMPTY_PIXELS = 1 << 30
 """A raster may always declare so many pixels, and more only where its file has bytes for them."""
@@ -63,6 +58,11 @@ class Raster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._dataset.close()
+
+    @property
+    def extent(self) -> Window:
+        """The pixels that can be read: all of the raster."""
+        return Window.of(self.info.size)
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Pixels of a window, which may reach beyond the raster.
@@ -128,7 +128,7 @@ class Raster:
     @contextlib.contextmanager
     def _naming(self, window: Window) -> Iterator[None]:
         what, advice = f"cannot read {window}", "the file is damaged or incomplete"
-        with naming(self.info.path, what, advice), hearing_damage():
+        with naming(self.info.path, what, advice), raising_damage():
             yield
 
     def _scaled(self, data_CHW: NDArray[Any]) -> NDArray[Any]:

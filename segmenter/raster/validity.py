@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
 
 from segmenter.geometry import Window
+from segmenter.raster.faults import gdal_window
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.write import gdal_window
 
 _NO_MEASUREMENT = 1e30
 """Floats from there on are fill values that a file does not declare (−3.4e38, −1.8e308): in a model's float32

@@ -9,36 +9,30 @@ no GDAL writer threads are used (with them a full disk raises nothing at all).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import rasterio
 from numpy.typing import NDArray
-from rasterio._err import CPLE_BaseError
-from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
-from rasterio.errors import CRSError, RasterioError
-from rasterio.rpc import RPC
-from rasterio.transform import Affine
-from rasterio.windows import Window as GdalWindow
 
-from segmenter.errors import RasterError
 from segmenter.files import sync
 from segmenter.geometry import Size, Window
 from segmenter.raster.cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
+from segmenter.raster.faults import FAULTS, gdal_window, naming
+from segmenter.raster.settings import set_up_gdal
+from segmenter.raster.spec import RasterSpec
 from segmenter.windows import COLUMN, Columns, round_up
 
-FAULTS = (RasterioError, CPLE_BaseError, OSError, CRSError, UnicodeDecodeError)
-"""What rasterio, GDAL and the system raise about a file."""
 BLOCK = 512
 """Side in pixels of the blocks of a GeoTIFF; smaller rasters have one block of their own size."""
 _PIECE_PIXELS = 1 << 19
@@ -46,41 +40,7 @@ _PIECE_PIXELS = 1 << 19
 _ZLEVEL = 1
 """Of DEFLATE: a map of 16.8 Mpixel is written at 214 Mpixel/s and has 4.4 MB; with 6, at 22 and 3.8 MB."""
 _LEFTOVER_SECONDS = 3600.0
-
-
-def one_line(error: BaseException) -> str:
-    """The deepest reason of an error, on one line: rasterio's own often says only that a read failed."""
-    while isinstance(error.__cause__ or error.__context__, FAULTS):
-        error = error.__cause__ or error.__context__ or error
-    if isinstance(error, UnicodeDecodeError):
-        return "text in it is no UTF-8"
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
-
-
-@contextlib.contextmanager
-def naming(path: Path, what: str, advice: str) -> Iterator[None]:
-    """Turn the faults of a block into one `RasterError` that names the file and what was being done."""
-    try:
-        yield
-    except FAULTS as error:
-        why = one_line(error).replace(getattr(path, "address", str(path)), str(path))
-        raise RasterError(f"{path}: {what}: {why}; {advice}") from None
-
-
-def gdal_window(window: Window) -> GdalWindow:
-    """The same rectangle in rasterio's (column first) order."""
-    return GdalWindow(window.col, window.row, window.width, window.height)
-
-
-def quiet_libtiff() -> None:
-    """Stop libtiff from printing a line for each block that finds no space; errors are raised anyway.
-
-    rasterio silences GDAL, but not the library below it. Where that is not the one that rasterio's wheel
-    brings, its lines stay.
-    """
-    for library in Path(rasterio.__file__).parents[1].glob("rasterio.libs/libtiff*.so*"):
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(str(library)).TIFFSetErrorHandler(None)
+_PLAIN = RasterSpec()
 
 
 class RasterWriter:
@@ -95,63 +55,22 @@ class RasterWriter:
     Args:
         path: the target; an existing file is replaced, in one step, on success.
         size: of the raster, in pixels.
-        bands: their number; one band takes (H, W) arrays, more take (H, W, bands).
-        crs: coordinate reference system; that of the `gcps` where these are given.
-        transform: pixel to CRS coordinates; None where the raster is not georeferenced.
-        gcps: ground control points, instead of a transform.
-        rpcs: rational polynomial coefficients, also beside a transform.
-        dtype: of the pixels; float16 is kept in 16 bits, and read back as float32 for want of such a type.
-        colour_table: (256, 3) uint8; `nodata` is drawn transparent.
-        tags: metadata of the file, as `CLASS_0: water`.
-        scale: what a value is to be multiplied with, told to those who read the file; every band's.
-        overviews: make it a cloud-optimised GeoTIFF with overviews by this resampling; None: a plain one.
-        column: pixels of width that come from top to bottom before those beside them, see `tiling.Columns`:
+        spec: all else that the file is.
+        column: pixels of width that come from top to bottom before those beside them, see `windows.Columns`:
             with another one than the windows have, pieces wait for the next column.
 
     Raises:
         RasterError: where the file cannot be written, or reads back otherwise than it was written.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        size: Size,
-        *,
-        dtype: str = "uint8",
-        bands: int = 1,
-        crs: CRS | None = None,
-        transform: Affine | None = None,
-        gcps: Sequence[GroundControlPoint] = (),
-        rpcs: RPC | None = None,
-        nodata: float | None = None,
-        descriptions: Sequence[str | None] = (),
-        colour_table: NDArray[np.uint8] | None = None,
-        tags: Mapping[str, str] | None = None,
-        driver: str = "GTiff",
-        scale: float | None = None,
-        overviews: Literal["mode", "nearest"] | None = None,
-        column: int = COLUMN,
-    ) -> None:
-        if driver != "GTiff" and (crs or transform or gcps or rpcs or tags or any(descriptions)):
-            raise ValueError(f"{driver} holds neither georeference nor tags; write a GTiff")
-        self.path, self.size = path, size
-        self._bands, self._dtype, self._driver = bands, np.dtype(dtype), driver
+    def __init__(self, path: Path, size: Size, spec: RasterSpec = _PLAIN, *, column: int = COLUMN) -> None:
+        self.path, self.size, self._spec, self._dtype = path, size, spec, np.dtype(spec.dtype)
         self._temp = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         self._step = _piece_size(size, column)
         grid = -(-size.height // self._step.height), -(-size.width // self._step.width)
         self._pieces: dict[tuple[int, int], NDArray[Any]] = {}
         self._missing: dict[tuple[int, int], int] = {}
         self._written, self._checks = np.zeros(grid, np.bool_), np.zeros(grid, np.uint32)
-        self._options: dict[str, Any] = {"width": size.width, "height": size.height, "count": bands}
-        self._options |= {"dtype": "float32", "nbits": 16} if dtype == "float16" else {"dtype": dtype}
-        # rasterio takes no points without a CRS, but with an empty one
-        self._options |= {"crs": crs or (CRS() if gcps else None), "nodata": nodata, "driver": driver}
-        self._options |= {"rpcs": rpcs} if rpcs else {}
-        self._options |= {"gcps": list(gcps)} if gcps else {"transform": transform} if transform else {}
-        self._options |= _geotiff_options(size) if driver == "GTiff" else {}
-        self._options |= {"zlevel": _ZLEVEL} if driver == "PNG" else {}
-        self._labels = (tuple(descriptions), colour_table, dict(tags or {}), nodata)
-        self._scale, self._overviews = scale, overviews
         self._dataset: Any = None
 
     def __enter__(self) -> RasterWriter:
@@ -168,11 +87,12 @@ class RasterWriter:
 
     def open(self) -> None:
         """Make the temporary file."""
+        set_up_gdal()
         try:
             with self._writing("cannot be written"):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._temp.unlink(missing_ok=True)  # GDAL would write through a link
-                self._dataset = rasterio.open(self._temp, "w", **self._options)
+                self._dataset = rasterio.open(self._temp, "w", **_options(self.size, self._spec))
                 self._describe()
         except BaseException:
             self.discard()
@@ -182,7 +102,7 @@ class RasterWriter:
         """Write one window of (H, W) or (H, W, bands) pixels."""
         if not Window.of(self.size).contains(window) or array.shape[:2] != (window.height, window.width):
             raise ValueError(f"{self.path}: {array.shape} pixels do not fit {window} of {self.size}")
-        pixels = array.reshape(window.height, window.width, self._bands)
+        pixels = array.reshape(window.height, window.width, self._spec.bands)
         for index in self._touched(window):
             piece = self._piece(index)
             part = window.intersection(piece)
@@ -196,7 +116,7 @@ class RasterWriter:
     @property
     def pixel_bytes(self) -> int:
         """Of a pixel, all bands."""
-        return self._bands * self._dtype.itemsize
+        return self._spec.bands * self._dtype.itemsize
 
     def complete(self) -> None:
         """Close, check and rename; after an error nothing is left."""
@@ -216,9 +136,9 @@ class RasterWriter:
         with self._writing("could not be completed"):
             self._close()
         self._verify()
-        if self._overviews is not None:
+        if self._spec.overviews is not None:
             with self._writing("could not be made cloud-optimised"):
-                cloud_optimised(self._temp, self._overviews)
+                cloud_optimised(self._temp, self._spec.overviews)
             self._verify()
         with self._writing("could not be completed"):
             sync(self._temp)
@@ -256,7 +176,7 @@ class RasterWriter:
         if self._written[index]:
             raise ValueError(f"{self.path}: {piece} were already written")
         if index not in self._pieces:
-            self._pieces[index] = np.zeros((self._bands, piece.height, piece.width), self._dtype)
+            self._pieces[index] = np.zeros((self._spec.bands, piece.height, piece.width), self._dtype)
             self._missing[index] = piece.size.pixels
         return self._pieces[index]
 
@@ -277,24 +197,24 @@ class RasterWriter:
             for index in np.ndindex(self._checks.shape):
                 piece = self._piece((index[0], index[1]))
                 pixels = written.read(window=gdal_window(piece)).astype(self._dtype, copy=False)
-                if self._driver != "JPEG" and _checksum(pixels) != self._checks[index]:
+                if self._spec.driver != "JPEG" and _checksum(pixels) != self._checks[index]:
                     raise OSError(f"{piece} read back otherwise than they were written")
 
     def _describe(self) -> None:
-        descriptions, colours, tags, nodata = self._labels
-        for band, text in enumerate(descriptions, start=1):
+        spec = self._spec
+        for band, text in enumerate(spec.descriptions, start=1):
             if text:
                 self._dataset.set_band_description(band, text)
-        if colours is not None:
-            clear = {int(nodata): (0, 0, 0, 0)} if nodata is not None else {}
-            table = {i: (int(r), int(g), int(b), 255) for i, (r, g, b) in enumerate(colours)}
+        if spec.colour_table is not None:
+            clear = {int(spec.nodata): (0, 0, 0, 0)} if spec.nodata is not None else {}
+            table = {i: (int(r), int(g), int(b), 255) for i, (r, g, b) in enumerate(spec.colour_table)}
             self._dataset.write_colormap(1, table | clear)
-        elif self._bands > 1 and self._driver == "GTiff":
-            self._dataset.colorinterp = _interpretation(self._bands)
-        if self._scale is not None:
-            self._dataset.scales = (self._scale,) * self._bands
-        if tags:
-            self._dataset.update_tags(**tags)
+        elif spec.bands > 1 and spec.driver == "GTiff":
+            self._dataset.colorinterp = _interpretation(spec.bands)
+        if spec.scale is not None:
+            self._dataset.scales = (spec.scale,) * spec.bands
+        if spec.tags:
+            self._dataset.update_tags(**spec.tags)
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:
@@ -309,34 +229,14 @@ class RasterWriter:
             dataset.close()
 
 
-def write_raster(
-    path: Path,
-    array: NDArray[Any],
-    *,
-    crs: CRS | None = None,
-    transform: Affine | None = None,
-    nodata: float | None = None,
-    descriptions: Sequence[str | None] = (),
-    colour_table: NDArray[np.uint8] | None = None,
-    tags: Mapping[str, str] | None = None,
-    driver: str = "GTiff",
-) -> None:
-    """Write an (H, W) or (H, W, bands) array as a raster, whole or not at all; see `RasterWriter`."""
+def write_raster(path: Path, array: NDArray[Any], spec: RasterSpec = _PLAIN) -> None:
+    """Write an (H, W) or (H, W, bands) array as a raster, whole or not at all; see `RasterWriter`.
+
+    The array's type and bands count, whatever the `spec` says of them.
+    """
     size = Size(array.shape[0], array.shape[1])
     bands = 1 if array.ndim == 2 else array.shape[2]
-    with RasterWriter(
-        path,
-        size,
-        dtype=array.dtype.name,
-        bands=bands,
-        crs=crs,
-        transform=transform,
-        nodata=nodata,
-        descriptions=descriptions,
-        colour_table=colour_table,
-        tags=tags,
-        driver=driver,
-    ) as writer:
+    with RasterWriter(path, size, replace(spec, dtype=array.dtype.name, bands=bands)) as writer:
         for top in range(0, size.height, BLOCK):
             rows = array[top : top + BLOCK]
             writer.write(Window(top, 0, rows.shape[0], size.width), rows)
@@ -372,6 +272,22 @@ def _piece_size(size: Size, column: int) -> Size:
     width = max(1, min(Columns(Window.of(size), round_up(column, BLOCK)).step, size.width))
     rows = BLOCK * max(1, _PIECE_PIXELS // (BLOCK * width))
     return Size(max(1, min(rows, round_up(size.height, 16))), width)
+
+
+def _options(size: Size, spec: RasterSpec) -> dict[str, Any]:
+    """Keywords of `rasterio.open`."""
+    options: dict[str, Any] = {"width": size.width, "height": size.height, "count": spec.bands}
+    options |= {"dtype": "float32", "nbits": 16} if spec.dtype == "float16" else {"dtype": spec.dtype}
+    # rasterio takes no points without a CRS, but with an empty one
+    options |= {"crs": spec.crs or (CRS() if spec.gcps else None)}
+    options |= {"nodata": spec.nodata, "driver": spec.driver}
+    options |= {"rpcs": spec.rpcs} if spec.rpcs else {}
+    if spec.gcps:
+        options |= {"gcps": list(spec.gcps)}
+    elif spec.transform:
+        options |= {"transform": spec.transform}
+    options |= _geotiff_options(size) if spec.driver == "GTiff" else {}
+    return options | ({"zlevel": _ZLEVEL} if spec.driver == "PNG" else {})
 
 
 def _geotiff_options(size: Size) -> dict[str, Any]:

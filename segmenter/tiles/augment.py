@@ -7,23 +7,20 @@ between threads (its random state is), so each thread gets its own, seeded anew 
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # importing must not ask the network for news
-
-import albumentations as A  # noqa: N812 - as its own documentation calls it
-import cv2
 
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError
 from segmenter.labels import IGNORE
 
-cv2.setNumThreads(0)  # the pipeline has its own threads; OpenCV's would fight them for the same cores
+if TYPE_CHECKING:
+    from albumentations import Compose
 
 Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
@@ -44,6 +41,7 @@ class Augmenter:
             )
         self._config, self._dtype = config, np.dtype(dtype)
         self._local = threading.local()
+        _libraries()  # here, so that no thread waits for the import
 
     @property
     def border_at_risk(self) -> float:
@@ -79,7 +77,7 @@ class Augmenter:
             image_HWC = self._coloured(image_HWC, colour)
         return np.ascontiguousarray(image_HWC), valid_HW, label_HW
 
-    def _coloured(self, image_HWC: NDArray[Any], colour: A.Compose) -> NDArray[Any]:
+    def _coloured(self, image_HWC: NDArray[Any], colour: Compose) -> NDArray[Any]:
         """Photometric changes; what is not 8-bit is brought to the tile's own range 0 … 1 and back.
 
         albumentations clips float images to [0, 1] and refuses other integers; a fixed range per dtype
@@ -96,14 +94,26 @@ class Augmenter:
             np.rint(changed).astype(self._dtype) if self._dtype.kind in "iu" else changed.astype(self._dtype)
         )
 
-    def _transforms(self) -> tuple[list[A.Compose], A.Compose | None]:
+    def _transforms(self) -> tuple[list[Compose], Compose | None]:
         if not hasattr(self._local, "transforms"):
             self._local.transforms = _geometry(self._config), _colour(self._config)
         return self._local.transforms
 
 
-def _geometry(config: AugmentationConfig) -> list[A.Compose]:
+@functools.cache
+def _libraries() -> tuple[Any, Any]:
+    """albumentations and OpenCV, imported at first use: whoever augments must not forget their settings."""
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # importing must not ask the network for news
+    import albumentations
+    import cv2
+
+    cv2.setNumThreads(0)  # the pipeline has its own threads; OpenCV's would fight them for the same cores
+    return albumentations, cv2
+
+
+def _geometry(config: AugmentationConfig) -> list[Compose]:
     """Flips and turns first, alone: the part that loses no pixel."""
+    A, cv2 = _libraries()
     turns = [A.D4(p=1.0)] if config.d4 else []
     composes = [A.Compose(turns)]
     if config.scale or config.rotation:
@@ -120,7 +130,8 @@ def _geometry(config: AugmentationConfig) -> list[A.Compose]:
     return composes
 
 
-def _colour(config: AugmentationConfig) -> A.Compose | None:
+def _colour(config: AugmentationConfig) -> Compose | None:
+    A, _ = _libraries()
     transforms: list[Any] = []
     if config.brightness or config.contrast:
         transforms.append(

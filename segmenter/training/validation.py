@@ -11,7 +11,7 @@ from segmenter.errors import DatasetError
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.geometry import Size
 from segmenter.inference.blending import Blend
-from segmenter.inference.predictor import Failed, Finished, Mapped, PredictBatch, Tiling, classify_all
+from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import Raster, open_raster, read_label
 from segmenter.runs.run import Run
 from segmenter.scenes import Dataset, Scene
@@ -49,7 +49,7 @@ def tiling_of(run: Run) -> Tiling:
     return Tiling(window, network.radius, network.stride, batch)
 
 
-def validate(run: Run, predict: PredictBatch, dataset: Dataset) -> ConfusionMatrix:
+def validate(run: Run, predict: Predictor, dataset: Dataset) -> ConfusionMatrix:
     """The confusion matrix over all pixels of the validation scenes.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.seams import RADIUS, MadeModel, MadeScene, seams, seams_of
+from benchmarks.seams import RADIUS, MadeScene, made_model, seams, seams_of
 from segmenter.geometry import Size
 from segmenter.inference.blending import Blend
 from segmenter.inference.predictor import Tiling
@@ -27,14 +27,14 @@ def made_scene() -> MadeScene:
     ids=["exact", "hann", "gaussian", "linear"],
 )
 def test_window_borders_are_lines_like_others(made_scene: MadeScene, tiling: Tiling) -> None:
-    found = seams_of(made_scene, tiling, MadeModel())
+    found = seams_of(made_scene, tiling, made_model())
     assert found.ratio <= 1.1
     assert found.high <= 1.1
     assert found.low <= 1
 
 
 def test_without_a_halo_they_show(made_scene: MadeScene) -> None:
-    assert seams_of(made_scene, Tiling(SIDE, 0, 1, 4), MadeModel()).low >= 2
+    assert seams_of(made_scene, Tiling(SIDE, 0, 1, 4), made_model()).low >= 2
 
 
 def test_the_measure_counts_changes_across_lines() -> None:

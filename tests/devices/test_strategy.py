@@ -199,6 +199,7 @@ def test_predict_ends_with_that_line_and_without_a_map(
     make_geotiff: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     from segmenter.devices.setup import memory_errors
+    from segmenter.inference.prediction import FunctionPredictor
     from tests.helpers.exact_network import fake_run, run_predict
 
     def predict(image: Any, valid: Any) -> Any:
@@ -206,7 +207,7 @@ def test_predict_ends_with_that_line_and_without_a_map(
             raise tensorflow.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\nDetails")
 
     source = make_geotiff("in/a.tif", np.ones((40, 50, 3), np.uint8))
-    run = fake_run(make_classes(4), predictor=lambda *_, **__: predict)
+    run = fake_run(make_classes(4), predictor=lambda *_, **__: FunctionPredictor(predict))
     assert run_predict(monkeypatch, run, source, "--output", tmp_path / "maps") == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error == "error: out of memory at 4 windows: lower --batch (OOM when allocating tensor)"

@@ -26,6 +26,10 @@ class ArrayRaster:
         self.info = self.Info(Size(*image.shape[:2]), image.dtype.name)
         self.bands = tuple(range(1, image.shape[2] + 1))
 
+    @property
+    def extent(self) -> Window:
+        return Window.of(self.info.size)
+
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         image = np.zeros((window.height, window.width, self.image.shape[2]), self.image.dtype)
         valid = np.zeros(image.shape[:2], np.bool_)

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,7 @@ def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
             time.sleep(seconds)
             return exact.weighted(image, *rest)
 
-        parts = {"wanted": exact.wanted, "classes": exact.classes, "weighted": slow_weighted}
-        for name, part in parts.items():
-            setattr(model, name, part)
-        return model
+        return replace(exact, function=model, weigh=slow_weighted)
 
     def telling(self: RasterWriter) -> None:
         publish(self)

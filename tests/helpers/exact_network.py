@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import predict
 from segmenter.errors import run_script
-from segmenter.inference.predictor import Prediction, Wanted
+from segmenter.inference.prediction import FunctionPredictor, Prediction, Wanted
 from segmenter.labels import ClassMap
 from segmenter.model.receptive_field import NetworkGeometry
 
@@ -23,7 +23,7 @@ CLASSES = 7
 
 def exact_network(
     radius: int, stride: int, batches: list[int] | None = None, wanted: Wanted | None = None
-) -> Any:
+) -> FunctionPredictor:
     """A stand-in for a network that can be computed exactly: integers, zero padding, a total stride.
 
     Sums over (2 radius + 1)² pixels, then the largest of each stride × stride cell of the grid: like a
@@ -49,18 +49,12 @@ def exact_network(
         values = sums + cells.repeat(stride, 1).repeat(stride, 2)
         return _prediction((values % CLASSES).astype(np.uint8), 0.5 + values // CLASSES % 8 / 16, wanted)
 
-    def exactly(image: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[Any]:
+    def weigh(image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
         half = exact_network(radius, stride, batches, Wanted(probabilities="float16"))
-        return np.asarray(half(image, valid).probabilities, np.float32)
-
-    def weighted(image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
         weights = rows[:, :, None, None] * cols[:, None, :, None]
-        return np.asarray(exactly(image, valid) * weights, np.float32)
+        return np.asarray(np.asarray(half(image, valid).probabilities, np.float32) * weights, np.float32)
 
-    parts = {"wanted": wanted, "classes": CLASSES, "exactly": exactly, "weighted": weighted}
-    for name, part in parts.items():
-        setattr(predict, name, part)
-    return predict
+    return FunctionPredictor(predict, wanted, CLASSES, weigh)
 
 
 def _prediction(ids: NDArray[np.uint8], largest: NDArray[np.float64], wanted: Wanted) -> Prediction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,14 +65,13 @@ def test_weights_are_symmetric_and_largest_in_the_middle(kind: str) -> None:
 
 def constant_network(probabilities: list[float]) -> Any:
     """Says the same of every pixel, whatever its place in the window."""
-    predict: Any = exact_network(0, 8, wanted=Wanted(True, "float16"))
 
     def weighted(image: Any, valid: Any, rows: Any, cols: Any) -> Any:
         weights = rows[:, :, None, None] * cols[:, None, :, None]
         return (weights * np.array(probabilities, np.float32)).astype(np.float32)
 
-    predict.weighted, predict.classes = weighted, len(probabilities)
-    return predict
+    plain = exact_network(0, 8, wanted=Wanted(True, "float16"))
+    return replace(plain, weigh=weighted, classes=len(probabilities))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 97), (101, 203), (331, 33), (64, 65)], ids=str)
@@ -93,13 +93,16 @@ def test_blending_is_the_weighted_mean_of_the_windows(rng: np.random.Generator) 
     raster = ArrayRaster(rng.integers(0, 255, (101, 203, 2), np.uint8))
     raster.valid[:, 150:] = False
     predict = exact_network(5, 8, wanted=Wanted(True, "float16"))
+    exact = exact_network(5, 8, wanted=Wanted(probabilities="float16"))
     tiling = Tiling(Size(40, 48), 0, 8, 3, Blend(50, "hann"))
     sums, counts = np.zeros((104, 208, 7)), np.zeros((104, 208, 1))
     weights = np.outer(window_weights("hann", 40), window_weights("hann", 48))[..., None]
     for top in (0, 16, 32, 48, 64):
         for left in (*range(0, 160, 24), 160):
             image, valid = raster.read(Window(top, left, 40, 48))
-            sums[top : top + 40, left : left + 48] += weights * predict.exactly(image[None], valid[None])[0]
+            sums[top : top + 40, left : left + 48] += (
+                weights * exact(image[None], valid[None]).probabilities[0]
+            )
             counts[top : top + 40, left : left + 48] += weights
     mean = (sums / counts)[:101, :203]
     found = blended(raster, tiling, predict)

@@ -13,7 +13,7 @@ from segmenter.geometry import Size
 from segmenter.inference import memory as memory_budget
 from segmenter.inference.blending import Blend
 from segmenter.inference.memory import Choice, Needs, parse_memory, plan_tiling
-from segmenter.inference.prediction import Prediction, Wanted
+from segmenter.inference.prediction import FunctionPredictor, Prediction, Wanted
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.write import BLOCK
@@ -168,7 +168,7 @@ def _small_device(most: int, batches: list[int]) -> Any:
         batches.append(len(image))
         return Prediction(image[..., 0])
 
-    return predict
+    return FunctionPredictor(predict)
 
 
 def test_a_batch_that_does_not_fit_is_halved_once(rng: np.random.Generator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from segmenter.errors import ConfigError, RasterError
 from segmenter.geometry import Size, Window
+from segmenter.inference.blending import Blend
 from segmenter.inference.predictor import (
     Failed,
     Finished,
+    FunctionPredictor,
     Mapped,
     Prediction,
     Tiling,
@@ -26,6 +29,7 @@ from segmenter.inference.predictor import (
     classify,
     classify_all,
 )
+from segmenter.inference.reading import read_batches
 from segmenter.labels import IGNORE
 from segmenter.raster import RasterWriter, open_raster
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
@@ -166,7 +170,9 @@ def test_shapes_and_types_are_not_mixed(rng: np.random.Generator) -> None:
             raster = ArrayRaster(raster.image.astype(np.uint16))
         jobs.append(ArrayJob(raster))
     done = [
-        e.job for e in classify_all(jobs, Tiling(Size(64, 64), 8, 8, 8), predict) if isinstance(e, Finished)
+        e.job
+        for e in classify_all(jobs, Tiling(Size(64, 64), 8, 8, 8), FunctionPredictor(predict))
+        if isinstance(e, Finished)
     ]
     assert set(done) == set(jobs)
     assert len(done) == 12
@@ -236,9 +242,19 @@ def test_a_wrong_predict_function_is_told(rng: np.random.Generator) -> None:
             classify_all(
                 [ArrayJob(scene(rng, 16, 16))],
                 Tiling(Size(32, 32), 0, 8, 1),
-                lambda *_: Prediction(np.zeros((2, 4))),
+                FunctionPredictor(lambda *_: Prediction(np.zeros((2, 4)))),
             )
         )
+
+
+def test_blending_needs_weighted_probabilities_and_windows_with_weights(rng: np.random.Generator) -> None:
+    raster, tiling = scene(rng, 16, 16), Tiling(Size(32, 32), 0, 8, 1)
+    plain = FunctionPredictor(exact_network(0, 8).function)
+    with pytest.raises(ValueError, match="expected a predictor with `weigh`, got one without"):
+        list(classify_all([ArrayJob(raster)], replace(tiling, blend=Blend()), plain))
+    batch = next(read_batches([ArrayJob(raster)], tiling))
+    with pytest.raises(TypeError, match=r"expected a window with weights"):
+        _ = batch.entries[0].weights
 
 
 def test_an_abandoned_job_is_not_read_on(rng: np.random.Generator) -> None:
@@ -281,7 +297,7 @@ def test_reading_computing_and_taking_overlap(rng: np.random.Generator) -> None:
         return Prediction(np.zeros(valid.shape, np.uint8))
 
     job = ArrayJob(Told(scene(rng, 32 * 8, 32).image))
-    events = classify_all([job], Tiling(Size(32, 32), 0, 8, 1), predict)
+    events = classify_all([job], Tiling(Size(32, 32), 0, 8, 1), FunctionPredictor(predict))
     next(events)
     assert wait_until(computed[1].is_set), "nothing is computed while a result is being written"
     assert len(list(events)) == 8
@@ -298,10 +314,12 @@ def test_several_devices_compute_at_once_and_the_order_stays(rng: np.random.Gene
                 assert wait_until(lambda: len(set(used)) == 3), "all three are never busy at the same time"
             return plain(image, valid)
 
-        return predict
+        return FunctionPredictor(predict)
 
-    several: Any = exact_network(5, 8)
-    several.workers = tuple(worker(number) for number in range(3))
+    class Several(FunctionPredictor):
+        workers = tuple(worker(number) for number in range(3))
+
+    several = Several(plain.function)
     tiling = Tiling(Size(48, 48), 12, 8, 2)
     found = assembled(raster, Window.of(raster.info.size), tiling, several)
     np.testing.assert_array_equal(found, whole_image(raster, plain, 8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,7 @@ def changing(
                     change()
                 return model(image, valid)
 
-            for name in ("wanted", "classes", "weighted"):
-                setattr(predict, name, getattr(model, name))
-            return predict
+            return replace(model, function=predict)
 
         def changed_call(*arguments: Any, **named: Any) -> int:
             return call(*arguments, *OPTIONS, predictor=load, **named)

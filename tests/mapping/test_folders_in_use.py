@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.raster import write_raster
+from segmenter.raster import RasterSpec, write_raster
 
 Make = Callable[..., Path]
 IMAGE = np.arange(11 * 13 * 3, dtype=np.uint8).reshape(11, 13, 3)
@@ -18,7 +18,9 @@ IMAGE = np.arange(11 * 13 * 3, dtype=np.uint8).reshape(11, 13, 3)
 
 def label(path: Path, value: int = 0) -> bytes:
     """A label of one value for IMAGE; gives the file's bytes."""
-    write_raster(path, np.full(IMAGE.shape[:2], value, np.uint8), driver=path.suffix.lstrip(".").upper())
+    write_raster(
+        path, np.full(IMAGE.shape[:2], value, np.uint8), RasterSpec(driver=path.suffix.lstrip(".").upper())
+    )
     return path.read_bytes()
 
 
@@ -39,7 +41,7 @@ def test_pictures_and_scores_replace_no_input_or_label(
         assert path.read_bytes() == before
         path.unlink()
     path = tmp_path / "maps" / "x.view.png"
-    write_raster(path, IMAGE, driver="PNG")
+    write_raster(path, IMAGE, RasterSpec(driver="PNG"))
     before = path.read_bytes()
     assert call(source, path, "--pictures") == 2
     assert "x.view.png would replace an input" in capsys.readouterr().err

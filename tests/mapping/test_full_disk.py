@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,7 @@ def stopped_at(call: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> Cal
                     raise KeyboardInterrupt
                 return model(image, valid)
 
-            for name in ("wanted", "classes"):
-                setattr(predict, name, getattr(model, name))
-            return predict
+            return replace(model, function=predict, weigh=None)
 
         assert call(source, *OPTIONS, predictor=load, output=str(output)) == 130
         assert (output / ".a.tif.spool").stat().st_size > 100_000

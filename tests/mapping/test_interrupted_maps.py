@@ -17,6 +17,7 @@ import rasterio
 from segmenter.errors import RasterError
 from segmenter.raster import Raster
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT, files, scene
+from tests.helpers.exact_network import exact_network
 
 Make = Callable[..., Path]
 LARGE = "1000"
@@ -222,7 +223,7 @@ def test_what_another_process_finished_meanwhile_is_not_made_twice(
     def meanwhile(*_: Any, **__: Any) -> Any:
         """Loading the model takes so long that the other one is done."""
         finished(tmp_path / "maps", *sources)
-        return None
+        return exact_network(2, 8)
 
     assert call(*sources, predictor=meanwhile) == 0
     assert "map" not in capsys.readouterr().out

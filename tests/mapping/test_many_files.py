@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +275,7 @@ def test_the_bar_counts_the_pixels_of_all_inputs(
                 raise KeyboardInterrupt
             return model(image, valid)
 
-        return predict
+        return replace(model, function=predict)
 
     assert call("in", "--window-size", 64, "--batch", 1, predictor=stopped) == 130
     assert call("in", "--window-size", 64, "--batch", 1) == 0
@@ -315,7 +316,7 @@ def test_a_device_that_gives_up_costs_only_what_is_not_done(
                 raise DeviceError("no memory for a single window")
             return model(image, valid)
 
-        return predict
+        return replace(model, function=predict)
 
     assert call("in", "--window-size", 64, "--batch", 1, predictor=lost) == 1
     assert capsys.readouterr().err == "error: no memory for a single window\n"

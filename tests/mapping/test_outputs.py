@@ -15,6 +15,7 @@ import rasterio
 from numpy.typing import NDArray
 from rio_cogeo import cog_validate
 
+from segmenter.inference.prediction import FunctionPredictor
 from segmenter.inference.predictor import Prediction, Wanted
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
 
@@ -130,7 +131,10 @@ def test_overviews_hold_only_classes_that_are_there(
 
     stripes = np.zeros((1100, 1300, 3), np.uint8)
     stripes[:, ::3] = stripes[::5] = 200
-    assert call(make_geotiff("in/a.tif", stripes), "--cog", predictor=lambda *_, **__: halves) == 0
+    assert (
+        call(make_geotiff("in/a.tif", stripes), "--cog", predictor=lambda *_, **__: FunctionPredictor(halves))
+        == 0
+    )
     path = tmp_path / "maps" / "a.tif"
     assert cog_validate(str(path), quiet=True) == (True, [], [])
     with rasterio.open(path) as file:
@@ -183,11 +187,11 @@ def test_a_certain_class_is_not_taken_for_no_data(
         ids = np.full(valid.shape, 2, np.uint8)
         return Prediction(ids, None, np.where(np.arange(7) == 2, 255, 0 * ids[..., None]).astype(np.uint8))
 
-    certain.wanted, certain.classes = Wanted(probabilities="uint8"), 7  # type: ignore[attr-defined]
+    model = FunctionPredictor(certain, Wanted(probabilities="uint8"), 7)
     image = np.ones((20, 30, 3), np.uint8)
     image[3] = 0
     options = ("--probabilities", "uint8")
-    assert call(make_geotiff("in/a.tif", image, nodata=0), *options, predictor=lambda *_, **__: certain) == 0
+    assert call(make_geotiff("in/a.tif", image, nodata=0), *options, predictor=lambda *_, **__: model) == 0
     found = read(tmp_path / "maps" / "a.probabilities.tif")
     assert (found[3] == 255).all()
     assert (np.delete(found, 3, axis=0) == np.where(np.arange(7) == 2, 254, 0)).all()

@@ -14,7 +14,7 @@ from segmenter.labels import IGNORE, ClassMap
 from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.pictures import draw_view
-from segmenter.raster import open_raster, raster_info, read_label, write_raster
+from segmenter.raster import RasterSpec, open_raster, raster_info, read_label, write_raster
 
 
 @pytest.mark.parametrize("png", [False, True])
@@ -40,7 +40,7 @@ def test_a_view_is_drawn_beside_the_map(
         style.path("map", raster_info(image)),
         label,
     )
-    write_raster(job.output, style.values(job, ids), driver="PNG" if png else "GTiff")
+    write_raster(job.output, style.values(job, ids), RasterSpec(driver="PNG" if png else "GTiff"))
     draw_view(job, style)
     with rasterio.open(tmp_path / "map.view.png") as picture:
         assert 300 < picture.width < 4000

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from datasets.check import check_dataset
 from segmenter.errors import RasterError
-from segmenter.inference.predictor import Prediction
+from segmenter.inference.predictor import FunctionPredictor, Prediction
 from segmenter.labels import ClassMap, LandCoverClass
-from segmenter.raster import raster_info, write_raster
+from segmenter.raster import RasterSpec, raster_info, write_raster
 from segmenter.raster.alignment import alignment_errors
 from segmenter.scenes import Dataset, Scene
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
@@ -47,7 +47,7 @@ def test_scores_carry_their_protocol(
     truth = expected(image)
     truth[:, :30] = rng.integers(0, 7, (80, 30))
     make_geotiff("in/a_RGB.tif", image)
-    write_raster(tmp_path / "truth" / "a_label.png", truth, driver="PNG")
+    write_raster(tmp_path / "truth" / "a_label.png", truth, RasterSpec(driver="PNG"))
     assert call("in/a_RGB.tif", "--labels", "truth/{scene}_*.png", "--split-name", "test") == 0
     scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
     guess, iou = expected(image), []
@@ -73,7 +73,7 @@ def test_only_the_part_is_scored(
     make_geotiff("in/a.tif", image)
     truth = np.full((80, 90), 6, np.uint8)
     truth[13:60, 21:70] = expected(image)[13:60, 21:70]
-    write_raster(tmp_path / "truth.png", truth, driver="PNG")
+    write_raster(tmp_path / "truth.png", truth, RasterSpec(driver="PNG"))
     assert call("in/a.tif", "--labels", "truth.png", "--part", 13, 21, 47, 49) == 0
     scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
     assert (scores["oa"], scores["pixels"]) == (1.0, 47 * 49)
@@ -110,7 +110,7 @@ def test_potsdam_protocols_by_name(
         "--protocol",
         name,
     )
-    kind = {"classes": classes, "predictor": lambda *_, **__: half_right}
+    kind = {"classes": classes, "predictor": lambda *_, **__: FunctionPredictor(half_right)}
     assert call(*arguments, labels="eroded", **kind) == 0
     scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
     assert scores["protocol"]["name"] == name
@@ -122,7 +122,7 @@ def test_a_protocol_that_does_not_fit_is_refused_before_the_work(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    write_raster(tmp_path / "t.png", np.zeros((9, 9), np.uint8), driver="PNG")
+    write_raster(tmp_path / "t.png", np.zeros((9, 9), np.uint8), RasterSpec(driver="PNG"))
     assert call(source, "--labels", "t.png", "--protocol", "potsdam-6") == 2
     assert "expected eroded labels, got full ones" in capsys.readouterr().err
     assert call(source, "--labels", "t.png", "--protocol", "potsdam-6", "--label-kind", "eroded") == 2
@@ -139,7 +139,7 @@ def test_an_unknown_label_value_costs_the_score_not_the_map(
         make_geotiff(f"in/{name}.tif", pixels(rng, 90, 20, 3))
         truth = np.zeros((90, 20), np.uint8)
         truth[70, 3] = value
-        write_raster(tmp_path / "truth" / f"{name}.png", truth, driver="PNG")
+        write_raster(tmp_path / "truth" / f"{name}.png", truth, RasterSpec(driver="PNG"))
     assert call("in", "--labels", "truth/{stem}.png") == 1
     said = capsys.readouterr()
     assert "b.png, rows" in said.err
@@ -153,7 +153,7 @@ def test_labels_that_do_not_fit_their_image(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    write_raster(tmp_path / "a_1.png", np.zeros((9, 10), np.uint8), driver="PNG")
+    write_raster(tmp_path / "a_1.png", np.zeros((9, 10), np.uint8), RasterSpec(driver="PNG"))
     assert call(source, "--labels", "{stem}_1.png") == 1
     assert "a_1.png: expected 9×9 pixels as its image " in capsys.readouterr().err
     assert call(source, "--labels", "{stem}_2.png") == 1

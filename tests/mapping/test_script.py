@@ -22,7 +22,7 @@ from segmenter.errors import run_script
 from segmenter.labels import ClassMap
 from segmenter.mapping.inputs import output_names
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.raster import raster_info, write_raster
+from segmenter.raster import RasterSpec, raster_info, write_raster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_run, run_predict
 
 Make = Callable[..., Path]
@@ -124,7 +124,7 @@ def test_a_box_is_found_in_any_grid(
 ) -> None:
     """Every pixel whose centre lies in the box is in the part, at the place where it was."""
     image = pixels(rng, 60, 80, 3)
-    write_raster(tmp_path / "a.tif", image, transform=transform)
+    write_raster(tmp_path / "a.tif", image, RasterSpec(transform=transform))
     x, y = transform @ (40, 30)
     assert call("a.tif", "--bbox", x - 9, y - 7, x + 9, y + 7) == 0
     with rasterio.open(tmp_path / "maps" / "a.tif") as file:
@@ -149,7 +149,7 @@ def test_inputs_beside_the_box_are_left_out_and_counted(
 ) -> None:
     for index in range(3):
         place = Affine(1, 0, 100 * index, 0, -1, 100)
-        write_raster(tmp_path / f"{index}.tif", np.ones((100, 100, 3), np.uint8), transform=place)
+        write_raster(tmp_path / f"{index}.tif", np.ones((100, 100, 3), np.uint8), RasterSpec(transform=place))
     assert call("0.tif", "1.tif", "2.tif", "--bbox", 150, 20, 210, 80) == 0
     assert "1 inputs lie beside the bounding box" in capsys.readouterr().out
     sizes = {name: raster_info(tmp_path / "maps" / name).size for name in names(tmp_path / "maps")}
@@ -309,6 +309,7 @@ INTERRUPTED = """
     import predict, segmenter.inference.loading, segmenter.runs.run
     from tests.helpers.exact_network import exact_network, fake_load_predictor, fake_run
     from segmenter.errors import run_script
+    from segmenter.inference.prediction import FunctionPredictor
     from segmenter.labels import ClassMap, LandCoverClass
     import signal
     def slow(image, valid):
@@ -316,7 +317,8 @@ INTERRUPTED = """
         time.sleep(0.2)
         return exact_network(2, 8)(image, valid)
     classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
-    segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: slow)
+    model = FunctionPredictor(slow)
+    segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: model)
     segmenter.inference.loading.load_predictor = fake_load_predictor
     signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it

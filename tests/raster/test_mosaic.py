@@ -18,7 +18,7 @@ from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import Wanted
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
-from segmenter.raster import open_raster, write_raster
+from segmenter.raster import RasterSpec, open_raster, write_raster
 from segmenter.raster.mosaic import Mosaic
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, exact_network, fake_run, run_predict
 
@@ -49,7 +49,9 @@ def cut(
             path = folder / f"{right}_{bottom}.tif"
             place = grid @ Affine.translation(left, top)
             write_raster(
-                path, image[top:bottom, left:right], crs=rasterio.CRS.from_epsg(25833), transform=place
+                path,
+                image[top:bottom, left:right],
+                RasterSpec(crs=rasterio.CRS.from_epsg(25833), transform=place),
             )
             files[path] = Window(top, left, bottom - top, right - left)
     return files
@@ -72,7 +74,7 @@ def test_cut_is_uncut(
     tmp_path: Path, rng: np.random.Generator, grid: Affine, blend: Blend | None, side: int
 ) -> None:
     image = rng.integers(0, 255, (131, 203, 2), np.uint8)
-    write_raster(tmp_path / "whole.tif", image, transform=grid)
+    write_raster(tmp_path / "whole.tif", image, RasterSpec(transform=grid))
     files = cut(tmp_path, image, grid)
     tiling = Tiling(Size(side, side), 0 if blend else 12, 8, 3, blend)
     (whole,) = maps([FileJob(lambda: open_raster(tmp_path / "whole.tif"), Size(131, 203))], tiling)
@@ -133,7 +135,7 @@ def test_files_that_do_not_fit_are_refused_in_one_line(
     ):
         dtype, crs = options.pop("dtype"), options.pop("crs")
         crs = crs and rasterio.CRS.from_string(crs)
-        write_raster(tmp_path / f"{name}.tif", np.ones((100, 100), dtype), crs=crs, **options)
+        write_raster(tmp_path / f"{name}.tif", np.ones((100, 100), dtype), RasterSpec(crs=crs, **options))
     with pytest.raises(DatasetError, match=f"^--mosaic: expected files .*{message}") as caught:
         Mosaic([tmp_path / "a.tif", tmp_path / "b.tif"], open_raster)
     assert "\n" not in str(caught.value)
@@ -152,7 +154,7 @@ def test_predict_with_mosaic_writes_a_map_for_each_file(
         with rasterio.open(tmp_path / "maps" / path.name) as found, rasterio.open(path) as source:
             np.testing.assert_array_equal(found.read(1), expected[window.slices()])
             assert found.transform == source.transform
-    write_raster(tmp_path / "in" / "odd.tif", image, transform=Affine(1, 0, 0, 0, -1, 0))
+    write_raster(tmp_path / "in" / "odd.tif", image, RasterSpec(transform=Affine(1, 0, 0, 0, -1, 0)))
     assert run_predict(monkeypatch, run, tmp_path / "in", "--output", tmp_path / "maps", "--mosaic") == 2
     assert "error: --mosaic: expected files of one CRS, grid and type" in capsys.readouterr().err
 
@@ -170,7 +172,7 @@ def test_a_changed_file_changes_its_neighbours_maps_and_no_others(
     changed[:100] = 255 - image[:100]
     with rasterio.open(first) as file:
         crs, place = file.crs, file.transform
-    write_raster(first, changed[:100], crs=crs, transform=place)
+    write_raster(first, changed[:100], RasterSpec(crs=crs, transform=place))
     capsys.readouterr()
     assert run_predict(monkeypatch, run, *call) == 0
     assert "2 of 4 maps are finished and unchanged" in capsys.readouterr().out

@@ -17,6 +17,7 @@ from rasterio.transform import Affine
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster import (
+    RasterSpec,
     open_raster,
     raster_info,
     read_label,
@@ -95,8 +96,12 @@ def test_the_header_is_complete(make_geotiff: Make) -> None:
 def test_metres_per_pixel_of_degrees_and_feet(tmp_path: Path) -> None:
     pixels = np.zeros((10, 10), np.uint8)
     degrees = Affine(0.001, 0, 11, 0, -0.001, 60.005)
-    write_raster(tmp_path / "d.tif", pixels, crs=CRS.from_epsg(4326), transform=degrees)
-    write_raster(tmp_path / "f.tif", pixels, crs=CRS.from_epsg(2263), transform=Affine(2, 0, 9e5, 0, -2, 2e5))
+    write_raster(tmp_path / "d.tif", pixels, RasterSpec(crs=CRS.from_epsg(4326), transform=degrees))
+    write_raster(
+        tmp_path / "f.tif",
+        pixels,
+        RasterSpec(crs=CRS.from_epsg(2263), transform=Affine(2, 0, 9e5, 0, -2, 2e5)),
+    )
     # A degree of longitude at 60° is half as long: the side of a square of the same area is 1/√2.
     assert raster_info(tmp_path / "d.tif").metres_per_pixel == pytest.approx(111.32 / 2**0.5, rel=1e-3)
     assert raster_info(tmp_path / "f.tif").metres_per_pixel == pytest.approx(2 * 0.3048006, rel=1e-5)
@@ -162,7 +167,7 @@ def test_a_truncated_image_names_file_and_window(
 ) -> None:
     whole, cut = tmp_path / f"a{suffix}", tmp_path / f"cut{suffix}"
     driver = {".tif": "GTiff", ".png": "PNG", ".jpg": "JPEG"}[suffix]
-    write_raster(whole, rng.integers(0, 255, (600, 40, 3), np.uint8), driver=driver)
+    write_raster(whole, rng.integers(0, 255, (600, 40, 3), np.uint8), RasterSpec(driver=driver))
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 3])
     with (
         pytest.raises(RasterError, match=rf"cut\{suffix}: cannot (read rows 0–599, columns 0–39|open it)"),
@@ -290,7 +295,7 @@ def test_a_world_file_of_no_use_is_told(make_png: Make) -> None:
 def test_a_text_with_more_zeros_behind_it_than_one_is_no_damage(tmp_path: Path) -> None:
     """Some programs pad the texts in TIFF tags."""
     path = tmp_path / "a.tif"
-    write_raster(path, np.arange(12, dtype=np.uint8).reshape(3, 4), nodata=3)
+    write_raster(path, np.arange(12, dtype=np.uint8).reshape(3, 4), RasterSpec(nodata=3))
     data = bytearray(path.read_bytes())
     at = data.index(struct.pack("<HHI", 42113, 2, 2))  # GDAL_NODATA: text, 2 bytes, in place
     data[at + 4 : at + 12] = struct.pack("<I4s", 4, b"3\0\0\0")

@@ -19,7 +19,14 @@ from rasterio.transform import Affine
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
-from segmenter.raster import RasterWriter, open_raster, raster_info, remove_leftovers, write_raster
+from segmenter.raster import (
+    RasterSpec,
+    RasterWriter,
+    open_raster,
+    raster_info,
+    remove_leftovers,
+    write_raster,
+)
 
 UTM = CRS.from_epsg(25833)
 SOUTH_UP = Affine(10, 0, 663840, 0, 10, 7378560)
@@ -32,7 +39,9 @@ def test_geography_stays(
     tmp_path: Path, rng: np.random.Generator, shape: tuple[int, ...], transform: Affine
 ) -> None:
     pixels, path = rng.integers(0, 255, shape, np.uint8), tmp_path / "deep" / "a.tif"
-    write_raster(path, pixels, crs=UTM, transform=transform, nodata=255, tags={"CLASS_0": "water"})
+    write_raster(
+        path, pixels, RasterSpec(crs=UTM, transform=transform, nodata=255, tags={"CLASS_0": "water"})
+    )
     with rasterio.open(path) as written:
         assert written.crs == UTM
         assert written.transform.almost_equals(transform, 1e-9)
@@ -46,7 +55,9 @@ def test_geography_stays(
 
 
 def test_a_fourth_band_is_not_called_alpha(tmp_path: Path) -> None:
-    write_raster(tmp_path / "a.tif", np.zeros((8, 8, 4), np.uint8), descriptions=("r", "g", "b", "nir"))
+    write_raster(
+        tmp_path / "a.tif", np.zeros((8, 8, 4), np.uint8), RasterSpec(descriptions=("r", "g", "b", "nir"))
+    )
     info = raster_info(tmp_path / "a.tif")
     assert info.alpha == ()
     assert info.descriptions == ("r", "g", "b", "nir")
@@ -55,7 +66,7 @@ def test_a_fourth_band_is_not_called_alpha(tmp_path: Path) -> None:
 def test_control_points_move_with_the_part(tmp_path: Path) -> None:
     points = [GroundControlPoint(r, c, 10 + c / 100, 50 - r / 100) for r in (0, 40) for c in (0, 30)]
     wgs84 = CRS.from_epsg(4326)
-    with RasterWriter(tmp_path / "a.tif", Size(40, 30), crs=wgs84, gcps=points) as writer:
+    with RasterWriter(tmp_path / "a.tif", Size(40, 30), RasterSpec(crs=wgs84, gcps=points)) as writer:
         writer.write(Window(0, 0, 40, 30), np.zeros((40, 30), np.uint8))
     info = raster_info(tmp_path / "a.tif")
     assert info.transform is None
@@ -74,7 +85,7 @@ def test_windows_may_come_in_any_order(tmp_path: Path, rng: np.random.Generator)
         for r in range(0, 1101, 97)
         for c in range(0, 203, 89)
     ]
-    with RasterWriter(tmp_path / "a.tif", Size(1101, 203), bands=2) as writer:
+    with RasterWriter(tmp_path / "a.tif", Size(1101, 203), RasterSpec(bands=2)) as writer:
         for index in rng.permutation(len(windows)):
             writer.write(windows[index], pixels[windows[index].slices()])
     with open_raster(tmp_path / "a.tif") as raster:
@@ -83,7 +94,7 @@ def test_windows_may_come_in_any_order(tmp_path: Path, rng: np.random.Generator)
 
 def test_a_palette_and_a_transparent_nodata_are_written(tmp_path: Path) -> None:
     table = np.arange(768, dtype=np.uint32).reshape(256, 3).astype(np.uint8)
-    write_raster(tmp_path / "a.tif", np.zeros((20, 20), np.uint8), colour_table=table, nodata=255)
+    write_raster(tmp_path / "a.tif", np.zeros((20, 20), np.uint8), RasterSpec(colour_table=table, nodata=255))
     with rasterio.open(tmp_path / "a.tif") as written:
         assert written.colormap(1)[3] == (*table[3].tolist(), 255)
         assert written.colormap(1)[255] == (0, 0, 0, 0)
@@ -93,7 +104,9 @@ def test_a_palette_and_a_transparent_nodata_are_written(tmp_path: Path) -> None:
 def test_overviews_invent_no_class(tmp_path: Path, rng: np.random.Generator, overviews: Any) -> None:
     """Of classes 1 and 3 an average would make 2."""
     pixels = rng.choice(np.array([1, 3], np.uint8), (1100, 700), p=[0.7, 0.3])
-    with RasterWriter(tmp_path / "a.tif", Size(1100, 700), nodata=255, overviews=overviews) as writer:
+    with RasterWriter(
+        tmp_path / "a.tif", Size(1100, 700), RasterSpec(nodata=255, overviews=overviews)
+    ) as writer:
         writer.write(Window(0, 0, 1100, 700), pixels)
     for level, share in ((0, 0.3), (1, 0.3)):
         with rasterio.open(tmp_path / "a.tif", overview_level=level) as overview:
@@ -111,7 +124,9 @@ def test_half_floats_come_back(tmp_path: Path, rng: np.random.Generator, overvie
     pixels = rng.random((600, 70, 3)).astype(np.float16)
     pixels[5:9, 3:50] = np.nan
     with RasterWriter(
-        tmp_path / "a.tif", Size(600, 70), dtype="float16", bands=3, nodata=np.nan, overviews=overviews
+        tmp_path / "a.tif",
+        Size(600, 70),
+        RasterSpec(dtype="float16", bands=3, nodata=np.nan, overviews=overviews),
     ) as writer:
         writer.write(Window(0, 0, 600, 70), pixels)
     with rasterio.open(tmp_path / "a.tif") as written:
@@ -135,7 +150,7 @@ def test_every_pixel_is_written_exactly_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="do not fit"), RasterWriter(path, Size(9, 9)) as writer:
         writer.write(Window(0, 0, 10, 9), np.zeros((10, 9), np.uint8))
     with pytest.raises(ValueError, match="holds neither georeference nor tags"):
-        RasterWriter(tmp_path / "a.png", Size(9, 9), crs=UTM, driver="PNG")
+        RasterWriter(tmp_path / "a.png", Size(9, 9), RasterSpec(crs=UTM, driver="PNG"))
     assert [p.name for p in tmp_path.iterdir()] == ["b.tif"]
 
 
@@ -171,7 +186,7 @@ def test_what_did_not_reach_the_disk_is_noticed(tmp_path: Path, monkeypatch: pyt
     pixels = np.random.default_rng(1).integers(0, 255, (100, 100), np.uint8)
     for name, driver in (("a.tif", "GTiff"), ("a.png", "PNG")):
         with pytest.raises(RasterError, match=rf"{name}: did not reach the disk whole.*nothing was left"):
-            write_raster(tmp_path / name, pixels, driver=driver)
+            write_raster(tmp_path / name, pixels, RasterSpec(driver=driver))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -191,7 +206,7 @@ WRITE = """
     import numpy as np
     from segmenter.errors import RasterError
     from segmenter.geometry import Size, Window
-    from segmenter.raster import RasterWriter, write_raster
+    from segmenter.raster import RasterSpec, RasterWriter, write_raster
     path, limit, rows = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     pixels = np.random.default_rng(0).integers(0, 255, (rows, 700), np.uint8)
 """
@@ -199,7 +214,7 @@ FULL = """
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
-        write_raster(path, pixels, driver="PNG" if path.suffix == ".png" else "GTiff")
+        write_raster(path, pixels, RasterSpec(driver="PNG" if path.suffix == ".png" else "GTiff"))
     except RasterError as error:
         print(error)
         sys.exit(3)

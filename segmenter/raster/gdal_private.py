@@ -1,0 +1,87 @@
+"""Private parts of rasterio and its wheel: only this module uses them, since any version may change them.
+
+`tests/raster/test_gdal_private.py` fails where one has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import rasterio
+from rasterio._err import CPLE_BaseError as GdalError
+
+__all__ = ["GdalError", "listen", "messages", "proj_data", "quiet_libtiff"]
+
+_LOGGERS = ("rasterio._env", "rasterio._err")
+"""Where rasterio writes what GDAL says."""
+_ERROR = "GDAL signalled an error"
+"""How rasterio begins the records of errors, which it logs as information."""
+
+
+class _Heard(threading.local):
+    """What GDAL says to this thread while `messages` is in force: whether it is an error, and the text."""
+
+    messages: list[tuple[bool, str]] | None = None
+
+
+_heard = _Heard()
+
+
+def listen() -> None:
+    """Have rasterio's loggers pass on what GDAL says, so that `messages` works; once or several times."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger(name).addFilter(_overhear)
+
+
+def _overhear(record: logging.LogRecord) -> bool:
+    """A filter of rasterio's loggers: what `messages` takes goes no further."""
+    if _heard.messages is None:
+        return record.levelno >= logging.getLogger("rasterio").getEffectiveLevel()
+    last = record.args[-1] if isinstance(record.args, tuple) and record.args else record.msg
+    error = str(record.msg).startswith(_ERROR)
+    if error or record.levelno >= logging.WARNING:
+        _heard.messages.append((error, str(last)))
+    return False
+
+
+@contextlib.contextmanager
+def messages() -> Iterator[list[tuple[bool, str]]]:
+    """What GDAL remarks on in a block without raising anything: whether it is an error, and the text.
+
+    Needs `listen` before, and a `rasterio.Env` for all but reads.
+    """
+    found: list[tuple[bool, str]] = []
+    before, _heard.messages = _heard.messages, found
+    try:
+        yield found
+    finally:
+        _heard.messages = before
+
+
+def quiet_libtiff() -> bool:
+    """Stop libtiff from printing a line for each block that finds no space; errors are raised anyway.
+
+    rasterio silences GDAL, but not the library below it. Where that is not the one that rasterio's wheel
+    brings, its lines stay.
+
+    Returns:
+        Whether it was found.
+    """
+    found = False
+    for library in Path(rasterio.__file__).parents[1].glob("rasterio.libs/libtiff*.so*"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(str(library)).TIFFSetErrorHandler(None)
+            found = True
+    return found
+
+
+def proj_data() -> Path | None:
+    """The folder of PROJ's data in rasterio's wheel; None where rasterio was built without one."""
+    folder = Path(rasterio.__file__).with_name("proj_data")
+    return folder if folder.is_dir() else None

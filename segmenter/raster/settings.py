@@ -1,0 +1,44 @@
+"""Settings of GDAL for the whole process; nothing is set by an import. A user's own setting wins."""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+
+from rasterio.errors import NotGeoreferencedWarning
+
+from segmenter.raster.gdal_private import listen, proj_data
+
+_SETTINGS = {
+    # Otherwise 5 % of the machine's memory, in MB.
+    "GDAL_CACHEMAX": "128",
+    # Listing a folder of 100,000 tiles at each open is quadratic; sidecar files are still found.
+    "GDAL_DISABLE_READDIR_ON_OPEN": "TRUE",
+    # A JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.
+    "GDAL_ERROR_ON_LIBJPEG_WARNING": "TRUE",
+}
+
+
+@functools.cache
+def set_up_gdal() -> None:
+    """Set what reading and writing rely on, before GDAL opens its first file.
+
+    Called where files are opened, not left to programs: without it a damaged file would be read as pixels,
+    in silence, by whoever forgot. GDAL reads the settings when it first needs them, in whichever thread.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    # The GeoTIFF library inside GDAL looks for PROJ's data by itself, and prints that it found none.
+    data = proj_data()
+    if data is not None and not os.environ.get("PROJ_LIB"):
+        os.environ.setdefault("PROJ_DATA", str(data))
+    listen()
+
+
+def quiet_gdal() -> None:
+    """Keep what GDAL and rasterio print off the terminal: for programs, before the first raster."""
+    # Outside of rasterio's care, GDAL's lines would stand on stderr between ours.
+    os.environ.setdefault("CPL_LOG", os.devnull)
+    # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)

@@ -1,0 +1,117 @@
+"""Private parts of rasterio are what `gdal_private` takes them for; a version with others fails here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.errors import NotGeoreferencedWarning, RasterioIOError
+
+from segmenter.raster.gdal_private import GdalError, listen, messages, proj_data, quiet_libtiff
+
+Make = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def truncated(make_geotiff: Make, rng: np.random.Generator) -> Path:
+    """Its last blocks are missing."""
+    path = make_geotiff("a.tif", rng.integers(0, 255, (64, 64), np.uint8), compress="deflate")
+    path.write_bytes(path.read_bytes()[:-3000])
+    return path
+
+
+def without_pixel_scale(path: Path) -> None:
+    """Let the file's GeoPixelScale (tag 33550) claim more values than there are."""
+    data = bytearray(path.read_bytes())
+    (start,) = struct.unpack("<I", data[4:8])
+    (count,) = struct.unpack("<H", data[start : start + 2])
+    (at,) = (
+        entry
+        for entry in range(start + 2, start + 2 + 12 * count, 12)
+        if data[entry : entry + 2] == struct.pack("<H", 33550)
+    )
+    data[at + 4 : at + 8] = struct.pack("<I", 10**8)
+    path.write_bytes(data)
+
+
+def test_the_cause_of_a_failed_read_is_a_gdal_error(truncated: Path) -> None:
+    with rasterio.Env(), rasterio.open(truncated) as file, pytest.raises(RasterioIOError) as caught:
+        file.read()
+    assert isinstance(caught.value.__cause__, GdalError)
+    assert "IReadBlock failed" in str(caught.value.__cause__)
+
+
+def test_messages_hold_the_errors_that_gdal_signals(truncated: Path) -> None:
+    listen()
+    with messages() as said, rasterio.Env(), rasterio.open(truncated) as file, pytest.raises(RasterioIOError):
+        file.read()
+    assert (True, "TIFFReadEncodedStrip() failed.") in said
+    assert all(error for error, _ in said)
+
+
+def test_messages_hold_the_warnings_of_a_header_and_nothing_afterwards(make_geotiff: Make) -> None:
+    path = make_geotiff("a.tif", np.ones((8, 8), np.uint8))
+    without_pixel_scale(path)
+    listen()
+    with messages() as said, rasterio.Env(), rasterio.open(path):
+        pass
+    ((error, text),) = said
+    assert not error
+    assert text.endswith('Incorrect count for "GeoPixelScale"; tag ignored')
+    with rasterio.Env(), rasterio.open(path):
+        assert len(said) == 1
+
+
+def test_the_wheels_libtiff_is_found_and_takes_an_error_handler() -> None:
+    assert quiet_libtiff()
+    (library,) = Path(rasterio.__file__).parents[1].glob("rasterio.libs/libtiff*.so*")
+    handler = ctypes.CDLL(str(library)).TIFFSetErrorHandler
+    handler.restype = ctypes.c_void_p
+    assert handler(None) is None, "the handler before this one: none"
+
+
+def test_the_wheels_projection_data_is_found() -> None:
+    folder = proj_data()
+    assert folder is not None
+    assert (folder / "proj.db").is_file()
+
+
+def test_settings_hold_from_the_first_open_and_a_users_own_win(make_geotiff: Make) -> None:
+    """In a process of its own: what an import sets, and what the first open does."""
+    path = make_geotiff("a.tif", np.ones((8, 8), np.uint8))
+    code = (
+        "import os, sys, logging, rasterio\nfrom pathlib import Path\nbefore = dict(os.environ)\n"
+        "from segmenter.raster import raster_info\n"
+        "assert dict(os.environ) == before, 'an import sets variables'\n"
+        "assert not logging.getLogger('rasterio._env').filters\n"
+        "raster_info(Path(sys.argv[1]))\n"
+        "print(*(os.environ[name] for name in ('GDAL_CACHEMAX', 'GDAL_ERROR_ON_LIBJPEG_WARNING')))"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("GDAL_", "PROJ_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False, cwd=ROOT,
+        env=environment | {"GDAL_CACHEMAX": "77"},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("77 TRUE\n", "")
+
+
+def test_programs_hear_nothing_of_images_without_georeference(make_geotiff: Make) -> None:
+    from segmenter.raster import quiet_gdal, raster_info
+
+    path = make_geotiff("a.tif", np.ones((8, 8), np.uint8), crs=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(NotGeoreferencedWarning):
+            raster_info(path)
+        quiet_gdal()
+        assert raster_info(path).transform is None
