@@ -88,13 +88,13 @@ def test_copied_elsewhere_with_other_times_the_data_are_the_same(
 def test_a_run_does_not_go_on_with_other_images_under_the_same_labels(
     tensorflow: ModuleType, data: Path, run: Run, scenes: list[str], said: str
 ) -> None:
-    from segmenter.training.start import _check_same_plan
+    from segmenter.training.start import check_same_plan
 
     for scene in scenes:
         invert(data / "images" / f"{scene}.tif")
     checkpoint: Any = None  # is not looked at any more
     with pytest.raises(CheckpointError) as caught:
-        _check_same_plan(run, prepared(data), 1, checkpoint)
+        check_same_plan(run, prepared(data), 1, checkpoint)
     assert str(caught.value) == (
         f"{run.path}: {said} since this run was started: what follows would be another training; put back "
         "what was there, or use --init-from to start a new run from it"
