@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from segmenter.errors import ScoreError
 from segmenter.files import write_whole
 from segmenter.labels import IGNORE, ClassMap
-from segmenter.terminal import padded, terminal_width
+from segmenter.terminal import aligned
 
 LabelKind = Literal["full", "eroded"]
 MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
@@ -349,13 +349,11 @@ class Scores:
 
     def table(self) -> str:
         """For a terminal: a line per class in percent (– where undefined), the means, and the protocol."""
-        width = max(terminal_width(name) for name in (*self.protocol.classes, "class"))
-        lines = [f"{'class':<{width}}     IoU      F1   prec.  recall    share of truth"]
         shares = _ratio(self.truth_pixels, self.pixels)
-        columns = (self.iou, self.f1, self.precision, self.recall)
-        for i, name in enumerate(self.protocol.classes):
-            cells = "".join(f"{percent(column[i]):>8}" for column in columns)
-            lines.append(f"{padded(name, width)}{cells}{percent(shares[i]):>18}")
+        columns = (self.iou, self.f1, self.precision, self.recall, shares)
+        cells = (map(percent, column) for column in columns)
+        head = ("class", "IoU", "F1", "prec.", "recall", "share of truth")
+        lines = aligned(head, zip(self.protocol.classes, *cells, strict=True), gap="   ")
         means = [f"{title} {percent(getattr(self, key))}" for key, title in MEANS.items()]
         absent = [n for n, value in zip(self.protocol.classes, self.iou, strict=True) if math.isnan(value)]
         lines += ["", "   ".join(means) + "   (in %)", f"protocol  {self.protocol}, {self.pixels:,} pixels"]

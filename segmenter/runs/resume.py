@@ -23,6 +23,7 @@ from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import make_folder, write_whole
 from segmenter.runs.arrays import META, Arrays, load_arrays
 from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
+from segmenter.runs.log import LOG
 from segmenter.runs.score_files import BEST_FILES, later_scores
 
 _FORMAT = 2
@@ -38,10 +39,18 @@ _ASIDE = "aside"
 class Position(NamedTuple):
     """Where a training stands: optimiser steps done, the next step of which epoch's plan, the best mIoU."""
 
-    done: int
-    epoch: int
-    step: int
-    best_miou: float
+    done: int = 0
+    epoch: int = 0
+    step: int = 0
+    best_miou: float = -1.0
+
+    def after(self, steps: int) -> Position:
+        """Where it stands after more steps of the same epoch."""
+        return self._replace(done=self.done + steps, step=self.step + steps)
+
+    def at_next_epoch(self) -> Position:
+        """Before the first step of the next epoch."""
+        return self._replace(epoch=self.epoch + 1, step=0)
 
     @property
     def planned_epoch(self) -> int:
@@ -314,7 +323,7 @@ def set_aside_after(run: Path, step: int) -> list[Path]:
     later += later_scores(run, step)
     if not later:
         return []
-    log = run / "log.jsonl"
+    log = run / LOG
     try:
         folder = _new_folder(run / "checkpoints" / _ASIDE)
         if log.is_file():

@@ -17,7 +17,8 @@ from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.unet import build_model, network_geometry
 from segmenter.model.weight_shapes import weight_shapes
 from segmenter.runs.checkpoints import BEST
-from segmenter.runs.resume import Checkpoint, check_as_seen, set_aside_after
+from segmenter.runs.log import LOG
+from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import describe_scores
 from segmenter.runs.weights import transfer_weights
@@ -174,9 +175,8 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
             f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
         )
     if not (run / BEST).is_file():
-        trainer.position.best_miou = (
-            -1.0
-        )  # a record without its model would keep the next best from being kept
+        # A record without its model would keep the next best from being kept.
+        trainer.position = trainer.position._replace(best_miou=Position().best_miou)
     trainer.rewind_log()
     print(f"resumed after step {trainer.position.done} of {trainer.steps}")
 
@@ -184,7 +184,7 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
 def _clear(run: Path) -> None:
     """Remove what a training left that ended before its first checkpoint: it is begun anew."""
     _sweep(run)
-    (run / "log.jsonl").unlink(missing_ok=True)
+    (run / LOG).unlink(missing_ok=True)
 
 
 def _sweep(run: Path) -> None:

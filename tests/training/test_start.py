@@ -62,7 +62,7 @@ class Trainer:
     def resume(self, start: Any) -> None:
         if self.refuses:
             raise CheckpointError("does not fit")
-        self.position = SimpleNamespace(**start.position._asdict())
+        self.position = start.position
 
     def rewind_log(self) -> None:
         (self.run.path / "log.jsonl").write_text("rewound\n")
