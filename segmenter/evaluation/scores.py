@@ -35,8 +35,11 @@ from numpy.typing import NDArray
 from segmenter.errors import ScoreError
 from segmenter.files import write_whole
 from segmenter.labels import IGNORE, ClassMap
+from segmenter.sealed import other_format
 from segmenter.terminal import aligned
 
+FORMAT = 1
+"""Of a file of scores."""
 LabelKind = Literal["full", "eroded"]
 MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
 """Keys of the scores over all classes, in the order of tables, with their titles there."""
@@ -335,15 +338,21 @@ class Scores:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Scores:
-        """Inverse of `to_dict`; everything is computed anew from the confusion matrix."""
+        """Inverse of `to_dict`, also of what `write` wrote; all is computed anew from the confusion matrix.
+
+        Raises:
+            ScoreError: they are of another format.
+        """
+        if (version := data.get("format", FORMAT)) != FORMAT:
+            raise ScoreError(f"scores: {other_format(FORMAT, version)}")
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
         return cls(Protocol.from_dict(data["protocol"]), matrix, missed)
 
     def write(
         self, path: Path, more: Mapping[str, Any] | None = None, *, facts: Mapping[str, Any] | None = None
     ) -> None:
-        """Write `facts`, `to_dict` and `more` keys, in this order, as JSON, whole or not at all."""
-        data = {**(facts or {}), **self.to_dict(), **(more or {})}
+        """Write `format`, `facts`, `to_dict` and `more` keys, in this order, as JSON, whole or not at all."""
+        data = {"format": FORMAT, **(facts or {}), **self.to_dict(), **(more or {})}
         text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
         write_whole(path, (text + "\n").encode())
 

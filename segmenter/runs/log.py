@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import OutputError
+from segmenter.errors import CheckpointError, OutputError
 from segmenter.files import write_whole
-from segmenter.sealed import sealed, unsealed
+from segmenter.sealed import other_format, sealed, unsealed
 
 LOG = "log.jsonl"
 _NUMBERS = ("loss", "learning_rate", "miou")
@@ -31,9 +31,12 @@ class RunLog:
         """All whole records so far, oldest first; none where there is no log.
 
         Raises:
-            OSError: it cannot be read.
+            CheckpointError: it cannot be read, or is of another format.
         """
-        return list(log_records(self.path)) if self.path.exists() else []
+        try:
+            return list(log_records(self.path)) if self.path.exists() else []
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot read it: {error.strerror}") from None
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a line.
@@ -67,10 +70,15 @@ def log_records(file: Path) -> Iterator[dict[str, Any]]:
 
     Raises:
         OSError: it cannot be read.
+        CheckpointError: a whole line is of another format.
     """
-    for line in file.read_bytes().splitlines():
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
         record = unsealed(line)
-        if record is not None and record.pop("format", None) == _FORMAT and _is_record(record):
+        if record is None:
+            continue
+        if (version := record.pop("format", None)) != _FORMAT:
+            raise CheckpointError(f"{file}, line {number}: {other_format(_FORMAT, version)}")
+        if _is_record(record):
             yield record
 
 

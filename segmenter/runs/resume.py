@@ -26,8 +26,6 @@ from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, new
 from segmenter.runs.log import LOG
 from segmenter.runs.score_files import BEST_FILES, later_scores
 
-_FORMAT = 2
-"""1: without `META` and digest."""
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     **{name: (name,) for name in ("keras", "numpy", "scipy", "albumentations", "opencv-python-headless")},
@@ -66,7 +64,6 @@ class Facts(BaseModel):
     """What a checkpoint was made with, as it is written into it.
 
     Attributes:
-        format: of the checkpoint.
         versions: package → version.
         seed: the recipe's.
         epoch, step: the next step of the plan.
@@ -74,12 +71,11 @@ class Facts(BaseModel):
         plan: fingerprint of that epoch's plan.
         replicas: devices that it was made on.
         recipe: resolved.
-        computed_on: what else its bits depend on (`hardware.computed_on`); empty from older programs.
+        computed_on: what else its bits depend on (`devices.setup`).
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    format: int = _FORMAT
     versions: dict[str, str]
     seed: int
     epoch: int
@@ -88,7 +84,7 @@ class Facts(BaseModel):
     plan: str
     replicas: int
     recipe: dict[str, Any]
-    computed_on: dict[str, str] = {}
+    computed_on: dict[str, str]
 
 
 class EpochPlan(Protocol):
@@ -111,14 +107,14 @@ class Checkpoint:
         path: its file.
         arrays: all that it holds.
         position: where it stands.
-        facts: what it was made with; None in one of an older program.
+        facts: what it was made with.
         seen: the run's checkpoints when it was chosen among them, as `check_as_seen` knows them.
     """
 
     path: Path
     arrays: Arrays
     position: Position
-    facts: Facts | None
+    facts: Facts
     seen: Seen = ()
 
     def check_plan(self, plan: EpochPlan) -> None:
@@ -131,8 +127,7 @@ class Checkpoint:
             CheckpointError: it is another.
         """
         at = self.position
-        known = self.facts.plan if self.facts is not None else plan.fingerprint
-        if known != plan.fingerprint or at.step > plan.steps:
+        if self.facts.plan != plan.fingerprint or at.step > plan.steps:
             changed = version_changes(self.facts)
             why = ", ".join(changed) or "the tiles, or the planner, have changed"
             raise CheckpointError(
@@ -147,15 +142,12 @@ class Checkpoint:
             replicas: devices here.
             computed_on: here, as in `Facts`.
         """
-        if self.facts is None:
-            return []
         lines = []
         if changed := version_changes(self.facts):
             lines.append(
                 f"made with other versions, the bits of what follows may differ: {', '.join(changed)}"
             )
-        there = self.facts.computed_on
-        if there and (changed := _changes(there, computed_on)):
+        if changed := _changes(self.facts.computed_on, computed_on):
             lines.append(f"computed otherwise, the bits of what follows may differ: {', '.join(changed)}")
         if self.facts.replicas != replicas:
             follows = _on_other_devices(self.facts.recipe)
@@ -196,10 +188,8 @@ def facts_array(
     return np.frombuffer(facts.model_dump_json().encode(), np.uint8)
 
 
-def version_changes(facts: Facts | None) -> list[str]:
+def version_changes(facts: Facts) -> list[str]:
     """`numpy 2.3.1 → 2.4.0` for each package that is another here."""
-    if facts is None:
-        return []
     return _changes(facts.versions, _versions())
 
 
@@ -274,14 +264,10 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
     try:
         done, epoch, step, best = arrays["position"].tolist()
         position = Position(int(done), int(epoch), int(step), float(best))
-        facts = Facts.model_validate_json(arrays[META].tobytes()) if META in arrays else None
+        facts = Facts.model_validate_json(arrays[META].tobytes())
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         what = shortened(" ".join(str(error).split()))
         raise CheckpointError(f"{path}: not a checkpoint that train.py wrote ({what})") from None
-    if facts is not None and facts.format > _FORMAT:
-        raise CheckpointError(
-            f"{path}: expected format {_FORMAT} or older, got {facts.format}; use a newer program"
-        )
     if min(position[:3]) < 0:
         raise CheckpointError(f"{path}: not a checkpoint that train.py wrote (position {position[:3]})")
     return Checkpoint(path, arrays, position, facts)

@@ -296,6 +296,14 @@ def test_the_file_is_whole_and_carries_its_protocol(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["scores.json"]
 
 
+def test_scores_of_another_format_are_refused(tmp_path: Path) -> None:
+    _scores([0, 1, 1], [0, 1, 0]).write(tmp_path / "scores.json")
+    data = json.loads((tmp_path / "scores.json").read_text())
+    assert Scores.from_dict(data).to_dict() == {key: data[key] for key in data if key != "format"}
+    with pytest.raises(ScoreError, match="expected format 1, got 2: written by another version"):
+        Scores.from_dict({**data, "format": 2})
+
+
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SegmenterError, match=r"missing/scores\.json: cannot write there: No such file"):
         _scores([0], [0]).write(tmp_path / "missing" / "scores.json")

@@ -75,7 +75,7 @@ def test_threads_append_whole_lines(tmp_path: Path) -> None:
     assert all(again.find(name) for name in names)
 
 
-@pytest.mark.parametrize("line", [sealed('{"format": 9, "name": "a"}'), '{"format": 1, "name": "a"}'])
+@pytest.mark.parametrize("line", [sealed('{"format": 9, "name": "a"}'), sealed('{"format": 1, "name": "a"}')])
 def test_an_entry_of_another_format_counts_as_none(tmp_path: Path, line: str) -> None:
     Journal(tmp_path).append(replace(ENTRY, name="b"))
     with (tmp_path / ".journal.jsonl").open("a") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -118,11 +119,12 @@ def test_where_the_run_does_not_say_which_the_change_is_seen_all_the_same(data: 
     (run.path / FILE).unlink()
     assert changed_data(run, prepared(data)) == ""
     invert(data / "images" / "s2.tif")
-    for content in (None, "{", '{"scenes": [1]}', "[" * 100_000):
+    other = json.dumps({"format": 2, "scenes": prepared(data).digests})
+    for content in (None, "{", other, '{"scenes": [1]}', "[" * 100_000):
         if content is not None:
             (run.path / FILE).write_text(content)
         assert changed_data(run, prepared(data)) == (
-            "training images or labels have changed (scenes.json, missing or damaged, would name them)"
+            "training images or labels have changed (scenes.json, missing, damaged or of another format, would name them)"
         )
 
 
