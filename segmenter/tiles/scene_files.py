@@ -79,7 +79,7 @@ def changed_file(run: Path, now: Digests) -> str:
     """
     before = _load(run / FILE)
     if before is None:
-        return f"training images or labels have changed ({FILE}, missing, damaged or of another format, would name them)"
+        return f"training images or labels have changed ({FILE}, missing or not readable, would name them)"
     found = []
     for name, pair in now.items():
         if name not in before:

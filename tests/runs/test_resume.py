@@ -251,7 +251,7 @@ def test_a_best_from_after_the_step_is_set_aside_with_its_scores(tmp_path: Path)
     """With the record of the step before, the next validation above that would go over it."""
     save(tmp_path, 8).replace(tmp_path / BEST)
     for name in (*BEST_FILES, *LAST_FILES):
-        (tmp_path / name).write_text('{"epoch": 2, "step": 8, "miou": 0.5}')
+        (tmp_path / name).write_text('{"format": 1, "epoch": 2, "step": 8, "miou": 0.5}')
     save(tmp_path, 4)
     assert set_aside_after(tmp_path, 8) == []
     assert (tmp_path / BEST).is_file()

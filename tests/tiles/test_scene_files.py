@@ -124,7 +124,7 @@ def test_where_the_run_does_not_say_which_the_change_is_seen_all_the_same(data: 
         if content is not None:
             (run.path / FILE).write_text(content)
         assert changed_data(run, prepared(data)) == (
-            "training images or labels have changed (scenes.json, missing, damaged or of another format, would name them)"
+            "training images or labels have changed (scenes.json, missing or not readable, would name them)"
         )
 
 
