@@ -138,7 +138,7 @@ def _loop(trainer: Any, options: argparse.Namespace) -> Any:
         with tqdm(total=options.steps, file=sys.stderr) as bar:
             trainer._epoch(bar, [])
         seconds = time.perf_counter() - started
-        trainer.position.epoch, trainer.position.step = trainer.position.epoch + 1, 0
+        trainer.position = trainer.position.at_next_epoch()
         return seconds
 
     timed()  # compiles

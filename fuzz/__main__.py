@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.replay:
         return _replay(args)
     targets: dict[str, Target] = importlib.import_module(args.table).TARGETS
-    names = args.target or [n for n, target in targets.items() if target.quick or not args.quick]
+    names = args.target or list(targets)
     if unknown := set(names) - set(targets):
         print(f"error: --target {min(unknown)}: expected {', '.join(targets)}", file=sys.stderr)
         return 2
@@ -46,7 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, default=20, help="of its own that a case may take (default: 20)"
     )
-    parser.add_argument("--quick", action="store_true", help="without targets that take long to start")
     parser.add_argument("--found", type=Path, default=Path("fuzz/found"), help="folder for files that fail")
     parser.add_argument(
         "--replay", type=Path, metavar="DIR", help="open a file that was kept there once more"

@@ -13,11 +13,13 @@ from fuzz.target import Facts, digest
 from segmenter.config.reading import dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.diagnosis.run import run_coverage
+from segmenter.evaluation.figures import learning_curves
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.arrays import META, Arrays, save_arrays
 from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.log import RunLog, log_line
 from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
 from segmenter.runs.run import Run, load_run
 from segmenter.sampling.plan import plan
@@ -123,7 +125,7 @@ def make_run(folder: Path) -> None:
         meta = facts_array(recipe(), tiles, position, 1, {"processor": "one"})
         save_checkpoint(folder, step, {**arrays, "position": np.array(position), META: meta}, 2)
     save_arrays(folder / "best.npz", arrays)
-    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in _log()))
+    RunLog(folder).path.write_text("".join(map(log_line, _log())))
 
 
 def _log() -> list[dict[str, Any]]:
@@ -167,9 +169,7 @@ def read_log(file: Path) -> Facts:
 
 def rewind_log(file: Path) -> Facts:
     """What `--resume` does with a log, and the curves that are drawn of what is left."""
-    from segmenter.training.log import TrainLog
-
-    log = TrainLog(file.parent)
+    log = RunLog(file.parent)
     log.rewind(20, validated=True)
-    log.curves()
+    learning_curves(log.records(), file.with_name("learning_curves.png"))
     return [digest(json.dumps(record)) for record in log.records()]

@@ -40,7 +40,6 @@ class Target:
         checksum: whether another content than `fits` says is a finding, since the format could tell.
         fits: whether what was read and what was written go together.
         tokens: what to put into them, beside what is put into all.
-        quick: whether a few cases take no more than seconds, so that every test run has them.
         gigabytes: of memory that a case may add to what the process has.
     """
 
@@ -50,7 +49,6 @@ class Target:
     checksum: bool = False
     fits: Callable[[Facts, Facts], bool] = field(default=same)
     tokens: Sequence[bytes] = ()
-    quick: bool = True
     gigabytes: float = 1.5
 
     def files(self, folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ TARGETS: dict[str, Target] = {
         runs.make_run, ["checkpoints/step-00000008.npz"], runs.read_checkpoint, checksum=True
     ),
     "log": Target(runs.make_run, ["log.jsonl"], runs.read_log),
-    "log-rewind": Target(runs.make_run, ["log.jsonl"], runs.rewind_log, quick=False),  # TensorFlow's start
+    "log-rewind": Target(runs.make_run, ["log.jsonl"], runs.rewind_log),
     "journal": Target(outputs.make_journal, [".journal.jsonl"], outputs.read_journal, fits=is_part),
     "spool": Target(outputs.make_spool, [".a.tif.spool"], outputs.read_spool, checksum=True, fits=begins),
     "index": Target(caches.make_dataset, [".tile-index/tiles-*"], caches.read_index, checksum=True),

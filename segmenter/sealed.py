@@ -12,6 +12,8 @@ import re
 import zlib
 from typing import Any
 
+from segmenter.errors import shortened
+
 _SEAL = re.compile(rb',\s*"crc": "([0-9a-f]{8})"\s*\}\s*\Z')
 _LONGEST_SEAL = 64
 
@@ -51,3 +53,11 @@ def json_object(text: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def other_format(expected: int, got: object) -> str:
+    """The refusal of a file whose format is another than this program's."""
+    shown = "none" if got is None else shortened(repr(got))
+    return (
+        f"expected format {expected}, got {shown}: written by another version of this program, use that one"
+    )

@@ -46,25 +46,25 @@ def padded(text: str, width: int) -> str:
     return text + " " * (width - terminal_width(text))
 
 
-def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], gap: str = "  ") -> list[str]:
-    """Lines of a table: the first column's texts to the left, all others to the right.
+def aligned(
+    head: Sequence[str], rows: Iterable[Sequence[str]], gap: str = "  ", *, left: int = 1
+) -> list[str]:
+    """Lines of a table.
 
     Args:
         head: titles of the columns.
         rows: of as many cells.
         gap: between columns.
+        left: so many columns have their texts to the left, all others to the right.
     """
     lines = [head, *rows]
     widths = [max(map(terminal_width, column)) for column in zip(*lines, strict=True)]
-    return [
-        gap.join(
-            [
-                padded(first, widths[0]),
-                *(" " * (w - terminal_width(c)) + c for c, w in zip(rest, widths[1:], strict=True)),
-            ]
-        ).rstrip()
-        for first, *rest in lines
-    ]
+
+    def cell(text: str, column: int) -> str:
+        width = widths[column]
+        return padded(text, width) if column < left else " " * (width - terminal_width(text)) + text
+
+    return [gap.join(cell(text, column) for column, text in enumerate(line)).rstrip() for line in lines]
 
 
 @contextmanager

@@ -29,7 +29,7 @@ ARROWS = {
     "model": "ground config",
     "devices": "ground config",
     "tiles": "ground config raster sampling",
-    "runs": "ground config model",
+    "runs": "ground config evaluation model",
     "inference": "ground raster model devices runs",
     "training": "ground config raster evaluation sampling model devices tiles runs inference",
     "mapping": "ground raster evaluation runs inference",

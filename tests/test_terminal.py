@@ -109,7 +109,7 @@ def test_a_folder_with_control_characters_is_printed_escaped(
 
 def test_names_that_the_terminal_cannot_show_end_nothing() -> None:
     code = (
-        "from segmenter.training.signals import enduring_output\n"
+        "from segmenter.terminal import enduring_output\n"
         "with enduring_output():\n    print('–水\\udcff\\x1b')\n    print('done')"
     )
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}

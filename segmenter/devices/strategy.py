@@ -9,6 +9,7 @@ from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
 from segmenter.errors import ConfigError, DeviceError
+from segmenter.terminal import aligned
 
 
 @dataclass(frozen=True)
@@ -168,10 +169,8 @@ def describe(devices: Devices, global_batch: int, precision: str) -> str:
     """A table of the devices, and a warning for GPUs that stay unused."""
     local = str(devices.local_batch(global_batch))
     head = ("device", "name", "memory", "local batch", "precision")
-    rows = [head, *((d.name, d.model, d.memory or "unknown", local, precision) for d in devices.used)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in [*lines, *_warnings(devices)])
+    rows = [(d.name, d.model, d.memory or "unknown", local, precision) for d in devices.used]
+    return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices)])
 
 
 def _warnings(devices: Devices) -> list[str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from segmenter.diagnosis.data import LogPoint, RunFacts
 from segmenter.errors import CheckpointError
-from segmenter.runs.log import log_records
+from segmenter.runs.log import LOG, log_records
 from segmenter.runs.run import load_run
 
 __all__ = ["run_coverage"]
@@ -31,13 +31,13 @@ def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
     Raises:
         CheckpointError: there is no log, it is damaged or holds no coverage, or the run has other classes.
     """
-    lines = _lines(path / "log.jsonl")
+    lines = _lines(path / LOG)
     _check_classes(path, lines, names)
     try:
         return _section(str(path), lines)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(
-            f"{path / 'log.jsonl'}: damaged: expected whole numbers of steps and classes in each line of "
+            f"{path / LOG}: damaged: expected whole numbers of steps and classes in each line of "
             f"training ({type(error).__name__}: {error})"
         ) from None
 
@@ -71,8 +71,8 @@ def _lines(file: Path) -> list[dict[str, Any]]:
         ) from None
     if not found:
         raise CheckpointError(
-            f"{file}: expected lines of training with the classes their steps held, there are none; the run "
-            "has not begun, or is of a version that did not count them"
+            f"{file}: expected lines of training with the classes their steps held, there are none: the "
+            "run has not begun"
         )
     return found
 
@@ -91,7 +91,7 @@ def _check_classes(path: Path, lines: list[dict[str, Any]], names: Sequence[str]
         count = len(held) if isinstance(held, list) else 0
         if count != len(names):
             raise CheckpointError(
-                f"{path / 'log.jsonl'}: expected steps of the recipe's {len(names)} classes, got {count} "
+                f"{path / LOG}: expected steps of the recipe's {len(names)} classes, got {count} "
                 f"at step {line.get('step')}; {what}"
             )
 

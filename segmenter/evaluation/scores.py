@@ -35,8 +35,11 @@ from numpy.typing import NDArray
 from segmenter.errors import ScoreError
 from segmenter.files import write_whole
 from segmenter.labels import IGNORE, ClassMap
-from segmenter.terminal import padded, terminal_width
+from segmenter.sealed import other_format
+from segmenter.terminal import aligned
 
+FORMAT = 1
+"""Of a file of scores."""
 LabelKind = Literal["full", "eroded"]
 MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
 """Keys of the scores over all classes, in the order of tables, with their titles there."""
@@ -335,27 +338,31 @@ class Scores:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Scores:
-        """Inverse of `to_dict`; everything is computed anew from the confusion matrix."""
+        """Inverse of `to_dict`, also of what `write` wrote; all is computed anew from the confusion matrix.
+
+        Raises:
+            ScoreError: they are of another format.
+        """
+        if (version := data.get("format", FORMAT)) != FORMAT:
+            raise ScoreError(f"scores: {other_format(FORMAT, version)}")
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
         return cls(Protocol.from_dict(data["protocol"]), matrix, missed)
 
     def write(
         self, path: Path, more: Mapping[str, Any] | None = None, *, facts: Mapping[str, Any] | None = None
     ) -> None:
-        """Write `facts`, `to_dict` and `more` keys, in this order, as JSON, whole or not at all."""
-        data = {**(facts or {}), **self.to_dict(), **(more or {})}
+        """Write `format`, `facts`, `to_dict` and `more` keys, in this order, as JSON, whole or not at all."""
+        data = {"format": FORMAT, **(facts or {}), **self.to_dict(), **(more or {})}
         text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
         write_whole(path, (text + "\n").encode())
 
     def table(self) -> str:
         """For a terminal: a line per class in percent (– where undefined), the means, and the protocol."""
-        width = max(terminal_width(name) for name in (*self.protocol.classes, "class"))
-        lines = [f"{'class':<{width}}     IoU      F1   prec.  recall    share of truth"]
         shares = _ratio(self.truth_pixels, self.pixels)
-        columns = (self.iou, self.f1, self.precision, self.recall)
-        for i, name in enumerate(self.protocol.classes):
-            cells = "".join(f"{percent(column[i]):>8}" for column in columns)
-            lines.append(f"{padded(name, width)}{cells}{percent(shares[i]):>18}")
+        columns = (self.iou, self.f1, self.precision, self.recall, shares)
+        cells = (map(percent, column) for column in columns)
+        head = ("class", "IoU", "F1", "prec.", "recall", "share of truth")
+        lines = aligned(head, zip(self.protocol.classes, *cells, strict=True), gap="   ")
         means = [f"{title} {percent(getattr(self, key))}" for key, title in MEANS.items()]
         absent = [n for n, value in zip(self.protocol.classes, self.iou, strict=True) if math.isnan(value)]
         lines += ["", "   ".join(means) + "   (in %)", f"protocol  {self.protocol}, {self.pixels:,} pixels"]

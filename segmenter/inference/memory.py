@@ -21,8 +21,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
 from segmenter.devices.setup import smallest_card
-from segmenter.errors import ConfigError
+from segmenter.errors import ConfigError, shortened
 from segmenter.geometry import Size
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import Wanted
@@ -44,8 +46,8 @@ _LEAST_COLUMN, _WINDOWS_ACROSS = 8 * BLOCK, 8
 _MOST_AT_ONCE = 64
 _READ, _GIVEN = 5, 3
 """Batches under way: being read, stacked, waiting, computed; computed, waiting, being written."""
-_UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_AMOUNT = re.compile(r"\s*\d+(\.\d+)?\s*[a-z]+\s*", re.IGNORECASE)
+"""A number and a unit, and nothing else: `ByteSize` takes a number alone as bytes, and any text behind it."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,9 @@ def parse_memory(text: str) -> int:
     Raises:
         ValueError: it is none.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)B?\s*", text.upper())
-    if found is None:
-        raise ValueError(f"expected a number with a unit, as 8GB or 500MB, got {text}")
-    return int(float(found[1]) * _UNITS[found[2]])
+    try:
+        if _AMOUNT.fullmatch(text):
+            return int(TypeAdapter(ByteSize).validate_python(text))
+    except (ValidationError, OverflowError):  # another unit; more than any number
+        pass
+    raise ValueError(f"expected a number with a unit, as 8GB or 500MB, got {shortened(text)}")

@@ -26,12 +26,11 @@ from typing import Any, BinaryIO
 from segmenter.errors import SegmenterError
 from segmenter.files import opened, sync
 from segmenter.raster.remote import RemotePath
-from segmenter.sealed import json_object, sealed, unsealed
+from segmenter.sealed import sealed, unsealed
 
 JOURNAL = ".journal.jsonl"
 _FORMAT = 3
-"""Counted up when outputs of the same options come to hold something else; 1 had no checksums, 2 other
-names of options."""
+"""Counted up when outputs of the same options come to hold something else."""
 _PIECES, _PIECE_BYTES = 16, 1 << 16
 _SIDECARS = (".aux.xml", ".msk", ".ovr")
 """Files beside an image that change what GDAL reads of it."""
@@ -134,9 +133,7 @@ class Journal:
             return
         record = unsealed(line)
         if record is None:
-            older = json_object(line)
-            # Format 1 had no checksum: with one, a 3 became a 1.
-            self.damaged += older is None or older.get("format") != 1 or "crc" in older
+            self.damaged += 1
         elif record.pop("format", None) == _FORMAT:
             self._note(record, line)
 

@@ -38,7 +38,6 @@ MUCH_PIXELS = 1 << 26
 """So many that are computed are kept even where the raster cannot be read on: the disk may be to blame."""
 _LONGEST_LINE = 1 << 16
 _FORMAT = 2
-"""1: lines without a checksum of their own."""
 _ARRAYS = {field.name for field in fields(Prediction)}
 
 Arrays = dict[str, NDArray[Any]]

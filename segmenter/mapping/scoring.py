@@ -19,6 +19,7 @@ from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.request import MapRequest
 from segmenter.mapping.truth import Truth
 from segmenter.raster import read_label
+from segmenter.terminal import aligned
 from segmenter.windows import COLUMN, grid
 
 if TYPE_CHECKING:
@@ -168,10 +169,9 @@ def scene_table(scores: Mapping[str, Scores]) -> str:
         order = sorted(shown, key=lambda name: np.nan_to_num(scores[name].miou, nan=2))
         shown = order[:_SCENES_SHOWN]
         more = f"the {len(shown)} of {len(scores)} scenes with the lowest mIoU; scores.json has all"
-    names = {name: plain(name) for name in shown}
-    width = max(len(name) for name in (*names.values(), "scene"))
-    lines = [f"{'scene':<{width}}" + "".join(f"{head:>8}" for head in MEANS.values()) + f"{'pixels':>16}"]
+    rows = []
     for name in shown:
-        cells = "".join(f"{percent(getattr(scores[name], key)):>8}" for key in MEANS)
-        lines.append(f"{names[name]:<{width}}{cells}{scores[name].pixels:>16,}")
+        cells = (percent(getattr(scores[name], key)) for key in MEANS)
+        rows.append((plain(name), *cells, f"{scores[name].pixels:,}"))
+    lines = aligned(("scene", *MEANS.values(), "pixels"), rows, gap="   ")
     return "\n".join([*lines, *([more] if more else [])])

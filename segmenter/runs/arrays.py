@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 
 from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import write_whole
+from segmenter.sealed import other_format
 
 Arrays = dict[str, NDArray[Any]]
 META = "meta"
-"""The array that says what the others are: the bytes of a JSON text. Only older files have none."""
-_DIGEST = "sha256"
+"""The array that says what a checkpoint was made with: the bytes of a JSON text."""
+FORMAT = 3
+"""Of the files and of what their arrays mean, each under its name."""
+_DIGEST, _FORMAT = "sha256", "format"
 _DAMAGE = (
     *(OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError),
     *(SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile),
@@ -42,6 +45,7 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """
     buffer = io.BytesIO()
     # The digest comes first: a table of contents that is cut short loses others before it.
+    arrays = {_FORMAT: np.array(FORMAT), **arrays}
     np.savez(buffer, allow_pickle=False, **{_DIGEST: _digest(arrays), **arrays})
     write_whole(path, buffer.getbuffer())
 
@@ -49,10 +53,8 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 def load_arrays(path: Path) -> Arrays:
     """The arrays of a file; nothing in it can run code.
 
-    A file without a digest is one of an older program, if it has no `META` either.
-
     Raises:
-        CheckpointError: missing or unreadable.
+        CheckpointError: missing, unreadable, or of another format.
         DamagedCheckpointError: damaged, or not written by this program.
     """
     try:
@@ -69,10 +71,11 @@ def load_arrays(path: Path) -> Arrays:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
         raise DamagedCheckpointError(f"{path}: damaged checkpoint ({what})") from None
     digest = arrays.pop(_DIGEST, None)
-    if digest is None and META not in arrays:
-        return arrays
     if digest is None or digest.tobytes() != _digest(arrays).tobytes():
-        raise DamagedCheckpointError(f"{path}: damaged checkpoint (its SHA-256 is another)")
+        raise DamagedCheckpointError(f"{path}: damaged checkpoint (its SHA-256 is another, or missing)")
+    version = arrays.pop(_FORMAT, np.array(None)).tolist()
+    if version != FORMAT:
+        raise CheckpointError(f"{path}: {other_format(FORMAT, version)}")
     return arrays
 
 

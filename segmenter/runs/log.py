@@ -1,8 +1,4 @@
-"""Lines of log.jsonl: JSON objects with a checksum; a torn or damaged line counts as none.
-
-Lines with neither format nor checksum are of an older program: they count where they have the shape of a
-record.
-"""
+"""Training log of a run, log.jsonl: a JSON object with a checksum a line; a torn or damaged one is none."""
 
 from __future__ import annotations
 
@@ -11,12 +7,57 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from segmenter.sealed import json_object, sealed, unsealed
+from segmenter.errors import CheckpointError, OutputError
+from segmenter.files import write_whole
+from segmenter.sealed import other_format, sealed, unsealed
 
+LOG = "log.jsonl"
 _NUMBERS = ("loss", "learning_rate", "miou")
 _MOST_STEPS = 1 << 53
 _FORMAT = 2
-_FRAME = ("format", "crc")
+
+
+class RunLog:
+    """The log of a run directory; imports no TensorFlow.
+
+    Attributes:
+        path: the file; it need not be there.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / LOG
+
+    def records(self) -> list[dict[str, Any]]:
+        """All whole records so far, oldest first; none where there is no log.
+
+        Raises:
+            CheckpointError: it cannot be read, or is of another format.
+        """
+        try:
+            return list(log_records(self.path)) if self.path.exists() else []
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot read it: {error.strerror}") from None
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a line.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(log_line(record))
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot write it: {error.strerror}; is the disk full?") from None
+
+    def rewind(self, step: int, *, validated: bool) -> None:
+        """Forget what will be done again: all after a step, and its validation if that was not done."""
+        kept = [
+            record
+            for record in self.records()
+            if record["step"] < step or (record["step"] == step and (validated or "miou" not in record))
+        ]
+        write_whole(self.path, "".join(map(log_line, kept)).encode())
 
 
 def log_line(record: Mapping[str, Any]) -> str:
@@ -29,19 +70,16 @@ def log_records(file: Path) -> Iterator[dict[str, Any]]:
 
     Raises:
         OSError: it cannot be read.
+        CheckpointError: a whole line is of another format.
     """
-    for line in file.read_bytes().splitlines():
-        record = _record(line)
-        if record is not None and _is_record(record):
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        record = unsealed(line)
+        if record is None:
+            continue
+        if (version := record.pop("format", None)) != _FORMAT:
+            raise CheckpointError(f"{file}, line {number}: {other_format(_FORMAT, version)}")
+        if _is_record(record):
             yield record
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    record = unsealed(line)
-    if record is not None:
-        return record if record.pop("format", None) == _FORMAT else None
-    older = json_object(line)
-    return older if older is not None and not any(key in older for key in _FRAME) else None
 
 
 def _is_record(record: Mapping[str, Any]) -> bool:

@@ -23,10 +23,9 @@ from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import make_folder, write_whole
 from segmenter.runs.arrays import META, Arrays, load_arrays
 from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
+from segmenter.runs.log import LOG
 from segmenter.runs.score_files import BEST_FILES, later_scores
 
-_FORMAT = 2
-"""1: without `META` and digest."""
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     **{name: (name,) for name in ("keras", "numpy", "scipy", "albumentations", "opencv-python-headless")},
@@ -38,10 +37,18 @@ _ASIDE = "aside"
 class Position(NamedTuple):
     """Where a training stands: optimiser steps done, the next step of which epoch's plan, the best mIoU."""
 
-    done: int
-    epoch: int
-    step: int
-    best_miou: float
+    done: int = 0
+    epoch: int = 0
+    step: int = 0
+    best_miou: float = -1.0
+
+    def after(self, steps: int) -> Position:
+        """Where it stands after more steps of the same epoch."""
+        return self._replace(done=self.done + steps, step=self.step + steps)
+
+    def at_next_epoch(self) -> Position:
+        """Before the first step of the next epoch."""
+        return self._replace(epoch=self.epoch + 1, step=0)
 
     @property
     def planned_epoch(self) -> int:
@@ -57,7 +64,6 @@ class Facts(BaseModel):
     """Record in a checkpoint of how it was made.
 
     Attributes:
-        format: of the checkpoint.
         versions: package → version.
         seed: the recipe's.
         epoch, step: the next step of the plan.
@@ -65,12 +71,11 @@ class Facts(BaseModel):
         plan: fingerprint of that epoch's plan.
         replicas: devices that it was made on.
         recipe: resolved.
-        computed_on: what else its bits depend on (`devices.setup.computed_on`); empty from older programs.
+        computed_on: what else its bits depend on (`devices.setup`).
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    format: int = _FORMAT
     versions: dict[str, str]
     seed: int
     epoch: int
@@ -79,7 +84,7 @@ class Facts(BaseModel):
     plan: str
     replicas: int
     recipe: dict[str, Any]
-    computed_on: dict[str, str] = {}
+    computed_on: dict[str, str]
 
 
 class EpochPlan(Protocol):
@@ -102,14 +107,14 @@ class Checkpoint:
         path: its file.
         arrays: all that it holds.
         position: where it stands.
-        facts: what it was made with; None in one of an older program.
+        facts: what it was made with.
         seen: the run's checkpoints when it was chosen among them, as `check_as_seen` knows them.
     """
 
     path: Path
     arrays: Arrays
     position: Position
-    facts: Facts | None
+    facts: Facts
     seen: Seen = ()
 
     def check_plan(self, plan: EpochPlan) -> None:
@@ -122,8 +127,7 @@ class Checkpoint:
             CheckpointError: it is another.
         """
         at = self.position
-        known = self.facts.plan if self.facts is not None else plan.fingerprint
-        if known != plan.fingerprint or at.step > plan.steps:
+        if self.facts.plan != plan.fingerprint or at.step > plan.steps:
             changed = version_changes(self.facts)
             why = ", ".join(changed) or "the tiles, or the planner, have changed"
             raise CheckpointError(
@@ -138,15 +142,12 @@ class Checkpoint:
             replicas: devices here.
             computed_on: here, as in `Facts`.
         """
-        if self.facts is None:
-            return []
         lines = []
         if changed := version_changes(self.facts):
             lines.append(
                 f"made with other versions, the bits of what follows may differ: {', '.join(changed)}"
             )
-        there = self.facts.computed_on
-        if there and (changed := _changes(there, computed_on)):
+        if changed := _changes(self.facts.computed_on, computed_on):
             lines.append(f"computed otherwise, the bits of what follows may differ: {', '.join(changed)}")
         if self.facts.replicas != replicas:
             follows = _on_other_devices(self.facts.recipe)
@@ -187,10 +188,8 @@ def facts_array(
     return np.frombuffer(facts.model_dump_json().encode(), np.uint8)
 
 
-def version_changes(facts: Facts | None) -> list[str]:
+def version_changes(facts: Facts) -> list[str]:
     """`numpy 2.3.1 → 2.4.0` for each package that is another here."""
-    if facts is None:
-        return []
     return _changes(facts.versions, _versions())
 
 
@@ -265,14 +264,10 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
     try:
         done, epoch, step, best = arrays["position"].tolist()
         position = Position(int(done), int(epoch), int(step), float(best))
-        facts = Facts.model_validate_json(arrays[META].tobytes()) if META in arrays else None
+        facts = Facts.model_validate_json(arrays[META].tobytes())
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         what = shortened(" ".join(str(error).split()))
         raise CheckpointError(f"{path}: not a checkpoint that train.py wrote ({what})") from None
-    if facts is not None and facts.format > _FORMAT:
-        raise CheckpointError(
-            f"{path}: expected format {_FORMAT} or older, got {facts.format}; use a newer program"
-        )
     if min(position[:3]) < 0:
         raise CheckpointError(f"{path}: not a checkpoint that train.py wrote (position {position[:3]})")
     return Checkpoint(path, arrays, position, facts)
@@ -314,7 +309,7 @@ def set_aside_after(run: Path, step: int) -> list[Path]:
     later += later_scores(run, step)
     if not later:
         return []
-    log = run / "log.jsonl"
+    log = run / LOG
     try:
         folder = _new_folder(run / "checkpoints" / _ASIDE)
         if log.is_file():

@@ -166,7 +166,7 @@ def load_run(path: Path) -> Run:
     line on stderr says so.
 
     Raises:
-        CheckpointError: it is no run directory, one of a newer format, or run.json or recipe.yaml is not
+        CheckpointError: it is no run directory, one of another format, or run.json or recipe.yaml is not
             what the training wrote; says what to do.
         ConfigError: the recipe is not valid.
     """

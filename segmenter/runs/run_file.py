@@ -1,8 +1,7 @@
 """File `run.json`: the meaning of a model's input and output, with types and ranges checked when read.
 
 The file carries a checksum of itself (`sealed`) and the SHA-256 of `recipe.yaml` beside it: both are records
-of a training, not settings. Files of format 1, of an older program, have neither; their types and ranges
-are checked all the same.
+of a training, not settings.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.errors import CheckpointError
 from segmenter.labels import MAX_CLASSES
-from segmenter.sealed import json_object, sealed, unsealed_text
+from segmenter.sealed import json_object, other_format, sealed, unsealed_text
 
 FORMAT = 2
-"""1: without checksums."""
 _MOST_BANDS = 65535
 _LARGEST = 1e38
 """Of what normalisation computes with, in float32; its smallest normal number is 1.2e-38."""
@@ -61,8 +59,8 @@ class _Normalisation(_Strict):
 class _Network(_Strict):
     stride: int = Field(ge=1, le=1 << 16)
     radius: int | None = Field(ge=0, le=1 << 24)
-    bytes_per_pixel: float = Field(0.0, ge=0, le=1e12)
-    unlimited: str = Field("", max_length=10_000)
+    bytes_per_pixel: float = Field(ge=0, le=1e12)
+    unlimited: str = Field(max_length=10_000)
 
 
 class RunFile(_Strict):
@@ -73,7 +71,7 @@ class RunFile(_Strict):
         recipe: SHA-256 of recipe.yaml; of the old one too, while a new one takes its place.
     """
 
-    format: Literal[1, 2]
+    format: Literal[2]
     classes: _Classes
     bands: tuple[Band, ...] | None
     band_count: int = Field(ge=1, le=_MOST_BANDS)
@@ -82,9 +80,9 @@ class RunFile(_Strict):
     metres_per_pixel: float | None = Field(gt=0, le=1e9)
     labels: Literal["full", "eroded"]
     network: _Network
-    tiles: str = Field("", max_length=1000)
-    planned_replicas: int = Field(1, ge=1, le=1 << 16)
-    recipe: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = Field((), max_length=2)
+    tiles: str = Field(max_length=1000)
+    planned_replicas: int = Field(ge=1, le=1 << 16)
+    recipe: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = Field(max_length=2)
 
     @model_validator(mode="after")
     def _counts_agree(self) -> RunFile:
@@ -98,7 +96,7 @@ class RunFile(_Strict):
                     "{name}: expected as many as band_count, {count}, got {got}",
                     {"name": name, "count": self.band_count, "got": len(values)},
                 )
-        if self.format > 1 and not self.recipe:
+        if not self.recipe:
             raise PydanticCustomError("recipe", "recipe: expected the SHA-256 of recipe.yaml, got none")
         return self
 
@@ -121,18 +119,14 @@ def read_run_file(content: bytes, where: str) -> RunFile:
         where: the file, named in errors.
 
     Raises:
-        CheckpointError: it is damaged or edited, of a newer format, or has a wrong type or value.
+        CheckpointError: it is damaged or edited, of another format, or has a wrong type or value.
     """
     whole = unsealed_text(content)
-    found = json_object(content if whole is None else whole) or {}
-    version = found.get("format")
-    if isinstance(version, int) and version > FORMAT:
-        raise CheckpointError(
-            f"{where}: expected format {FORMAT} or older, got {version}; use a newer program"
-        )
-    if whole is None and (version != 1 or "crc" in found or "recipe" in found):
-        raise CheckpointError(f"{where}: damaged or edited: its checksum is another")
-    return _validated(content if whole is None else whole, f"{where}: damaged or edited")
+    if whole is None:
+        raise CheckpointError(f"{where}: damaged or edited: its checksum is another, or missing")
+    if (found := json_object(whole)) is not None and found.get("format") != FORMAT:
+        raise CheckpointError(f"{where}: {other_format(FORMAT, found.get('format'))}")
+    return _validated(whole, f"{where}: damaged or edited")
 
 
 def _validated(text: bytes, where: str) -> RunFile:

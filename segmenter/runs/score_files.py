@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from segmenter.evaluation.scores import FORMAT
 from segmenter.files import write_whole
 from segmenter.runs.checkpoints import BEST
 
@@ -48,9 +49,11 @@ def _validated_at(path: Path) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Content that `write_last` wrote; empty where there is nothing, or nothing of that kind."""
+    """Content that `write_last` wrote; empty where there is nothing, or nothing of that kind and format."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        if record["format"] != FORMAT:
+            return {}
         return {"epoch": int(record["epoch"]), "step": int(record["step"]), "miou": record["miou"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -129,7 +129,7 @@ def load_entries(path: Path, classes: int) -> Entries:
 def _entries(table: pa.Table, classes: int) -> Entries:
     said = table.schema.metadata or {}
     if said.get(b"format") != _FORMAT:
-        raise ValueError("of another program's format")
+        raise ValueError(f"expected format {_FORMAT.decode()}, got {said.get(b'format', b'none')!r}")
     scene_N, row_N, col_N = (table[name].to_numpy() for name in ("scene", "row", "col"))
     flat = table["counts"].combine_chunks().flatten().to_numpy()
     if _checksum(said[b"scenes"], scene_N, row_N, col_N, flat) != said[b"sha256"]:

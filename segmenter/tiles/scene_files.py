@@ -19,6 +19,7 @@ from segmenter.scenes import Scene
 from segmenter.threads import in_threads
 
 FILE = "scenes.json"
+_FORMAT = 1
 PIECES, PIECE_BYTES = 16, 1 << 14
 """A file of up to 256 KiB is read whole, of a larger one so many pieces at even distances, with both ends."""
 
@@ -68,7 +69,7 @@ def joint_digest(digests: Digests) -> str:
 
 def save_digests(run: Path, digests: Digests) -> None:
     """Write them into a run directory; they serve to name what has changed."""
-    write_whole(run / FILE, json.dumps({"format": 1, "scenes": digests}, indent=0).encode())
+    write_whole(run / FILE, json.dumps({"format": _FORMAT, "scenes": digests}, indent=0).encode())
 
 
 def changed_file(run: Path, now: Digests) -> str:
@@ -78,7 +79,7 @@ def changed_file(run: Path, now: Digests) -> str:
     """
     before = _load(run / FILE)
     if before is None:
-        return f"training images or labels have changed ({FILE}, missing or damaged, would name them)"
+        return f"training images or labels have changed ({FILE}, missing or not readable, would name them)"
     found = []
     for name, pair in now.items():
         if name not in before:
@@ -94,7 +95,10 @@ def changed_file(run: Path, now: Digests) -> str:
 
 def _load(path: Path) -> Mapping[str, tuple[str, str]] | None:
     try:
-        scenes = json.loads(path.read_text(encoding="utf-8"))["scenes"]
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != _FORMAT:
+            return None
+        scenes = data["scenes"]
         return {str(name): (str(image), str(label)) for name, (image, label) in scenes.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -248,7 +248,6 @@ class _Kept(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     format: Literal[2]
-    """1 had no checksum."""
     mean: tuple[float, ...]
     std: tuple[Annotated[float, Field(gt=0)], ...]
     min: tuple[float, ...]
@@ -265,7 +264,7 @@ class _Kept(BaseModel):
 
 
 def _load(path: Path) -> BandStatistics | None:
-    """Statistics of an earlier run; None, and a line on stderr, where the file is damaged or older."""
+    """Statistics of an earlier run; None, and a line on stderr, where the file is damaged or of another format."""
     if not path.exists():
         return None
     try:

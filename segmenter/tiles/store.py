@@ -66,7 +66,7 @@ class SceneStore:
         new = [i for i in slow if not self._copies[i].decoded.exists]
         copies = [self._copies[i].decoded for i in new]
         if damaged := [copy for copy in copies if copy.is_there]:
-            what = "of the decoded copies damaged, or of an older program: made anew"
+            what = "of the decoded copies damaged, or of another format: made anew"
             print(f"{damaged[0].folder.parent}: {len(damaged)} {what}", file=sys.stderr)
         _check_space(cache, [infos[i] for i in new])
         done = in_threads(

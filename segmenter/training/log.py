@@ -12,9 +12,8 @@ import tensorflow as tf
 from segmenter.errors import OutputError
 from segmenter.evaluation.figures import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
-from segmenter.files import write_whole
 from segmenter.labels import ClassMap
-from segmenter.runs.log import log_line, log_records
+from segmenter.runs.log import RunLog
 from segmenter.training.run_scores import write_last
 
 
@@ -23,27 +22,16 @@ class TrainLog:
 
     def __init__(self, run: Path, classes: ClassMap | None = None) -> None:
         """`classes` gives the learning curves their colours."""
-        self._run, self._file, self._classes = run, run / "log.jsonl", classes
+        self._run, self._log, self._classes = run, RunLog(run), classes
         self._board = tf.summary.create_file_writer(str(run / "tensorboard"))
 
-    def records(self) -> list[dict[str, Any]]:
-        """All whole records so far, oldest first."""
-        if not self._file.is_file():
-            return []
-        return list(log_records(self._file))
-
     def rewind(self, step: int, *, validated: bool) -> None:
-        """Forget what will be done again: all after a step, and its validation if that was not done."""
-        kept = [
-            record
-            for record in self.records()
-            if record["step"] < step or (record["step"] == step and (validated or "miou" not in record))
-        ]
-        write_whole(self._file, "".join(map(log_line, kept)).encode())
+        """As of `RunLog`."""
+        self._log.rewind(step, validated=validated)
 
     def trained(self, step: int, values: dict[str, Any]) -> None:
         """A line on the steps since the last one; its numbers are TensorBoard scalars, too, its lists not."""
-        self._append({"step": step, **values})
+        self._log.append({"step": step, **values})
         with self._shown(step):
             for name, value in values.items():
                 if not isinstance(value, list):
@@ -52,27 +40,19 @@ class TrainLog:
     def validated(self, step: int, epoch: int, scores: Scores, confusion: ConfusionMatrix) -> None:
         """The scores of a validation: a line of the log, and the files of the last validation."""
         data = scores.to_dict()
-        iou = data["iou"]
-        protocol = str(scores.protocol)
-        self._append({"step": step, "epoch": epoch, "miou": data["miou"], "iou": iou, "protocol": protocol})
+        said = {"miou": data["miou"], "iou": data["iou"], "protocol": str(scores.protocol)}
+        self._log.append({"step": step, "epoch": epoch, **said})
         write_last(self._run, step, epoch, scores, confusion)
         with self._shown(step):
             for key in ("miou", "mf1", "oa"):
                 tf.summary.scalar(f"validation/{key}", data[key] or 0.0)
-            for name, value in iou.items():
+            for name, value in data["iou"].items():
                 tf.summary.scalar(f"validation_iou/{name}", value or 0.0)
 
     def curves(self) -> None:
         """Draw learning_curves.png from the whole log."""
         path = self._run / "learning_curves.png"
-        learning_curves(self.records(), path, self._run.name, classes=self._classes)
-
-    def _append(self, record: dict[str, Any]) -> None:
-        try:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(log_line(record))
-        except OSError as error:
-            raise OutputError(f"{self._file}: cannot write it: {error.strerror}; is the disk full?") from None
+        learning_curves(self._log.records(), path, self._run.name, classes=self._classes)
 
     @contextmanager
     def _shown(self, step: int) -> Iterator[None]:

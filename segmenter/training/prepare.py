@@ -17,6 +17,7 @@ from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import raster_info
 from segmenter.runs.checkpoints import BEST, has_checkpoint
+from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
 from segmenter.sampling import Plan, plan
@@ -82,9 +83,9 @@ def check_run_directory(
             )
         return None
     checkpoint = checkpoint_to_resume(path, resume_from)
-    known = load_run(path).recipe
-    if checkpoint.facts is not None:
-        known = recipe_from(checkpoint.facts.recipe, str(checkpoint.path))
+    load_run(path)  # refuses what is damaged, or of another format
+    RunLog(path).records()  # which is rewound once other files have been moved
+    known = recipe_from(checkpoint.facts.recipe, str(checkpoint.path))
     _check_same_recipe(path, known, recipe)
     return checkpoint
 

@@ -1,9 +1,11 @@
-"""Start of a training in its run directory, new, resumed or fine-tuned, and the summary at its end."""
+"""Start of a training, resumed or fine-tuned, in three parts: check, open the run directory, train."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segmenter.config.recipe import Recipe
@@ -15,7 +17,8 @@ from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.unet import build_model, network_geometry
 from segmenter.model.weight_shapes import weight_shapes
 from segmenter.runs.checkpoints import BEST
-from segmenter.runs.resume import Checkpoint, check_as_seen, set_aside_after
+from segmenter.runs.log import LOG
+from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import describe_scores
 from segmenter.runs.weights import transfer_weights
@@ -26,6 +29,27 @@ from segmenter.training.fine_tuning import Source, describe_kept
 from segmenter.training.prepare import Tiles, changed_data, class_weights, describe_plan, epoch_plan
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.trainer import StoppedError, Trainer
+
+
+@dataclass(frozen=True)
+class CheckedTraining:
+    """A training that nothing known before its start speaks against; nothing is written yet.
+
+    Attributes:
+        run: as it will be saved.
+        checkpoint: of this run, to go on from.
+        source: another run, whose weights to start from.
+        class_weights: (K,) weights in cross-entropy, or None.
+    """
+
+    run: Run
+    dataset: Dataset
+    tiles: Tiles
+    devices: Devices
+    checkpoint: Checkpoint | None = None
+    source: Source | None = None
+    class_weights: tuple[float, ...] | None = None
+    profile: bool = False
 
 
 def start_training(
@@ -45,36 +69,78 @@ def start_training(
         checkpoint: of this run, to go on from.
         source: another run, whose weights to start from.
     """
-    # Everything that can be refused is, before anything is written.
-    _check_devices(recipe, devices)
+    checked = check_training(
+        recipe, dataset, tiles, devices, path, checkpoint=checkpoint, source=source, profile=profile
+    )
+    with open_training(checked) as trainer:
+        return train_to_end(trainer)
+
+
+def check_training(
+    recipe: Recipe,
+    dataset: Dataset,
+    tiles: Tiles,
+    devices: Devices,
+    path: Path,
+    *,
+    checkpoint: Checkpoint | None = None,
+    source: Source | None = None,
+    profile: bool = False,
+) -> CheckedTraining:
+    """Refuse everything that can be refused before anything is written; arguments as of `start_training`.
+
+    Raises:
+        ConfigError: a setting does not go with the devices or the classes.
+        CheckpointError: the run to go on with was begun with other data or another plan.
+    """
+    check_devices(recipe, devices)
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
     if checkpoint is not None:
         run = replace(load_run(path), recipe=recipe)
-        _check_same_plan(run, tiles, planned_for, checkpoint)
+        check_same_plan(run, tiles, planned_for, checkpoint)
     else:
         run = replace(_new_run(recipe, dataset, tiles, path), planned_replicas=planned_for)
     weights = class_weights(recipe, tiles.index)
-    loader = BatchLoader(recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
-    with alone_in(path) as unlocked:
+    return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, weights, profile)
+
+
+@contextmanager
+def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
+    """The trainer of a checked training, at its first step to do, alone in its run directory.
+
+    Raises:
+        SegmenterError: another process is in the directory, or it cannot be written.
+        CheckpointError: another process has trained there since the check, or the weights do not fit.
+    """
+    run, tiles, checkpoint = checked.run, checked.tiles, checked.checkpoint
+    with alone_in(run.path) as unlocked:
         if unlocked:
             print(f"warning: {unlocked}", file=sys.stderr)
-        check_as_seen(path, checkpoint)
+        check_as_seen(run.path, checkpoint)
         if checkpoint is None:
-            _clear(path)
+            _clear(run.path)
         run.save()
-        save_digests(path, tiles.digests)
-        trainer = Trainer(run, tiles.index, loader, devices, dataset, weights, profile=profile)
-        _describe(trainer, planned_for)
+        save_digests(run.path, tiles.digests)
+        trainer = _trainer(checked)
+        _describe(trainer)
         if checkpoint is not None:
-            _resume(trainer, checkpoint)
-        elif source is not None:
-            _fine_tune(trainer, source)
-        return _train(trainer)
+            resume_from(trainer, checkpoint)
+        elif checked.source is not None:
+            _fine_tune(trainer, checked.source)
+        yield trainer
 
 
-def _describe(trainer: Trainer, planned_for: int) -> None:
+def _trainer(checked: CheckedTraining) -> Trainer:
+    run, tiles, devices = checked.run, checked.tiles, checked.devices
+    loader = BatchLoader(run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
+    return Trainer(
+        run, tiles.index, loader, devices, checked.dataset, checked.class_weights, profile=checked.profile
+    )
+
+
+def _describe(trainer: Trainer) -> None:
     """Lines on the schedule, micro-batches, and the plan where it depends on the devices."""
-    recipe = trainer.run.recipe
+    recipe, planned_for = trainer.run.recipe, trainer.run.planned_replicas
     print(describe_schedule(recipe.training, trainer.steps))
     if line := _describe_accumulation(recipe, trainer.devices.replicas):
         print(line)
@@ -95,7 +161,7 @@ def _fine_tune(trainer: Trainer, source: Source) -> None:
     print(f"from {source.run.path}: {describe_kept(shapes, kept, model.depth)}")
 
 
-def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
+def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Take the run back to a checkpoint, and say what that changes."""
     for line in checkpoint.warnings(trainer.devices.replicas, trainer.devices.computed_on):
         print(line)
@@ -109,9 +175,8 @@ def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
             f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
         )
     if not (run / BEST).is_file():
-        trainer.position.best_miou = (
-            -1.0
-        )  # a record without its model would keep the next best from being kept
+        # A record without its model would keep the next best from being kept.
+        trainer.position = trainer.position._replace(best_miou=Position().best_miou)
     trainer.rewind_log()
     print(f"resumed after step {trainer.position.done} of {trainer.steps}")
 
@@ -119,7 +184,7 @@ def _resume(trainer: Trainer, checkpoint: Checkpoint) -> None:
 def _clear(run: Path) -> None:
     """Remove what a training left that ended before its first checkpoint: it is begun anew."""
     _sweep(run)
-    (run / "log.jsonl").unlink(missing_ok=True)
+    (run / LOG).unlink(missing_ok=True)
 
 
 def _sweep(run: Path) -> None:
@@ -127,7 +192,7 @@ def _sweep(run: Path) -> None:
         print(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
 
 
-def _train(trainer: Trainer) -> int:
+def train_to_end(trainer: Trainer) -> int:
     """Train, and say how to go on from where it ends."""
     path, loader = trainer.run.path, trainer.loader
     try:
@@ -149,7 +214,7 @@ def _train(trainer: Trainer) -> int:
     return 0
 
 
-def _check_devices(recipe: Recipe, devices: Devices) -> None:
+def check_devices(recipe: Recipe, devices: Devices) -> None:
     """Refuse what does not go with so many devices."""
     training, replicas = recipe.training, devices.replicas
     if training.xla and replicas > 1:
@@ -208,7 +273,7 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
     )
 
 
-def _check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
+def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
     """Refuse to go on with other data, or with another plan than that of which the rest is to be done."""
     if changed := changed_data(run, tiles):
         raise CheckpointError(

@@ -16,10 +16,9 @@ from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, TrainingError
 from segmenter.inference.function import predict_function
 from segmenter.model.unet import build_model
-from segmenter.runs import resume
 from segmenter.runs.arrays import META, save_arrays
 from segmenter.runs.checkpoints import BEST, save_checkpoint
-from segmenter.runs.resume import Checkpoint
+from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.runs.score_files import keep_as_best
 from segmenter.runs.weights import assign_weights, weight_arrays
@@ -53,16 +52,6 @@ class StoppedError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.exit_code = 128 + number
-
-
-@dataclass
-class Position:
-    """Where a training stands: optimiser steps done, and the next step of the plan."""
-
-    done: int = 0
-    epoch: int = 0
-    step: int = 0
-    best_miou: float = -1.0
 
 
 @dataclass
@@ -145,7 +134,7 @@ class Trainer:
                 self.averaged.assign(arrays)
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
-        self.position = Position(*start.position)
+        self.position = start.position
 
     def rewind_log(self) -> None:
         """Take from the log what came after the present position."""
@@ -157,9 +146,9 @@ class Trainer:
         return save_checkpoint(self.run.path, self.position.done, self._arrays(), keep)
 
     def _arrays(self) -> dict[str, Any]:
-        at = resume.Position(**vars(self.position))
+        at = self.position
         plan = self._plan(at.planned_epoch)
-        facts = resume.facts_array(self.run.recipe, plan, at, self.devices.replicas, self.devices.computed_on)
+        facts = facts_array(self.run.recipe, plan, at, self.devices.replicas, self.devices.computed_on)
         own = {"position": np.array(at, np.float64), META: facts, **self.run.text_arrays()}
         weights = weight_arrays(self.model, "model")
         if not all(np.isfinite(array).all() for array in weights.values()):
@@ -185,7 +174,7 @@ class Trainer:
                 finally:  # of an epoch's steps only: not of the validation after it
                     self._say(self._profiler.close())
                 self.save()  # before the validation: killed in it, a resumed run validates again
-                self.position.epoch, self.position.step = self.position.epoch + 1, 0
+                self.position = self.position.at_next_epoch()
                 last = self.position.epoch == epochs
                 if self.dataset.of("validation") and (
                     last or not self.position.epoch % self.run.recipe.training.validate_every
@@ -210,22 +199,21 @@ class Trainer:
         return self._planned[1]
 
     def _epoch(self, bar: Any, stop: list[int]) -> None:
-        at, most = self.position, self.run.recipe.training.steps_per_call
-        rows = self._plan(at.epoch)
-        stacks = epoch_dataset(self.loader, rows, at.epoch, at.step, stacked=most)
+        epoch, most = self.position.epoch, self.run.recipe.training.steps_per_call
+        rows = self._plan(epoch)
+        stacks = epoch_dataset(self.loader, rows, epoch, self.position.step, stacked=most)
         meter = self._meter(rows, bar)
         dealt = (self.devices.dealt(stack, axis=1) for stack in stacks)
         feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=_PATIENCE)
         with closing(feeder):
             for stack in self._fed(feeder):
-                count = min(most, rows.steps - at.step)
+                count = min(most, rows.steps - self.position.step)
                 self._profiler.before_call()
                 with self._memory():
                     results = self._steps(stack, tf.constant(count))
-                meter.push(at.done + 1, results, feeder.waited)
+                meter.push(self.position.done + 1, results, feeder.waited)
                 self._profiler.after_call(count)
-                at.step += count
-                at.done += count
+                self.position = self.position.after(count)
                 if self._profiler.enough:
                     meter.drain()
                     self._say(self._profiler.close())
@@ -235,7 +223,7 @@ class Trainer:
                     meter.close()  # what the log lacks cannot be had again after a resume
                     self.save()
         self._called = True
-        if stop and at.step < rows.steps:
+        if stop and self.position.step < rows.steps:
             self.save()  # first of all: what is said next may find nobody who reads it
             meter.close()
             raise StoppedError(stop[0])
@@ -301,7 +289,7 @@ class Trainer:
         tqdm.write(f"after epoch {self.position.epoch}:\n{scores.table()}")
         # The best is saved with the record it sets, so that resuming from it knows it.
         if scores.miou > self.position.best_miou:
-            self.position.best_miou = scores.miou
+            self.position = self.position._replace(best_miou=scores.miou)
             save_arrays(self.run.path / BEST, self._arrays())
             keep_as_best(self.run.path)
 

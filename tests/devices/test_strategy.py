@@ -236,4 +236,4 @@ def _run(model: Any, path: Path) -> Any:
     classes = ClassMap((LandCoverClass("a", (0, 0, 0), 0),), "codes")
     (path / "best.npz").write_bytes(b"")
     plain = Normalisation.of([0.0], [1.0])
-    return Run(path, recipe, classes, None, 1, "uint8", plain, None, "full", NetworkGeometry(2, 4))
+    return Run(path, recipe, classes, None, 1, "uint8", plain, None, "full", NetworkGeometry(2, 9))

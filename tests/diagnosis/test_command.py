@@ -14,6 +14,7 @@ import yaml
 
 from datasets.__main__ import main
 from datasets.synthetic.make import make_naic2020
+from segmenter.runs.log import log_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +75,7 @@ def test_batches_and_split_are_as_asked_for(
 def test_a_run_stands_beside_the_plan(config: Path, tmp_path: Path) -> None:
     line = {"step": 4, "epoch": 0, "steps": 4, "held_steps": [4] * 7 + [3], "short_steps": 1}
     line |= {"promised": [*range(8)], "best_effort": [], "tiles_drawn": 24}
-    (tmp_path / "log.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "log.jsonl").write_text(log_line(line))
     done = coverage(config, "--batch", "8", "--run", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "4 steps, 1 short of a promised class" in " ".join(done.stdout.split())
@@ -134,7 +135,7 @@ def test_what_cannot_be_written_is_refused_before_the_work(config: Path, tmp_pat
 
 def test_a_log_of_other_classes_is_refused(config: Path, tmp_path: Path) -> None:
     line = {"step": 4, "epoch": 0, "steps": 4, "held_steps": np.ones(3, int).tolist()}
-    (tmp_path / "log.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "log.jsonl").write_text(log_line(line))
     done = coverage(config, "--run", tmp_path)
     assert done.returncode == 2
     assert "expected steps of the recipe's 8 classes, got 3 at step 4" in done.stderr

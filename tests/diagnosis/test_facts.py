@@ -13,6 +13,7 @@ import pytest
 from segmenter.config.recipe import TilesConfig
 from segmenter.diagnosis import Diagnosis, diagnose, table
 from segmenter.errors import CheckpointError, DatasetError
+from segmenter.runs.log import log_line
 from segmenter.sampling import plan
 from segmenter.scenes import Dataset, Scene
 from segmenter.tiles.index import build_index
@@ -261,7 +262,7 @@ def test_no_tiles_is_refused(image: Path) -> None:
 
 
 def log(folder: Path, lines: list[Data], tail: str = "") -> Path:
-    text = "".join(json.dumps(line) + "\n" for line in lines)
+    text = "".join(map(log_line, lines))
     (folder / "log.jsonl").write_text(text + tail, encoding="utf-8")
     return folder
 

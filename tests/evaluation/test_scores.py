@@ -296,6 +296,14 @@ def test_the_file_is_whole_and_carries_its_protocol(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["scores.json"]
 
 
+def test_scores_of_another_format_are_refused(tmp_path: Path) -> None:
+    _scores([0, 1, 1], [0, 1, 0]).write(tmp_path / "scores.json")
+    data = json.loads((tmp_path / "scores.json").read_text())
+    assert Scores.from_dict(data).to_dict() == {key: data[key] for key in data if key != "format"}
+    with pytest.raises(ScoreError, match="expected format 1, got 2: written by another version"):
+        Scores.from_dict({**data, "format": 2})
+
+
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SegmenterError, match=r"missing/scores\.json: cannot write there: No such file"):
         _scores([0], [0]).write(tmp_path / "missing" / "scores.json")
@@ -304,8 +312,8 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_the_table_has_a_line_per_class_the_means_and_the_protocol() -> None:
     protocol = Protocol.published("potsdam-5", labels="eroded", split="test", scenes=("2_13", "2_14"))
     lines = _scores([0, 0, 1], [0, 1, 1], protocol, _potsdam()).table().splitlines()
-    assert lines[1] == "impervious surfaces   50.00   66.67  100.00   50.00             66.67"
-    assert lines[3] == "low vegetation            –       –       –       –              0.00"
+    assert lines[1] == "impervious surfaces   50.00   66.67   100.00    50.00            66.67"
+    assert lines[3] == "low vegetation            –       –        –        –             0.00"
     assert lines[7].startswith("mIoU 50.00   mF1 66.67   OA 66.67   FWIoU 50.00   kappa 40.00")
     assert lines[8] == (
         "protocol  potsdam-5: 5 classes, eroded labels, test split (2 scenes), TTA none, 3 pixels"

@@ -152,7 +152,9 @@ def test_amounts_of_memory(text: str, expected: int) -> None:
     assert parse_memory(text) == expected
 
 
-@pytest.mark.parametrize("text", ["8", "GB", "-1GB", "8 bytes", ""])
+@pytest.mark.parametrize(
+    "text", ["8", "GB", "-1GB", "8 bytes", "", "8GB junk", "8GB!", "5.5.5GB", "9" * 400 + "GB"]
+)
 def test_an_amount_without_a_unit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number with a unit, as 8GB or 500MB"):
         parse_memory(text)

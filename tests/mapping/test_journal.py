@@ -75,14 +75,7 @@ def test_threads_append_whole_lines(tmp_path: Path) -> None:
     assert all(again.find(name) for name in names)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        sealed('{"format": 9, "name": "a"}'),
-        sealed('{"format": 2, "name": "a"}'),
-        '{"format": 1, "name": "a"}',
-    ],
-)
+@pytest.mark.parametrize("line", [sealed(f'{{"format": {n}, "name": "a"}}') for n in (9, 2, 1)])
 def test_an_entry_of_another_format_counts_as_none(tmp_path: Path, line: str) -> None:
     Journal(tmp_path).append(replace(ENTRY, name="b"))
     with (tmp_path / ".journal.jsonl").open("a") as file:
@@ -146,8 +139,9 @@ def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     code = (
-        "import resource, signal, sys\nfrom pathlib import Path\nsys.path.insert(0, 'tests/mapping')\n"
-        "from test_journal import ENTRY\nfrom segmenter.mapping.journal import Journal, SegmenterError\n"
+        "import resource, signal, sys\nfrom pathlib import Path\n"
+        "from tests.mapping.test_journal import ENTRY\n"
+        "from segmenter.mapping.journal import Journal, SegmenterError\n"
         "journal = Journal(Path(sys.argv[1]))\njournal.append(ENTRY)\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"

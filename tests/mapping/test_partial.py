@@ -178,3 +178,13 @@ def test_a_spool_that_changes_after_it_was_looked_at_is_an_error(
             file.write(b"\x55" * 9)
         with pytest.raises(RasterError, match=r"spool: has changed while it was read"):
             list(again.replay())
+
+
+def test_a_spool_of_another_format_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
+    spool = filled(tmp_path, contents(rng)[:3])
+    whole = spool.path.read_bytes()
+    assert whole.startswith(b'{"spool": 2,')
+    for version in (b"1", b"3"):
+        spool.path.write_bytes(whole.replace(b"2", version, 1))
+        with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+            assert again.recover() == 0

@@ -23,6 +23,7 @@ from segmenter.files import alone_in, remove_leftovers
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.runs import arrays as arrays_module
 from segmenter.runs.arrays import load_arrays, save_arrays
 from segmenter.runs.checkpoints import checkpoints, newest_checkpoint, save_checkpoint
 from segmenter.runs.run import Run, load_run
@@ -160,11 +161,23 @@ def test_the_digest_sees_what_no_crc_does(tmp_path: Path, change: Any) -> None:
         load_arrays(path)
 
 
-def test_a_file_of_an_older_program_is_loaded(tmp_path: Path) -> None:
-    arrays = odd_arrays()
-    arrays.pop("meta")
-    np.savez(tmp_path / "old.npz", **arrays)
-    assert_same(load_arrays(tmp_path / "old.npz"), arrays)
+def test_a_file_without_a_digest_is_damaged(tmp_path: Path) -> None:
+    np.savez(tmp_path / "old.npz", a=np.zeros(3))
+    with pytest.raises(DamagedCheckpointError, match="its SHA-256 is another, or missing"):
+        load_arrays(tmp_path / "old.npz")
+
+
+@pytest.mark.parametrize("version", [2, 4, None])
+def test_arrays_of_another_format_are_refused(tmp_path: Path, version: int | None) -> None:
+    path = tmp_path / "a.npz"
+    written = {"weights": np.zeros(3)} | ({} if version is None else {"format": np.array(version)})
+    np.savez(path, allow_pickle=False, **{"sha256": arrays_module._digest(written), **written})
+    with pytest.raises(CheckpointError) as caught:
+        load_arrays(path)
+    assert str(caught.value) == (
+        f"{path}: expected format 3, got {version or 'none'}: written by another version of this program, "
+        "use that one"
+    )
 
 
 def test_the_same_arrays_give_the_same_bytes(tmp_path: Path) -> None:

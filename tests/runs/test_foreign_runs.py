@@ -120,15 +120,20 @@ def test_tags_in_a_recipe_are_refused(recipe: Path, run: Run, tmp_path: Path, ca
         ({"position": np.zeros(3)}, "wrote (not enough values"),
         ({"position": np.array([np.nan, 0, 0, 0])}, "wrote (cannot convert"),
         ({"position": np.array([7, -1, 0, 0.5])}, "wrote (position (7, -1, 0))"),
-        ({"meta": np.frombuffer(b"{}", np.uint8)}, "wrote (8 validation errors"),
+        ({"meta": np.frombuffer(b"{}", np.uint8)}, "wrote (9 validation errors"),
         ({"meta": np.frombuffer(b"\xff{", np.uint8)}, "wrote (1 validation"),
     ],
 )  # fmt: skip
 def test_a_checkpoint_of_another_make_is_refused(run: Run, changes: Any, message: str) -> None:
     from segmenter.errors import CheckpointError
-    from segmenter.runs.resume import checkpoint_to_resume
+    from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
+    from segmenter.sampling import Plan
 
-    save_checkpoint(run.path, 7, {"position": np.array([7, 1, 0, 0.5]), **changes}, 1)
+    position = Position(7, 1, 0, 0.5)
+    meta = facts_array(
+        run.recipe, Plan(np.zeros((1, 1), int), 0, 0, True, 0, promised=(), best_effort=()), position, 1, {}
+    )
+    save_checkpoint(run.path, 7, {"position": np.array(position), "meta": meta, **changes}, 1)
     with pytest.raises(CheckpointError) as caught:
         checkpoint_to_resume(run.path)
     assert f"not a checkpoint that train.py {message}" in str(caught.value)

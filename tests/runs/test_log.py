@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from segmenter.evaluation.figures import learning_curves
-from segmenter.runs.log import log_line, log_records
+from segmenter.runs.log import RunLog, log_line, log_records
+from segmenter.sealed import sealed
 from tests.helpers.made_runs import flipped
 
 RECORDS: list[dict[str, Any]] = [
@@ -49,22 +49,31 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
-def test_what_is_no_record_is_none_also_without_a_checksum(tmp_path: Path, line: bytes) -> None:
+@pytest.mark.parametrize("checksum", [False, True], ids=["torn", "sealed"])
+def test_what_is_no_record_is_none_with_and_without_a_checksum(
+    tmp_path: Path, line: bytes, checksum: bool
+) -> None:
     file = tmp_path / "log.jsonl"
-    older = b'{"step": 4, "loss": 2.0, "iou": null}\n'
-    file.write_bytes(older + line + b"\n" + log_line(RECORDS[1]).encode() + line)
+    if checksum and line.startswith(b"{") and line.endswith(b"}") and len(line) > 2:
+        line = sealed('{"format": 2, ' + line[1:].decode()).encode()
+    file.write_bytes(log_line(RECORDS[0]).encode() + line + b"\n" + log_line(RECORDS[1]).encode() + line)
     found = list(log_records(file))
-    assert found == [json.loads(older), RECORDS[1]]
+    assert found == RECORDS[:2]
     learning_curves(found, tmp_path / "curves.png")
 
 
-def test_a_log_with_such_lines_is_rewound(tensorflow: ModuleType, tmp_path: Path) -> None:
-    from segmenter.training.log import TrainLog
+def test_a_line_without_a_checksum_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(json.dumps({"step": 4, "loss": 2.0}) + "\n" + log_line(RECORDS[0]))
+    assert list(log_records(file)) == RECORDS[:1]
 
+
+def test_a_log_with_such_lines_is_rewound(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     file.write_bytes(b"\n".join([*LINES, *(log_line(record).strip().encode() for record in RECORDS)]))
-    log = TrainLog(tmp_path)
+    log = RunLog(tmp_path)
+    assert RunLog(tmp_path / "none").records() == []
     log.rewind(30, validated=False)
     assert file.read_text() == log_line(RECORDS[0])
-    log.trained(40, {"loss": 1.0})
+    log.append({"step": 40, "loss": 1.0})
     assert [record["step"] for record in log.records()] == [20, 40]

@@ -15,7 +15,8 @@ import pytest
 from segmenter.config.reading import recipe_from
 from segmenter.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
 from segmenter.runs import resume
-from segmenter.runs.checkpoints import BEST, checkpoints
+from segmenter.runs.arrays import META, load_arrays
+from segmenter.runs.checkpoints import BEST, checkpoints, save_checkpoint
 from segmenter.runs.resume import (
     Position,
     check_as_seen,
@@ -24,6 +25,7 @@ from segmenter.runs.resume import (
 )
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES
 from segmenter.sampling import Plan
+from segmenter.sealed import sealed
 from segmenter.training.prepare import check_run_directory
 from tests.helpers.made_checkpoints import MACHINE, RECIPE, plan_of, save
 
@@ -37,8 +39,7 @@ def test_a_checkpoint_says_what_it_was_made_with(tmp_path: Path) -> None:
     checkpoint = checkpoint_to_resume(tmp_path)
     assert checkpoint.position == Position(6, 1, 2, 0.5)
     facts = checkpoint.facts
-    assert facts is not None
-    assert (facts.format, facts.seed, facts.epoch, facts.step, facts.planned_epoch) == (2, 0, 1, 2, 1)
+    assert (facts.seed, facts.epoch, facts.step, facts.planned_epoch) == (0, 1, 2, 1)
     assert facts.replicas == 4
     assert facts.computed_on == MACHINE
     assert {"tensorflow", "keras", "numpy", "coverage-segmenter"} <= facts.versions.keys()
@@ -67,7 +68,7 @@ def test_another_plan_is_refused(tmp_path: Path, other: Plan) -> None:
 def test_a_position_beyond_the_plan_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 6)
     checkpoint = checkpoint_to_resume(tmp_path)
-    beyond = dataclasses.replace(checkpoint, position=Position(6, 0, 5, 0.5), facts=None)
+    beyond = dataclasses.replace(checkpoint, position=Position(6, 0, 5, 0.5))
     with pytest.raises(CheckpointError, match="epoch 1 was planned otherwise"):
         beyond.check_plan(plan_of())
 
@@ -94,8 +95,6 @@ def test_another_computation_is_a_warning(tmp_path: Path) -> None:
         f"warning: {path.name}: computed otherwise, the bits of what follows may differ: "
         "threads of an operation 2 → 8"
     )
-    save(tmp_path, 6, computed_on={})  # as of an older program
-    assert checkpoint_to_resume(tmp_path).warnings(4, MACHINE) == []
 
 
 @pytest.mark.parametrize(
@@ -122,20 +121,23 @@ def test_micro_batches_on_other_devices_are_another_training(
     assert ("another training" in line) == bool(felt)
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    save(tmp_path, 6, format=3)
-    with pytest.raises(CheckpointError, match=r"expected format 2 or older, got 3; use a newer program"):
+@pytest.mark.parametrize("lacking", ["position", META])
+def test_arrays_without_what_a_checkpoint_says_of_itself_are_refused(tmp_path: Path, lacking: str) -> None:
+    arrays = load_arrays(save(tmp_path, 6))
+    del arrays[lacking]
+    save_checkpoint(tmp_path, 6, arrays, keep=1)
+    with pytest.raises(CheckpointError, match=rf"not a checkpoint that train.py wrote \('{lacking}'\)"):
         checkpoint_to_resume(tmp_path)
 
 
-def test_an_older_file_goes_on_unchecked(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    np.savez(tmp_path / "checkpoints" / "step-00000006.npz", position=np.array([6, 1, 2, 0.5]))
-    checkpoint = checkpoint_to_resume(tmp_path)
-    assert checkpoint.position == Position(6, 1, 2, 0.5)
-    assert checkpoint.facts is None
-    checkpoint.check_plan(plan_of(last=30))
-    assert checkpoint.warnings(1, MACHINE) == []
+def test_a_log_of_another_format_is_refused_before_anything_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 4)
+    monkeypatch.setattr("segmenter.training.prepare.load_run", lambda _: None)
+    (tmp_path / "log.jsonl").write_text(sealed('{"format": 1, "step": 2}') + "\n")
+    with pytest.raises(CheckpointError, match=r"log\.jsonl, line 1: expected format 2, got 1: written by an"):
+        check_run_directory(tmp_path, RECIPE, resume=True)
 
 
 def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
@@ -228,7 +230,7 @@ def test_a_best_from_after_the_step_is_set_aside_with_its_scores(tmp_path: Path)
     """With the record of the step before, the next validation above that would go over it."""
     save(tmp_path, 8).replace(tmp_path / BEST)
     for name in (*BEST_FILES, *LAST_FILES):
-        (tmp_path / name).write_text('{"epoch": 2, "step": 8, "miou": 0.5}')
+        (tmp_path / name).write_text('{"format": 1, "epoch": 2, "step": 8, "miou": 0.5}')
     save(tmp_path, 4)
     assert set_aside_after(tmp_path, 8) == []
     assert (tmp_path / BEST).is_file()

@@ -19,6 +19,7 @@ from segmenter.runs import run as run_directory
 from segmenter.runs.arrays import load_arrays
 from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.run import Run, load_run
+from segmenter.sealed import sealed
 from tests.helpers.made_runs import flipped, rewritten
 
 
@@ -118,8 +119,10 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"classes__ignored": [[1, 2, 3]]}, "class map: label files hold codes"),
     ({"recipe": []}, "recipe: expected the SHA-256 of recipe.yaml, got none"),
     ({"recipe": None}, "recipe: "),
-    ({"format": 3}, "expected format 2 or older, got 3; use a newer program"),
-    ({"format": "2"}, "format: "),
+    ({"format": 3}, "expected format 2, got 3: written by another version of this program, use that one"),
+    ({"format": 1}, "expected format 2, got 1: written by another version"),
+    ({"format": "2"}, "expected format 2, got '2': written by another version"),
+    ({"format": None}, "expected format 2, got none: written by another version"),
     ({"other": 1}, "other: "),
 ]  # fmt: skip
 
@@ -133,13 +136,17 @@ def test_a_wrong_type_or_range_is_refused_by_name(run: Run, changes: dict[str, A
 
 
 @pytest.mark.parametrize(
-    "key", ["classes", "bands", "band_count", "dtype", "normalisation", "network", "labels"]
+    "key",
+    [
+        *("classes", "bands", "band_count", "dtype", "normalisation", "network", "labels"),
+        *("tiles", "planned_replicas", "recipe"),
+    ],
 )
 def test_a_missing_entry_is_refused(run: Run, key: str) -> None:
     file = run.path / "run.json"
     data = json.loads(file.read_text())
-    del data[key], data["crc"], data["recipe"]
-    file.write_text(json.dumps({**data, "format": 1}))
+    del data[key], data["crc"]
+    file.write_text(sealed(json.dumps(data)))
     assert f"{key}: Field required" in one_line(run.path)
 
 
@@ -151,17 +158,13 @@ def test_what_is_no_run_file_is_refused(run: Run, content: bytes) -> None:
     assert "run.json: damaged or edited: " in one_line(run.path)
 
 
-def test_a_run_of_an_older_program_is_read_and_written_anew_with_checksums(run: Run) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_run_file_without_a_checksum_is_refused(run: Run, version: int) -> None:
     file = run.path / "run.json"
     data = json.loads(file.read_text())
-    del data["crc"], data["recipe"]
-    file.write_text(json.dumps({**data, "format": 1}))
-    assert load_run(run.path) == run
-    file.write_text(json.dumps({**data, "format": 1, "band_count": "3"}))
-    assert "band_count: expected a valid integer" in one_line(run.path)
-    file.write_text(json.dumps({**data, "format": 1}))
-    load_run(run.path).save()
-    assert json.loads(file.read_text())["format"] == 2
+    del data["crc"]
+    file.write_text(json.dumps({**data, "format": version}))
+    assert "run.json: damaged or edited: its checksum is another, or missing" in one_line(run.path)
 
 
 def test_what_cannot_be_read_back_is_not_written(run: Run) -> None:
@@ -183,7 +186,7 @@ def test_a_refusal_names_the_remedy_and_the_remedy_works(run: Run, capsys: Any) 
     assert load_run(run.path) == run
     assert "recipe.yaml: was not there; put back from step-00000003.npz" in capsys.readouterr().err
     run_json.write_bytes(whole[0].replace(b"2.25", b"3.25"))
-    assert "another; move it away, and the copy in step-00000003.npz takes its place" in one_line(run.path)
+    assert "missing; move it away, and the copy in step-00000003.npz takes its place" in one_line(run.path)
     run_json.rename(run.path / "elsewhere")
     assert load_run(run.path) == run
     assert (run_json.read_bytes(), recipe.read_bytes()) == whole

@@ -97,7 +97,8 @@ DAMAGES: list[Callable[[Path], Any]] = [
     lambda folder: (folder / "image.npy").write_bytes(b""),
     lambda folder: (folder / "label.npy").unlink(),
     lambda folder: (folder / "valid.npy").write_bytes(bytes((folder / "valid.npy").stat().st_size)),
-    lambda folder: (folder / "copy.json").unlink(),  # as an older program left it
+    lambda folder: (folder / "copy.json").unlink(),
+    lambda folder: rewritten(folder / "copy.json", format=1),
     lambda folder: (folder / "copy.json").write_bytes(b"[" * 10**5),
     lambda folder: rewritten(folder / "copy.json", format=3),
     lambda folder: rewritten(folder / "copy.json", image__shape=[1 << 60, 1 << 60, 1 << 60]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -88,13 +89,13 @@ def test_copied_elsewhere_with_other_times_the_data_are_the_same(
 def test_a_run_does_not_go_on_with_other_images_under_the_same_labels(
     tensorflow: ModuleType, data: Path, run: Run, scenes: list[str], said: str
 ) -> None:
-    from segmenter.training.start import _check_same_plan
+    from segmenter.training.start import check_same_plan
 
     for scene in scenes:
         invert(data / "images" / f"{scene}.tif")
     checkpoint: Any = None  # is not looked at any more
     with pytest.raises(CheckpointError) as caught:
-        _check_same_plan(run, prepared(data), 1, checkpoint)
+        check_same_plan(run, prepared(data), 1, checkpoint)
     assert str(caught.value) == (
         f"{run.path}: {said} since this run was started: what follows would be another training; put back "
         "what was there, or use --init-from to start a new run from it"
@@ -118,11 +119,12 @@ def test_where_the_run_does_not_say_which_the_change_is_seen_all_the_same(data: 
     (run.path / FILE).unlink()
     assert changed_data(run, prepared(data)) == ""
     invert(data / "images" / "s2.tif")
-    for content in (None, "{", '{"scenes": [1]}', "[" * 100_000):
+    other = json.dumps({"format": 2, "scenes": prepared(data).digests})
+    for content in (None, "{", other, '{"scenes": [1]}', "[" * 100_000):
         if content is not None:
             (run.path / FILE).write_text(content)
         assert changed_data(run, prepared(data)) == (
-            "training images or labels have changed (scenes.json, missing or damaged, would name them)"
+            "training images or labels have changed (scenes.json, missing or not readable, would name them)"
         )
 
 

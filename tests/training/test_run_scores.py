@@ -15,6 +15,7 @@ from matplotlib.image import imread
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.labels import ClassMap
 from segmenter.runs.checkpoints import BEST
+from segmenter.runs.resume import Position
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, describe_scores
 
 
@@ -40,20 +41,19 @@ def validate(
     from segmenter.training.log import TrainLog
 
     classes = make_classes(2)
-    position = trainer.Position()
     protocol = Protocol(tuple(classes.names), "full", "validation")
     state = SimpleNamespace(
         run=SimpleNamespace(path=tmp_path),
         dataset=None,
-        position=position,
+        position=Position(),
         _predict=None,
         _log=TrainLog(tmp_path),
-        _arrays=lambda: {"done": np.array(position.done)},
+        _arrays=lambda: {"done": np.array(state.position.done)},
     )
     monkeypatch.setattr(trainer, "validation_protocol", lambda _: protocol)
 
     def validate(wrong: int) -> None:
-        position.done, position.epoch = position.done + 7, position.epoch + 1
+        state.position = state.position.after(7).at_next_epoch()
         monkeypatch.setattr(trainer, "validate", lambda *_: confusion_of(classes, wrong))
         bar: Any = SimpleNamespace(set_description=lambda _: None)
         trainer.Trainer._validate(state, bar)  # type: ignore[arg-type]
@@ -96,7 +96,9 @@ def test_the_end_names_the_best_and_the_last_with_epoch_and_step(
 
 
 def test_without_a_score_there_is_a_last_and_no_best(tmp_path: Path) -> None:
-    (tmp_path / LAST_FILES[0]).write_text('{"epoch": 1, "step": 7, "miou": null}')
+    (tmp_path / LAST_FILES[0]).write_text('{"format": 2, "epoch": 1, "step": 7, "miou": null}')
+    assert describe_scores(tmp_path) == []  # of another format
+    (tmp_path / LAST_FILES[0]).write_text('{"format": 1, "epoch": 1, "step": 7, "miou": null}')
     assert describe_scores(tmp_path) == [
         "last: epoch 1, step 7, mIoU –; last_scores.json, last_confusion.png"
     ]

@@ -1,23 +1,43 @@
-"""What a session does to a run directory before it trains: under the lock, and such that nothing is lost."""
+"""Start of a training: what is checked, and what happens to its run directory before the first step."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from segmenter.errors import CheckpointError
+from datasets import load_dataset
+from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import Recipe
+from segmenter.devices import strategy
+from segmenter.errors import CheckpointError, SegmenterError
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import BEST, checkpoints
+from segmenter.runs.log import log_line
 from segmenter.runs.resume import checkpoint_to_resume
-from segmenter.runs.run import Run
-from segmenter.training.prepare import check_run_directory
+from segmenter.runs.run import Run, load_run
+from segmenter.scenes import Dataset
+from segmenter.training.prepare import Tiles, check_run_directory, prepare_tiles
 from tests.helpers.made_checkpoints import MACHINE, RECIPE, save
+from tests.helpers.made_training import made
+
+if TYPE_CHECKING:
+    from segmenter.training.start import CheckedTraining
+
+
+class Prepared(NamedTuple):
+    """Arguments of a training of the made scenes."""
+
+    recipe: Recipe
+    dataset: Dataset
+    tiles: Tiles
+    devices: strategy.Devices
 
 
 @pytest.fixture
@@ -42,7 +62,7 @@ class Trainer:
     def resume(self, start: Any) -> None:
         if self.refuses:
             raise CheckpointError("does not fit")
-        self.position = SimpleNamespace(**start.position._asdict())
+        self.position = start.position
 
     def rewind_log(self) -> None:
         (self.run.path / "log.jsonl").write_text("rewound\n")
@@ -63,22 +83,22 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_checkpoint_that_is_refused_moves_nothing(tensorflow: ModuleType, gone_on: Run) -> None:
-    from segmenter.training import start
+    from segmenter.training.start import resume_from
 
     before = contents(gone_on.path)
     with pytest.raises(CheckpointError, match="does not fit"):
-        start._resume(Trainer(gone_on, refuses=True), checkpoint_to_resume(gone_on.path, 4))  # type: ignore[arg-type]
+        resume_from(Trainer(gone_on, refuses=True), checkpoint_to_resume(gone_on.path, 4))  # type: ignore[arg-type]
     assert contents(gone_on.path) == before
 
 
 def test_taken_back_the_next_best_is_kept_and_the_later_one_too(
     tensorflow: ModuleType, gone_on: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.training import start
+    from segmenter.training.start import resume_from
 
     path, later = gone_on.path, (gone_on.path / BEST).read_bytes()
     trainer = Trainer(gone_on)
-    start._resume(trainer, checkpoint_to_resume(path, 4))  # type: ignore[arg-type]
+    resume_from(trainer, checkpoint_to_resume(path, 4))  # type: ignore[arg-type]
     aside = path / "checkpoints" / "aside" / "1"
     assert (aside / BEST).read_bytes() == later
     assert (aside / "log.jsonl").read_text() == "whole\n"
@@ -86,11 +106,11 @@ def test_taken_back_the_next_best_is_kept_and_the_later_one_too(
     assert trainer.position.best_miou == -1
     assert f"({checkpoint_names(8, 12)}, {BEST}) and the log are kept in {aside}\n" in capsys.readouterr().out
     # Killed now, the checkpoint still has the old record; the next start forgets it, too.
-    start._resume(trainer, checkpoint_to_resume(path))  # type: ignore[arg-type]
+    resume_from(trainer, checkpoint_to_resume(path))  # type: ignore[arg-type]
     assert trainer.position.best_miou == -1
     save(path, 4).replace(path / BEST)
     save(path, 4)
-    start._resume(trainer, checkpoint_to_resume(path))  # type: ignore[arg-type]
+    resume_from(trainer, checkpoint_to_resume(path))  # type: ignore[arg-type]
     assert trainer.position.best_miou == 0.5
 
 
@@ -98,56 +118,90 @@ def checkpoint_names(*steps: int) -> str:
     return ", ".join(f"step-{step:08d}.npz" for step in steps)
 
 
-class StartedError(Exception):
-    """The training would begin now."""
+@pytest.fixture(scope="module")
+def prepared(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    folder = tmp_path_factory.mktemp("start")
+    recipe = load_recipe(made(folder / "data"))
+    dataset = load_dataset(recipe)
+    devices = strategy.make_devices(recipe.distribution, None)
+    return Prepared(recipe, dataset, prepare_tiles(recipe, dataset), devices)
 
 
-def start(run: Run, monkeypatch: pytest.MonkeyPatch, checkpoint: Any, meanwhile: Callable[[], Any]) -> None:
-    """`start_training` up to the trainer; `meanwhile` happens after the first look, before the lock."""
-    from segmenter.training import start
+def check(prepared: Prepared, path: Path, *, resume: bool = False) -> CheckedTraining:
+    """A training in `path`, checked as train.py does."""
+    from segmenter.training.start import check_training
 
-    def prepared(*_: Any) -> Run:
-        meanwhile()
-        return run
-
-    def trainer(*_: Any, **__: Any) -> None:
-        raise StartedError
-
-    for name in ("_check_devices", "_check_same_plan", "class_weights", "BatchLoader"):
-        monkeypatch.setattr(start, name, lambda *_: None)
-    for name in ("_new_run", "load_run"):
-        monkeypatch.setattr(start, name, prepared)
-    monkeypatch.setattr(start, "Trainer", trainer)
-    tiles, devices = SimpleNamespace(index=None, store=None, digests={}), SimpleNamespace(replicas=1)
-    start.start_training(RECIPE, None, tiles, devices, run.path, checkpoint=checkpoint)  # type: ignore[arg-type]
+    recipe, dataset, tiles, devices = prepared
+    checkpoint = check_run_directory(path, recipe, resume=resume)
+    return check_training(recipe, dataset, tiles, devices, path, checkpoint=checkpoint)
 
 
-@pytest.mark.parametrize("first", [None, 4], ids=["start", "resume"])
+@pytest.fixture(scope="module")
+def opened(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a checkpoint of step 0."""
+    from segmenter.training.start import open_training
+
+    path = tmp_path_factory.mktemp("opened") / "run"
+    with open_training(check(prepared, path)) as trainer:
+        trainer.save()
+    return path
+
+
+def test_a_check_writes_nothing(prepared: Prepared, opened: Path, tmp_path: Path) -> None:
+    check(prepared, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+    before = contents(opened)
+    check(prepared, opened, resume=True)
+    assert contents(opened) == before
+
+
+def test_an_open_training_stands_at_its_checkpoint_and_keeps_others_out(
+    prepared: Prepared, opened: Path
+) -> None:
+    from segmenter.training.start import open_training
+
+    checked = check(prepared, opened, resume=True)
+    with open_training(checked) as trainer:
+        assert checked.checkpoint is not None
+        assert trainer.position.done == checked.checkpoint.position.done
+        assert trainer.run == load_run(opened)
+        with pytest.raises(SegmenterError, match="another process is writing there"), open_training(checked):
+            pass
+
+
+@pytest.mark.parametrize("resume", [False, True], ids=["start", "resume"])
 def test_what_another_process_trained_meanwhile_is_not_written_over(
-    tensorflow: ModuleType, run: Run, monkeypatch: pytest.MonkeyPatch, first: int | None
+    prepared: Prepared, opened: Path, tmp_path: Path, resume: bool
 ) -> None:
     """It began and ended between the look at the directory and the lock."""
-    if first is not None:
-        save(run.path, first)
-    checkpoint = check_run_directory(run.path, RECIPE, resume=first is not None)
-    with pytest.raises(StartedError):
-        start(run, monkeypatch, checkpoint, lambda: None)
-    with pytest.raises(CheckpointError, match="another process has trained there"):
-        start(run, monkeypatch, checkpoint, lambda: save(run.path, 8))
-    assert 8 in checkpoints(run.path)
+    from segmenter.training.start import open_training
+
+    path = tmp_path / "run"
+    if resume:
+        shutil.copytree(opened, path)
+    checked = check(prepared, path, resume=resume)
+    save(path, 8)
+    before = contents(path)
+    with (
+        pytest.raises(CheckpointError, match="another process has trained there"),
+        open_training(checked),
+    ):
+        pass
+    assert {file: content for file, content in contents(path).items() if file.name != ".lock"} == before
+    assert 8 in checkpoints(path)
 
 
-def test_killed_before_its_first_checkpoint_a_run_starts_again(
-    tensorflow: ModuleType, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    half = run.path / "checkpoints" / ".step-00000003.npz.abcdefgh"
-    half.parent.mkdir()
+def test_killed_before_its_first_checkpoint_a_run_starts_again(prepared: Prepared, tmp_path: Path) -> None:
+    from segmenter.training.start import open_training
+
+    path = tmp_path / "run"
+    half = path / "checkpoints" / ".step-00000003.npz.abcdefgh"
+    half.parent.mkdir(parents=True)
     half.write_bytes(b"PK")
-    (run.path / "log.jsonl").write_text('{"step": 2, "loss": 1.0}\n')
+    (path / "log.jsonl").write_text(log_line({"step": 2, "loss": 1.0}))
     with pytest.raises(CheckpointError, match="start again without --resume"):
-        check_run_directory(run.path, RECIPE, resume=True)
-    assert check_run_directory(run.path, RECIPE, resume=False) is None
-    with pytest.raises(StartedError):
-        start(run, monkeypatch, None, lambda: None)
-    assert not half.exists()
-    assert not (run.path / "log.jsonl").exists()  # else the steps would be in it twice
+        check_run_directory(path, prepared.recipe, resume=True)
+    with open_training(check(prepared, path)) as trainer:
+        assert trainer.position.done == 0
+        assert not half.exists()
+        assert not (path / "log.jsonl").exists()  # else the steps would be in it twice

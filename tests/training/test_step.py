@@ -171,10 +171,10 @@ def test_what_does_not_go_with_the_devices_is_refused(
     tensorflow: ModuleType, training: dict[str, Any], message: str
 ) -> None:
     from segmenter.devices.strategy import Devices
-    from segmenter.training.start import _check_devices
+    from segmenter.training.start import check_devices
 
     folder = {"kind": "potsdam", "root": "nowhere"}
     recipe = Recipe(name="x", dataset=folder, training={"global_batch": 8, **training})
     devices = Devices(None, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(4)))
     with pytest.raises(ConfigError, match=message):
-        _check_devices(recipe, devices)
+        check_devices(recipe, devices)
