@@ -264,7 +264,7 @@ class _Kept(BaseModel):
 
 
 def _load(path: Path) -> BandStatistics | None:
-    """Statistics of an earlier run; None, with a line on stderr, if the file is damaged or of another format."""
+    """Statistics of an earlier run; None, with a line on stderr, if damaged or of another format."""
     if not path.exists():
         return None
     try:

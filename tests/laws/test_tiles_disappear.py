@@ -21,7 +21,8 @@ from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import Wanted
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
-from segmenter.runs.run import Run, load_run, save_arrays
+from segmenter.runs.arrays import save_arrays
+from segmenter.runs.run import Run, load_run
 from segmenter.runs.weights import weight_arrays
 
 Make = Callable[..., Path]

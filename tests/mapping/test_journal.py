@@ -140,7 +140,8 @@ def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys\nfrom pathlib import Path\n"
-        "from tests.mapping.test_journal import ENTRY\nfrom segmenter.mapping.journal import Journal, SegmenterError\n"
+        "from tests.mapping.test_journal import ENTRY\n"
+        "from segmenter.mapping.journal import Journal, SegmenterError\n"
         "journal = Journal(Path(sys.argv[1]))\njournal.append(ENTRY)\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
