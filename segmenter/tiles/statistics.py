@@ -264,7 +264,7 @@ class _Kept(BaseModel):
 
 
 def _load(path: Path) -> BandStatistics | None:
-    """Statistics of an earlier run; None, and a line on stderr, where the file is damaged or of another format."""
+    """Statistics of an earlier run; None, with a line on stderr, where it is damaged or of another format."""
     if not path.exists():
         return None
     try:
