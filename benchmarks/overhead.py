@@ -116,7 +116,7 @@ def _bare(trainer: Any, options: argparse.Namespace) -> Any:
     loss = segmentation_loss(trainer.run.recipe.loss, None, options.batch)
     optimiser, normalisation = trainer._optimiser, trainer.run.normalisation
     parts = StepParts(trainer.devices.strategy, trainer.model, optimiser, loss, normalisation, 32)
-    step, batch = make_step(parts), trainer.devices.dealt(trainer.loader.batch)
+    step, batch = make_step(parts), trainer.devices.distributed(trainer.loader.batch)
     float(step(batch)[0])
 
     def timed() -> float:

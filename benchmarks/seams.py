@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
-from segmenter.inference.prediction import FunctionPredictor, Prediction, Wanted
+from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
 from segmenter.inference.predictor import Failed, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import Raster, open_raster
 
@@ -110,7 +110,7 @@ def made_model() -> FunctionPredictor:
         shares /= shares.sum(axis=-1, keepdims=True)
         return np.asarray(shares * rows[:, :, None, None] * cols[:, None, :, None], np.float32)
 
-    return FunctionPredictor(predict, Wanted(), CLASSES, weigh)
+    return FunctionPredictor(predict, ExtraOutputs(), CLASSES, weigh)
 
 
 def _sums(image: NDArray[Any]) -> NDArray[np.int64]:

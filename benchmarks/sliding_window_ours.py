@@ -16,7 +16,7 @@ from segmenter.errors import run_script
 from segmenter.geometry import Size
 from segmenter.inference.blending import Blend
 from segmenter.inference.memory import Choice, Needs, plan_tiling
-from segmenter.inference.prediction import Wanted
+from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Tiling
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import describe
@@ -62,7 +62,7 @@ def _tiling(task: Task, model: Any) -> Tiling:
         return Tiling(size, 0, 1, task.batch, Blend(100 * task.overlap / task.window, "gaussian"))
     with open_raster(Path(task.source)) as raster:
         sizes = [raster.info.size]
-    needs = Needs(describe(model), CLASSES, BANDS, Wanted(), usual=256)
+    needs = Needs(describe(model), CLASSES, BANDS, ExtraOutputs(), usual=256)
     return plan_tiling(sizes, needs, Choice(task.mode, memory=task.memory))[0]
 
 

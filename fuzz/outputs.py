@@ -10,7 +10,7 @@ import numpy as np
 from fuzz.target import Facts, digest
 from segmenter.geometry import Window
 from segmenter.mapping.journal import Entry, Journal, damage, file_facts
-from segmenter.mapping.partial import Spool
+from segmenter.mapping.partial import PartialMap
 from segmenter.windows import Columns
 
 _NAMES = ("a", "b", "c")
@@ -47,14 +47,14 @@ def read_journal(file: Path) -> Facts:
     return facts
 
 
-def make_spool(folder: Path) -> None:
+def make_partial(folder: Path) -> None:
     """Of a part of a raster, in rows of three windows, with three outputs."""
-    spool = _spool(folder)
-    spool.recover()
+    partial = _partial(folder)
+    partial.recover()
     rng = np.random.default_rng(3)
     for row in range(_PART.row, _PART.row_stop, 16):
         for col in range(_PART.col, _PART.col_stop, 16):
-            spool.add(
+            partial.add(
                 Window(row, col, 16, 16),
                 {
                     "ids": rng.integers(0, 7, (16, 16), np.uint8),
@@ -62,19 +62,19 @@ def make_spool(folder: Path) -> None:
                     "probabilities": rng.random((16, 16, 2)).astype(np.float16),
                 },
             )
-    spool.close()
+    partial.close()
 
 
-def _spool(folder: Path) -> Spool:
-    return Spool(folder / "a.tif", "key", Columns(_PART, 64))
+def _partial(folder: Path) -> PartialMap:
+    return PartialMap(folder / "a.tif", "key", Columns(_PART, 64))
 
 
-def read_spool(file: Path) -> Facts:
+def read_partial(file: Path) -> Facts:
     """The windows that are not computed again."""
-    spool = _spool(file.parent)
+    partial = _partial(file.parent)
     try:
-        spool.recover()
-        found = [digest(w, *(v for pair in arrays.items() for v in pair)) for w, arrays in spool.replay()]
+        partial.recover()
+        found = [digest(w, *(v for pair in arrays.items() for v in pair)) for w, arrays in partial.replay()]
     finally:
-        spool.close()
+        partial.close()
     return found

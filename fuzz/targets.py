@@ -22,7 +22,9 @@ TARGETS: dict[str, Target] = {
     "log": Target(runs.make_run, ["log.jsonl"], runs.read_log),
     "log-rewind": Target(runs.make_run, ["log.jsonl"], runs.rewind_log),
     "journal": Target(outputs.make_journal, [".journal.jsonl"], outputs.read_journal, fits=is_part),
-    "spool": Target(outputs.make_spool, [".a.tif.spool"], outputs.read_spool, checksum=True, fits=begins),
+    "partial": Target(
+        outputs.make_partial, [".a.tif.partial"], outputs.read_partial, checksum=True, fits=begins
+    ),
     "index": Target(caches.make_dataset, [".tile-index/tiles-*"], caches.read_index, checksum=True),
     "bands": Target(caches.make_dataset, [".tile-index/bands-*"], caches.read_bands, checksum=True),
     "decoded": Target(caches.make_dataset, [".tile-index/decoded/*/*"], caches.read_decoded, checksum=True),

@@ -15,7 +15,7 @@ import pytest
 from segmenter.files import alone_in
 from segmenter.geometry import Window
 from segmenter.locks import FileLock
-from segmenter.mapping.partial import Spool
+from segmenter.mapping.partial import PartialMap
 from segmenter.windows import Columns
 from tests.helpers.child_predict import files, scene
 from tests.helpers.exact_network import fake_run
@@ -93,11 +93,11 @@ def test_a_lock_is_taken_once_and_leaves_nothing(tmp_path: Path) -> None:
 PART = Window(0, 0, 8, 5)
 
 
-def test_without_locks_two_processes_never_write_into_one_spool(
+def test_without_locks_two_processes_never_write_into_one_partial_map(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     """The second goes on with a copy; what the first adds meanwhile is not taken for the second's."""
-    first, second = (Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16)) for _ in range(2))
+    first, second = (PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16)) for _ in range(2))
     rows = [(Window(top, 0, 2, 5), {"ids": rng.integers(0, 9, (2, 5), np.uint8)}) for top in (0, 2, 4, 6)]
     first.recover()
     first.add(*rows[0])
@@ -107,7 +107,7 @@ def test_without_locks_two_processes_never_write_into_one_spool(
     first.add(Window(2, 0, 2, 5), {"ids": np.full((2, 5), 77, np.uint8)})
     first.close()
     second.close()
-    third = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+    third = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
     assert third.recover() == 4
     assert all((got[1]["ids"] == row[1]["ids"]).all() for got, row in zip(third.replay(), rows, strict=False))
     third.remove()
@@ -139,7 +139,7 @@ def test_without_locks_a_stopped_raster_goes_on(
 
     assert call(source, "--batch", 1, "--window-size", 64, predictor=counted(12)) == 130
     first = len(seen)
-    assert (tmp_path / "maps" / ".a.tif.spool").exists()
+    assert (tmp_path / "maps" / ".a.tif.partial").exists()
     seen.clear()
     assert call(source, "--batch", 1, "--window-size", 64, predictor=counted(-1)) == 0
     assert len(seen) < first + 6

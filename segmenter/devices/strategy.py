@@ -55,7 +55,7 @@ class Devices:
             )
         return global_batch // self.replicas
 
-    def dealt(self, batch: Any, axis: int = 0) -> Any:
+    def distributed(self, batch: Any, axis: int = 0) -> Any:
         """A global batch (a tuple of tensors) as each replica's contiguous block of it, on its device.
 
         Not by `experimental_distribute_dataset`: its iterator ignores the dataset's options, and when it

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from segmenter.errors import ConfigError
 from segmenter.geometry import Size, Window
 from segmenter.inference.events import Entry, Finished, Piece, Weighted
-from segmenter.inference.prediction import Prediction, Wanted
+from segmenter.inference.prediction import ExtraOutputs, Prediction
 
 _PIXELS_AT_ONCE = 1 << 20
 """That are given at once; what is made of their probabilities takes memory for a moment."""
@@ -102,7 +102,7 @@ class Blender:
     their rasters are smaller than a batch.
     """
 
-    def __init__(self, wanted: Wanted, classes: int) -> None:
+    def __init__(self, wanted: ExtraOutputs, classes: int) -> None:
         self._wanted, self._classes = wanted, classes
         self._bands: dict[int, _Band] = {}
 
@@ -150,7 +150,7 @@ class _Band:
         if weighted_HWK is not None:
             self._sums[into] += weighted_HWK[piece.within.slices()]
 
-    def give(self, row: int, wanted: Wanted) -> Iterator[tuple[Window, Prediction]]:
+    def give(self, row: int, wanted: ExtraOutputs) -> Iterator[tuple[Window, Prediction]]:
         """The rows above `row`, which no further window will reach."""
         done = min(row, self.part.row_stop) - self._top
         if done <= 0:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.devices.setup import memory_errors
 from segmenter.geometry import Size, Window
 from segmenter.inference.pixelwise import per_pixel
-from segmenter.inference.prediction import Prediction, Wanted
+from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.tta import SYMMETRIES, Symmetry
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import inference_bytes_per_pixel
@@ -35,7 +35,12 @@ class PredictFunction:
     """
 
     def __init__(
-        self, model: Any, normalisation: Normalisation, wanted: Wanted, symmetries: str, device: str | None
+        self,
+        model: Any,
+        normalisation: Normalisation,
+        wanted: ExtraOutputs,
+        symmetries: str,
+        device: str | None,
     ) -> None:
         self.wanted, self._device = wanted, device
         self.classes, self.bytes_per_pixel = _measures(model)
@@ -161,14 +166,14 @@ def _doing(valid_BHW: NDArray[np.bool_]) -> str:
 
 
 def predict_function(
-    model: Any, normalisation: Normalisation, wanted: Wanted | None = None, symmetries: str = "none"
+    model: Any, normalisation: Normalisation, wanted: ExtraOutputs | None = None, symmetries: str = "none"
 ) -> PredictFunction:
     """A Keras model that gives logits, as what `predictor` takes.
 
     Args:
         symmetries: none, flips or all: see `symmetries.SYMMETRIES`.
     """
-    return PredictFunction(model, normalisation, wanted or Wanted(), symmetries, None)
+    return PredictFunction(model, normalisation, wanted or ExtraOutputs(), symmetries, None)
 
 
 def _measures(model: Any) -> tuple[int, float]:
@@ -190,7 +195,7 @@ def _average(model: Any, pixels_BHWC: Any, symmetries: tuple[Symmetry, ...]) -> 
     return total / len(symmetries)
 
 
-def _outputs(scores: Any, box_4: Any, wanted: Wanted, *, are_logits: bool) -> dict[str, Any]:
+def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool) -> dict[str, Any]:
     """The parts of a `Prediction` of a box from logits or probabilities, as tensors."""
     box = (slice(None), slice(box_4[0], box_4[1]), slice(box_4[2], box_4[3]))
     # Cut out afterwards: the class of a pixel costs less than a copy of its scores.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from segmenter.devices.setup import overlooked_gpus
 from segmenter.errors import CheckpointError
-from segmenter.inference.prediction import Predictor, Wanted
+from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.weight_shapes import check_learned
 from segmenter.runs.run import RUN_FILE, Run
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["load_predictor", "overlooked_gpus"]
 
 
-def load_predictor(run: Run, wanted: Wanted | None = None, tta: str = "none") -> Predictor:
+def load_predictor(run: Run, wanted: ExtraOutputs | None = None, tta: str = "none") -> Predictor:
     """The compiled model of a run on every GPU that TensorFlow sees, or on the CPU.
 
     Args:

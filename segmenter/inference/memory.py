@@ -27,7 +27,7 @@ from segmenter.devices.setup import smallest_card
 from segmenter.errors import ConfigError, shortened
 from segmenter.geometry import Size
 from segmenter.inference.blending import Blend
-from segmenter.inference.prediction import Wanted
+from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.machine import machine_memory
 from segmenter.model.receptive_field import NetworkGeometry
@@ -84,7 +84,7 @@ class Needs:
     network: NetworkGeometry
     classes: int
     pixel_bytes: int
-    wanted: Wanted
+    wanted: ExtraOutputs
     usual: int
 
     @property

@@ -16,7 +16,7 @@ _PIXELS_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExtraOutputs:
     """What is wanted of the model beside class ids.
 
     Attributes:
@@ -50,7 +50,7 @@ class Prediction:
         return Prediction(self.ids[where], confidence, probabilities)
 
     @classmethod
-    def blank(cls, size: Size, wanted: Wanted, classes: int) -> Prediction:
+    def blank(cls, size: Size, wanted: ExtraOutputs, classes: int) -> Prediction:
         """Of a window without data."""
         shape = (size.height, size.width)
         confidence = np.zeros(shape, np.uint8) if wanted.confidence else None
@@ -72,7 +72,7 @@ class Prediction:
         )
 
     @classmethod
-    def of_probabilities(cls, probabilities_HWK: NDArray[np.float32], wanted: Wanted) -> Prediction:
+    def of_probabilities(cls, probabilities_HWK: NDArray[np.float32], wanted: ExtraOutputs) -> Prediction:
         """From probabilities: the class of the largest, and what is wanted of the rest."""
         ids_HW, largest_HW = _largest(probabilities_HWK)
         confidence_HW = as_bytes(largest_HW) if wanted.confidence else None
@@ -137,7 +137,7 @@ class Predictor(Protocol):
     """A model as prediction takes it: see `loading.load_predictor`, and `FunctionPredictor` for NumPy."""
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ExtraOutputs:
         """What it gives beside class ids."""
 
     @property
@@ -171,7 +171,7 @@ class FunctionPredictor:
     """
 
     function: PredictBatch
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
     classes: int = 0
     weigh: WeighBatch | None = None
 

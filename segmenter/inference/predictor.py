@@ -24,12 +24,20 @@ from segmenter.errors import DeviceError
 from segmenter.geometry import Window
 from segmenter.inference.blending import Blender
 from segmenter.inference.events import Batch, Event, Failed, Finished, J, Job, Mapped, Piece, Readable
-from segmenter.inference.prediction import FunctionPredictor, Prediction, Predictor, Wanted, Worker, checked
+from segmenter.inference.prediction import (
+    ExtraOutputs,
+    FunctionPredictor,
+    Prediction,
+    Predictor,
+    Worker,
+    checked,
+)
 from segmenter.inference.reading import Tiling, read_batches
 from segmenter.threads import Prefetch
 
 __all__ = [
     "Event",
+    "ExtraOutputs",
     "Failed",
     "Finished",
     "FunctionPredictor",
@@ -38,7 +46,6 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Tiling",
-    "Wanted",
     "classify",
     "classify_all",
 ]

@@ -127,7 +127,7 @@ class MapJob:
         mosaic: the files that its windows look into, beside its own; None: only its own.
         remark: a warning about the raster, known once it was read.
         stamp: `file_stamp` of the raster before its header was read; None: not looked at.
-        spooled: whether what is computed is kept against a kill.
+        kept_as_partial: whether what is computed is kept against a kill.
         column: the tiling's, see there.
     """
 
@@ -145,7 +145,7 @@ class MapJob:
     scene: str | None = None
     remark: str | None = None
     stamp: tuple[int, int] | None = None
-    spooled: bool = True
+    kept_as_partial: bool = True
     column: int = COLUMN
 
     @property

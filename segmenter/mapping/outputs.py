@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
-from segmenter.inference.predictor import Prediction, Wanted
+from segmenter.inference.predictor import ExtraOutputs, Prediction
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.request import Format
@@ -55,7 +55,7 @@ class MapStyle:
     nodata: int = IGNORE
     codes_by_default: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
     cog: bool = False
     quicklook: bool = False
 

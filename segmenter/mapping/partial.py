@@ -1,9 +1,9 @@
-"""Partial maps: the computed part of a large raster, kept beside its unfinished map: `.NAME.spool`.
+"""Partial maps: the computed part of a large raster, kept beside its unfinished map: `.NAME.partial`.
 
 Each window is appended as it was computed, with a checksum, before anything else is made of it. After a
 kill the same call reads the windows back, up to the last complete strip, and gives them to the writers
 in the same order, as if they had just been computed: what follows cannot tell the difference, and the files
-come out the same, byte for byte. The spool takes as much disk as the uncompressed results (one byte a pixel
+come out the same, byte for byte. It takes as much disk as the uncompressed results (one byte a pixel
 for a class map) and goes when the outputs are in place.
 
 A window is a line of JSON, with a checksum of itself and one of the arrays, and then the bytes of its arrays.
@@ -43,7 +43,7 @@ _ARRAYS = {field.name for field in fields(Prediction)}
 Arrays = dict[str, NDArray[Any]]
 
 
-class Spool:
+class PartialMap:
     """The finished windows of one raster.
 
     Args:
@@ -57,9 +57,9 @@ class Spool:
     """
 
     def __init__(self, output: Path, key: str, columns: Columns) -> None:
-        self.path = output.with_name(f".{output.name}.spool")
+        self.path = output.with_name(f".{output.name}.partial")
         self.rows = self.pixels = 0
-        self._head = json.dumps({"spool": _FORMAT, "key": key}).encode() + b"\n"
+        self._head = json.dumps({"partial": _FORMAT, "key": key}).encode() + b"\n"
         self._columns = columns
         self._end = 0
         self._file: BinaryIO | None = None

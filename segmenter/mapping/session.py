@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain
 from segmenter.evaluation.scores import ConfusionMatrix
-from segmenter.inference.prediction import Wanted
+from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.journal import JOURNAL, Journal
@@ -31,7 +31,7 @@ from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.request import MapRequest
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
-from segmenter.mapping.state import Ledger, neighbour_facts
+from segmenter.mapping.state import FolderState, neighbour_facts
 from segmenter.mapping.tiling import computing_options, settled_tiling
 from segmenter.mapping.truth import Images, check_shared, images_of_inputs
 from segmenter.mapping.writing import Progress, write_maps
@@ -141,7 +141,7 @@ def _style(request: MapRequest, run: Run) -> MapStyle:
         nodata=request.nodata,
         codes_by_default=run.recipe.dataset.kind == "naic2020",
         tags={"RUN": run.recipe.name},
-        wanted=Wanted(confidence=request.confidence, probabilities=request.probabilities),
+        wanted=ExtraOutputs(confidence=request.confidence, probabilities=request.probabilities),
         cog=request.cog,
         quicklook=request.quicklook,
     )
@@ -219,18 +219,20 @@ def _make_maps(
     """Make the maps that are not finished; adds what fails to `failures`."""
     journal = Journal(request.output)
     tiling = settled_tiling(request, run, style.wanted, jobs, journal)
-    ledger = _ledger(request, run, style, tiling, journal)
-    kept, waiting = _sort(ledger, jobs, failures)
+    folder_state = _folder_state(request, run, style, tiling, journal)
+    kept, waiting = _sort(folder_state, jobs, failures)
     outcome = Outcome(ConfusionMatrix(run.classes))
     if waiting:
-        outcome = _write(request, run, style, tiling, ledger, waiting, _pixels(kept))
+        outcome = _write(request, run, style, tiling, folder_state, waiting, _pixels(kept))
     outcome.kept += kept
     failures += [error for _, error in outcome.failed]
     failures += [outcome.stopped] if outcome.stopped else []
     return outcome
 
 
-def _ledger(request: MapRequest, run: Run, style: MapStyle, tiling: Tiling, journal: Journal) -> Ledger:
+def _folder_state(
+    request: MapRequest, run: Run, style: MapStyle, tiling: Tiling, journal: Journal
+) -> FolderState:
     how = {"bands": request.bands and list(request.bands), **computing_options(request, tiling)}
 
     def options(job: MapJob) -> dict[str, Any]:
@@ -240,7 +242,7 @@ def _ledger(request: MapRequest, run: Run, style: MapStyle, tiling: Tiling, jour
         return {**where, **style.options(job), **how}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
-    return Ledger(journal, facts, options, redo=request.redo, warn=_warn)
+    return FolderState(journal, facts, options, redo=request.redo, warn=_warn)
 
 
 def _warn(text: str) -> None:
@@ -249,19 +251,19 @@ def _warn(text: str) -> None:
 
 
 def _sort(
-    ledger: Ledger, jobs: Sequence[MapJob], failures: list[SegmenterError]
+    folder_state: FolderState, jobs: Sequence[MapJob], failures: list[SegmenterError]
 ) -> tuple[list[MapJob], list[MapJob]]:
     """Jobs whose maps are finished and whole, and those to be done, with a line for each reason."""
     kept: list[MapJob] = []
     waiting: list[MapJob] = []
     notes: list[tuple[str, Path]] = []
-    if ledger.journal.damaged:
-        damaged = f"{ledger.journal.damaged} damaged lines are left out of account"
-        print(f"{plain(str(ledger.journal.path))}: {damaged}")
+    if folder_state.journal.damaged:
+        damaged = f"{folder_state.journal.damaged} damaged lines are left out of account"
+        print(f"{plain(str(folder_state.journal.path))}: {damaged}")
     few = len(jobs) < _MANY_FILES and _pixels(jobs) < _MANY_PIXELS
     for job in tqdm(jobs, "finished maps", unit="file", disable=few or None):
         try:
-            reason = ledger.unfinished(job)
+            reason = folder_state.unfinished(job)
         except SegmenterError as error:
             failures.append(error)
             continue
@@ -284,7 +286,7 @@ def _write(
     run: Run,
     style: MapStyle,
     tiling: Tiling,
-    ledger: Ledger,
+    folder_state: FolderState,
     waiting: Sequence[MapJob],
     there: int,
 ) -> Outcome:
@@ -299,18 +301,18 @@ def _write(
     start, pixels = time.perf_counter(), there + _pixels(waiting)
     with tqdm(total=pixels, initial=there, unit="pixel", unit_scale=True, disable=None) as bar:
         outcome = write_maps(
-            waiting, tiling, predict, style, ledger, progress=Progress(bar), fail_fast=request.fail_fast
+            waiting, tiling, predict, style, folder_state, progress=Progress(bar), fail_fast=request.fail_fast
         )
-    _tell_written(outcome, ledger, request.output, time.perf_counter() - start)
+    _tell_written(outcome, folder_state, request.output, time.perf_counter() - start)
     return outcome
 
 
-def _tell_written(outcome: Outcome, ledger: Ledger, folder: Path, seconds: float) -> None:
+def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, seconds: float) -> None:
     for warning in outcome.warnings:
         print(f"warning: {plain(warning)}", file=sys.stderr)
-    if ledger.removed:
-        first = plain(str(ledger.removed[0]))
-        print(f"{len(ledger.removed)} files belonged to older maps and are removed: {first}, …")
+    if folder_state.removed:
+        first = plain(str(folder_state.removed[0]))
+        print(f"{len(folder_state.removed)} files belonged to older maps and are removed: {first}, …")
     if outcome.written:
         done = _pixels(outcome.written) / 1e6
         maps = f"{len(outcome.written)} map{'s' * (len(outcome.written) > 1)}"

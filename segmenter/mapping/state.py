@@ -19,7 +19,7 @@ from segmenter.inference.reading import Tiling
 from segmenter.mapping.jobs import MapJob, changed, header
 from segmenter.mapping.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
 from segmenter.mapping.locks import OutputLocks
-from segmenter.mapping.partial import LEAST_PIXELS, MUCH_PIXELS, Spool
+from segmenter.mapping.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.remote import RemotePath
 
@@ -36,10 +36,10 @@ class _Held:
     """What belongs to a job while it is worked on."""
 
     locks: OutputLocks
-    spool: Spool | None = None
+    partial: PartialMap | None = None
 
 
-class Ledger:
+class FolderState:
     """The state of the jobs of one output folder.
 
     Attributes:
@@ -94,11 +94,11 @@ class Ledger:
 
     def _tidy(self, job: MapJob) -> None:
         """Remove what a call left that was killed between its last line in the journal and its end."""
-        locks, spool = OutputLocks(job.files), Spool(job.output, "", job.columns)
-        if {*locks.names, spool.path.name} & self._hidden and id(job) not in self._held:
+        locks, partial = OutputLocks(job.files), PartialMap(job.output, "", job.columns)
+        if {*locks.names, partial.path.name} & self._hidden and id(job) not in self._held:
             with contextlib.suppress(RasterError):
                 locks.take()
-                spool.remove()
+                partial.remove()
             locks.give_back()
 
     def take(self, job: MapJob) -> bool:
@@ -124,7 +124,7 @@ class Ledger:
         if self.journal.find(job.name) != before and self.unfinished(job) is None:
             self.leave(job)
             return False
-        held.spool = self._recovered(job)
+        held.partial = self._recovered(job)
         return True
 
     def _say_once(self, text: str) -> None:
@@ -132,17 +132,17 @@ class Ledger:
         if warn is not None:
             warn(text)
 
-    def spool(self, job: MapJob) -> Spool | None:
+    def partial(self, job: MapJob) -> PartialMap | None:
         """Where the finished windows of a taken job go; None for small ones."""
-        return self._held[id(job)].spool
+        return self._held[id(job)].partial
 
     def give_way(self, job: MapJob) -> bool:
         """Remove what is kept of a taken job against a kill: its files have the space; was there any?"""
         held = self._held.get(id(job))
-        if held is None or held.spool is None:
+        if held is None or held.partial is None:
             return False
-        held.spool.remove()
-        held.spool = None
+        held.partial.remove()
+        held.partial = None
         return True
 
     def check_unchanged(self, job: MapJob) -> None:
@@ -217,7 +217,7 @@ class Ledger:
     def holds_much(self, job: MapJob) -> bool:
         """Whether so much is computed of a taken job that it is worth its place on the disk."""
         held = self._held.get(id(job))
-        much = held is not None and held.spool is not None and held.spool.pixels >= MUCH_PIXELS
+        much = held is not None and held.partial is not None and held.partial.pixels >= MUCH_PIXELS
         return much and _not_looked_at(job.info) is None
 
     def leave_all(self) -> None:
@@ -235,22 +235,22 @@ class Ledger:
             self._entries[id(job)] = entry
         return self._entries[id(job)]
 
-    def _recovered(self, job: MapJob) -> Spool | None:
-        if job.part.size.pixels < LEAST_PIXELS or not job.spooled:
+    def _recovered(self, job: MapJob) -> PartialMap | None:
+        if job.part.size.pixels < LEAST_PIXELS or not job.kept_as_partial:
             return None
         entry = self._entry(job)
-        spool = Spool(job.output, digest({"of": [entry.input, entry.run, entry.options]}), job.columns)
+        partial = PartialMap(job.output, digest({"of": [entry.input, entry.run, entry.options]}), job.columns)
         try:
             if self._redo or _not_looked_at(job.info):
-                spool.remove()
+                partial.remove()
             if self._held[id(job)].locks.missing is not None:
-                spool.part_from_others()
-            job.done_rows = spool.recover()
-            self.journal.flush()  # the windows of the spool depend on what was chosen
+                partial.part_from_others()
+            job.done_rows = partial.recover()
+            self.journal.flush()  # the windows of the partial map depend on what was chosen
         except OSError:  # then it is done without
-            spool.remove()
+            partial.remove()
             return None
-        return spool
+        return partial
 
 
 def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
@@ -285,8 +285,8 @@ def _not_looked_at(info: RasterInfo) -> str | None:
 
 
 def _let_go(held: _Held, *, keep: bool) -> None:
-    if held.spool is not None and keep:
-        held.spool.close()
-    elif held.spool is not None:
-        held.spool.remove()
+    if held.partial is not None and keep:
+        held.partial.close()
+    elif held.partial is not None:
+        held.partial.remove()
     held.locks.give_back()

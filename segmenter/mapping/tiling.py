@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from segmenter.geometry import Size
 
 if TYPE_CHECKING:
-    from segmenter.inference.prediction import Wanted
+    from segmenter.inference.prediction import ExtraOutputs
     from segmenter.inference.reading import Tiling
     from segmenter.mapping.jobs import MapJob
     from segmenter.mapping.journal import Journal
@@ -24,7 +24,7 @@ _BYTES_PER_WIDTH = 41
 """Of a pixel of a window, for each channel of the U-Net's first level: for runs that do not record it."""
 
 
-def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wanted: Wanted) -> Tiling:
+def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wanted: ExtraOutputs) -> Tiling:
     """The tiling for rasters; prints what is to be said about it.
 
     The same call on the same machine gives the same windows, however much of its memory is in use.
@@ -55,7 +55,7 @@ def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wante
 
 
 def settled_tiling(
-    request: MapRequest, run: Run, wanted: Wanted, jobs: Sequence[MapJob], journal: Journal
+    request: MapRequest, run: Run, wanted: ExtraOutputs, jobs: Sequence[MapJob], journal: Journal
 ) -> Tiling:
     """`tiling_for`, or what it gave an earlier call for the same, though that was on another machine.
 

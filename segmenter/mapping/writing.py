@@ -29,7 +29,7 @@ from segmenter.labels import IGNORE
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs import MapFiles, MapStyle
 from segmenter.mapping.scoring import Outcome, Scorer
-from segmenter.mapping.state import Ledger
+from segmenter.mapping.state import FolderState
 
 _COMPLETED_AT_ONCE = 4
 
@@ -37,37 +37,39 @@ _COMPLETED_AT_ONCE = 4
 class _Output:
     """The map of one job while it is written and scored."""
 
-    def __init__(self, job: MapJob, style: MapStyle, ledger: Ledger) -> None:
-        self.job, self._ledger = job, ledger
+    def __init__(self, job: MapJob, style: MapStyle, folder_state: FolderState) -> None:
+        self.job, self._folder_state = job, folder_state
         self._files = MapFiles(job, style)
-        self._spool = ledger.spool(job)
+        self._partial = folder_state.partial(job)
         self.scorer = Scorer(job, style.classes)
         self.warning: str | None = None
         self.empty = True
         with contextlib.ExitStack() as undo:
             undo.callback(self._files.discard)
             self._files.open()
-            if self._spool is not None:
-                for window, arrays in self._spool.replay():
+            if self._partial is not None:
+                for window, arrays in self._partial.replay():
                     self._write(window, Prediction(**arrays))
             undo.pop_all()
 
     def add(self, window: Window, prediction: Prediction) -> None:
         """Keep a window against a kill, then write it."""
-        if self._spool is not None:
+        if self._partial is not None:
             arrays = {name: array for name, array in vars(prediction).items() if array is not None}
             try:
                 self._leave_room()
-                self._spool.add(window, arrays)
+                self._partial.add(window, arrays)
             except OSError as error:
-                self._ledger.give_way(self.job)  # which makes room for the map itself
-                self._spool = None
+                self._folder_state.give_way(self.job)  # which makes room for the map itself
+                self._partial = None
                 self.warning = f"{self.job.output}: cannot be resumed from within: {error.strerror}"
         self._write(window, prediction)
 
     def _leave_room(self) -> None:
-        """Raise OSError where the map would soon find no space beside the spool: of the two, it is the map
-        that cannot be written again from the middle."""
+        """Raise OSError where the map would soon find no space beside its partial map.
+
+        Of the two, it is the map that cannot be written again from the middle.
+        """
         if shutil.disk_usage(self.job.output.parent).free < self._files.ahead_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -77,8 +79,8 @@ class _Output:
         self.scorer.add(window, prediction.ids)
 
     def complete(self) -> None:
-        self._files.complete(lambda: self._ledger.check_unchanged(self.job))
-        self._ledger.finished(self.job)
+        self._files.complete(lambda: self._folder_state.check_unchanged(self.job))
+        self._folder_state.finished(self.job)
 
     def discard(self) -> None:
         self._files.discard()
@@ -112,7 +114,7 @@ def write_maps(
     tiling: Tiling,
     predict: Predictor,
     style: MapStyle,
-    ledger: Ledger,
+    folder_state: FolderState,
     *,
     progress: Progress | None = None,
     fail_fast: bool = False,
@@ -120,13 +122,13 @@ def write_maps(
     """Map every job and write it, whole or not at all; one that fails does not stop the others.
 
     Args:
-        ledger: locks the outputs, gives what an interrupted call left, and notes what is finished.
+        folder_state: locks the outputs, gives what an interrupted call left, and notes what is finished.
         progress: gets the numbers of finished pixels.
         fail_fast: stop at the first job that fails, and give up the others; so does an error of the device.
     """
     for job in jobs:
         job.column = tiling.column
-    with contextlib.closing(_Maps(style, ledger, progress)) as maps:
+    with contextlib.closing(_Maps(style, folder_state, progress)) as maps:
         waiting = list(jobs)
         while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
             events = classify_all(maps.begun(waiting), tiling, predict)
@@ -150,9 +152,9 @@ class _Maps:
     at a time while the model goes on.
     """
 
-    def __init__(self, style: MapStyle, ledger: Ledger, progress: Progress | None) -> None:
+    def __init__(self, style: MapStyle, folder_state: FolderState, progress: Progress | None) -> None:
         self.outcome = Outcome(ConfusionMatrix(style.classes))
-        self._style, self._ledger, self._progress = style, ledger, progress
+        self._style, self._folder_state, self._progress = style, folder_state, progress
         self._open: dict[int, _Output] = {}
         self._pool = ThreadPoolExecutor(_COMPLETED_AT_ONCE)
         self._completing: deque[tuple[_Output, Future[None]]] = deque()
@@ -162,7 +164,7 @@ class _Maps:
         """The jobs that are to be computed, each locked just before; runs in the reading thread."""
         for job in jobs:
             try:
-                wanted = self._ledger.take(job)
+                wanted = self._folder_state.take(job)
             except SegmenterError as error:
                 self._give_up(job, error)
                 continue
@@ -194,7 +196,7 @@ class _Maps:
 
     def _fail(self, job: MapJob, error: SegmenterError) -> None:
         """Give up a job that cannot be read on: it would fail there again, unless the disk is to blame."""
-        much = self._ledger.holds_much(job) and not isinstance(error, ChangedInputError)
+        much = self._folder_state.holds_much(job) and not isinstance(error, ChangedInputError)
         if much:
             self.outcome.warnings.append(
                 f"{job.output}: what is computed of it is kept; if its input can be read again, the same "
@@ -203,15 +205,15 @@ class _Maps:
         self._give_up(job, error, keep=much)
 
     def _not_written(self, job: MapJob, error: SegmenterError) -> None:
-        """Give up a job whose files cannot be written; if its spool has taken the space, it is begun anew."""
+        """Give up a job whose files cannot be written; it is begun anew if its partial map took the space."""
         if isinstance(error, ChangedInputError):
             self._give_up(job, error, keep=False)
-        elif may_be_full(error) and self._ledger.give_way(job):
+        elif may_be_full(error) and self._folder_state.give_way(job):
             self.outcome.warnings.append(
                 f"{job.output}: found no space beside what was kept of it, and was begun anew without"
             )
             self._let_go(job, keep=False)
-            self._repeated.append(replace(job, abandoned=False, done_rows=0, spooled=False))
+            self._repeated.append(replace(job, abandoned=False, done_rows=0, kept_as_partial=False))
             if self._progress is not None:
                 self._progress.again(job.part.size.pixels)
         else:
@@ -224,7 +226,7 @@ class _Maps:
 
     def _output(self, job: MapJob) -> _Output:
         if id(job) not in self._open:
-            self._open[id(job)] = _Output(job, self._style, self._ledger)
+            self._open[id(job)] = _Output(job, self._style, self._folder_state)
             if self._progress is not None:
                 self._progress.found(job.columns.pixels(job.done_rows))
         return self._open[id(job)]
@@ -249,7 +251,7 @@ class _Maps:
         self._pool.shutdown(cancel_futures=True)
         for output in (*self._open.values(), *(output for output, _ in self._completing)):
             output.discard()
-        self._ledger.leave_all()
+        self._folder_state.leave_all()
 
     def _note(self, output: _Output) -> None:
         self.outcome.written.append(output.job)
@@ -268,4 +270,4 @@ class _Maps:
         output = self._open.pop(id(job), None)
         if output is not None:
             output.discard()
-        self._ledger.leave(job, keep=keep)
+        self._folder_state.leave(job, keep=keep)

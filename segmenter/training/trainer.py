@@ -203,7 +203,7 @@ class Trainer:
         rows = self._plan(epoch)
         stacks = epoch_dataset(self.loader, rows, epoch, self.position.step, stacked=most)
         meter = self._meter(rows, bar)
-        dealt = (self.devices.dealt(stack, axis=1) for stack in stacks)
+        dealt = (self.devices.distributed(stack, axis=1) for stack in stacks)
         feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=_PATIENCE)
         with closing(feeder):
             for stack in self._fed(feeder):

@@ -50,7 +50,7 @@ rng = np.random.default_rng(7)
 image, valid = rng.integers(0, 256, (12, 8, 8, 3), np.uint8), rng.random((12, 8, 8)) > 0.1
 label = rng.integers(0, 4, (12, 8, 8), np.uint8)
 label[0] = 255
-losses = [float(step(devices.dealt((image, valid, label)))[0]) for _ in range(2)]
+losses = [float(step(devices.distributed((image, valid, label)))[0]) for _ in range(2)]
 weights = np.concatenate([v.numpy().ravel() for v in model.variables])
 print("RESULT", json.dumps({"names": devices.names, "losses": losses, "weights": weights.tolist()}))
 """

@@ -1,6 +1,6 @@
 """`python -m tests.helpers.child_predict`: `predict.py` in a process, with a model that is computed exactly.
 
-Arguments: seconds that the model takes a batch, pixels from which rasters are spooled, then those of
+Arguments: seconds that the model takes a batch, pixels from which rasters are kept_as_partial, then those of
 `predict.py` after RUN. Each batch prints a line, and each file that gets its name.
 """
 
@@ -23,7 +23,7 @@ import segmenter.inference.loading
 import segmenter.mapping.state
 import segmenter.runs.run
 from segmenter.errors import run_script
-from segmenter.inference.predictor import Wanted
+from segmenter.inference.predictor import ExtraOutputs
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterWriter
 from segmenter.terminal import enduring_output
@@ -50,7 +50,7 @@ def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
     """Run it; gives the exit code."""
     publish = RasterWriter.publish
 
-    def slow(wanted: Wanted | None = None, **_: Any) -> Any:
+    def slow(wanted: ExtraOutputs | None = None, **_: Any) -> Any:
         exact = exact_network(RADIUS, STRIDE, wanted=wanted)
 
         def model(image: NDArray[Any], valid: NDArray[Any]) -> Any:

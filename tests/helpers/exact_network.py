@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import predict
 from segmenter.errors import run_script
-from segmenter.inference.prediction import FunctionPredictor, Prediction, Wanted
+from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
 from segmenter.labels import ClassMap
 from segmenter.model.receptive_field import NetworkGeometry
 
@@ -22,7 +22,7 @@ CLASSES = 7
 
 
 def exact_network(
-    radius: int, stride: int, batches: list[int] | None = None, wanted: Wanted | None = None
+    radius: int, stride: int, batches: list[int] | None = None, wanted: ExtraOutputs | None = None
 ) -> FunctionPredictor:
     """A stand-in for a network that can be computed exactly: integers, zero padding, a total stride.
 
@@ -30,7 +30,7 @@ def exact_network(
     U-Net, a pixel depends on its surroundings and on where the grid lies. Its receptive-field radius is
     `radius + stride - 1`. Its class has a probability of 8/16 to 15/16, the other six share the rest.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or ExtraOutputs()
 
     def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         assert image.shape[1] % stride == image.shape[2] % stride == 0
@@ -50,14 +50,14 @@ def exact_network(
         return _prediction((values % CLASSES).astype(np.uint8), 0.5 + values // CLASSES % 8 / 16, wanted)
 
     def weigh(image: Any, valid: Any, rows: Any, cols: Any) -> NDArray[np.float32]:
-        half = exact_network(radius, stride, batches, Wanted(probabilities="float16"))
+        half = exact_network(radius, stride, batches, ExtraOutputs(probabilities="float16"))
         weights = rows[:, :, None, None] * cols[:, None, :, None]
         return np.asarray(np.asarray(half(image, valid).probabilities, np.float32) * weights, np.float32)
 
     return FunctionPredictor(predict, wanted, CLASSES, weigh)
 
 
-def _prediction(ids: NDArray[np.uint8], largest: NDArray[np.float64], wanted: Wanted) -> Prediction:
+def _prediction(ids: NDArray[np.uint8], largest: NDArray[np.float64], wanted: ExtraOutputs) -> Prediction:
     confidence = np.rint(largest * 255).astype(np.uint8) if wanted.confidence else None
     if wanted.probabilities is None:
         return Prediction(ids, confidence)
@@ -101,7 +101,7 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**parts, **changes})
 
 
-def fake_load_predictor(run: SimpleNamespace, wanted: Wanted | None = None, tta: str = "none") -> Any:
+def fake_load_predictor(run: SimpleNamespace, wanted: ExtraOutputs | None = None, tta: str = "none") -> Any:
     """In place of `inference.loading.load_predictor`, for runs of `fake_run`."""
     return run.predictor(wanted, tta=tta)
 

@@ -81,13 +81,15 @@ class Training:
     def each(self, stack: Any) -> list[float]:
         """The losses of steps, one call each."""
         steps = len(stack[0])
-        return [float(self._one(self.devices.dealt(tuple(p[i] for p in stack)))[0]) for i in range(steps)]
+        return [
+            float(self._one(self.devices.distributed(tuple(p[i] for p in stack)))[0]) for i in range(steps)
+        ]
 
     def at_once(self, stack: Any, count: int) -> tuple[Any, Any]:
         """The losses and the classes held of the first steps of a stack, in one call."""
         import tensorflow as tf
 
-        return self._many(self.devices.dealt(stack, axis=1), tf.constant(count))
+        return self._many(self.devices.distributed(stack, axis=1), tf.constant(count))
 
     def weights(self, averaged: bool = False) -> list[NDArray[Any]]:
         model = self.averaged.model if averaged and self.averaged is not None else self.model

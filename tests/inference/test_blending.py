@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from segmenter.errors import ConfigError
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import WEIGHTS, Blend, blend_windows, window_weights
-from segmenter.inference.prediction import Wanted
+from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Tiling
 from segmenter.labels import IGNORE
 from tests.helpers.array_raster import ArrayRaster, scene
@@ -70,7 +70,7 @@ def constant_network(probabilities: list[float]) -> Any:
         weights = rows[:, :, None, None] * cols[:, None, :, None]
         return (weights * np.array(probabilities, np.float32)).astype(np.float32)
 
-    plain = exact_network(0, 8, wanted=Wanted(True, "float16"))
+    plain = exact_network(0, 8, wanted=ExtraOutputs(True, "float16"))
     return replace(plain, weigh=weighted, classes=len(probabilities))
 
 
@@ -92,8 +92,8 @@ def test_blending_is_the_weighted_mean_of_the_windows(rng: np.random.Generator) 
     """Against the textbook's way, with whole-raster sums and counts in float64."""
     raster = ArrayRaster(rng.integers(0, 255, (101, 203, 2), np.uint8))
     raster.valid[:, 150:] = False
-    predict = exact_network(5, 8, wanted=Wanted(True, "float16"))
-    exact = exact_network(5, 8, wanted=Wanted(probabilities="float16"))
+    predict = exact_network(5, 8, wanted=ExtraOutputs(True, "float16"))
+    exact = exact_network(5, 8, wanted=ExtraOutputs(probabilities="float16"))
     tiling = Tiling(Size(40, 48), 0, 8, 3, Blend(50, "hann"))
     sums, counts = np.zeros((104, 208, 7)), np.zeros((104, 208, 1))
     weights = np.outer(window_weights("hann", 40), window_weights("hann", 48))[..., None]
@@ -115,7 +115,7 @@ def test_a_part_is_that_part_of_the_whole_bit_for_bit(data: st.DataObject) -> No
     """Also where an earlier run has done rows of it."""
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     height, width = data.draw(st.integers(1, 120)), data.draw(st.integers(1, 120))
-    raster, predict = scene(rng, height, width), exact_network(3, 8, wanted=Wanted(True, "float16"))
+    raster, predict = scene(rng, height, width), exact_network(3, 8, wanted=ExtraOutputs(True, "float16"))
     row, col = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     part = Window(row, col, data.draw(st.integers(1, height - row)), data.draw(st.integers(1, width - col)))
     done = data.draw(st.integers(0, part.height - 1))

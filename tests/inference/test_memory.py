@@ -13,7 +13,7 @@ from segmenter.geometry import Size
 from segmenter.inference import memory as memory_budget
 from segmenter.inference.blending import Blend
 from segmenter.inference.memory import Choice, Needs, parse_memory, plan_tiling
-from segmenter.inference.prediction import FunctionPredictor, Prediction, Wanted
+from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.write import BLOCK
@@ -22,7 +22,7 @@ from tests.helpers.array_raster import ArrayJob, scene
 
 GB = 10**9
 NETWORK = NetworkGeometry(16, 94, 650.0)
-NEEDS = Needs(NETWORK, 6, 3, Wanted(), 512)
+NEEDS = Needs(NETWORK, 6, 3, ExtraOutputs(), 512)
 SCENE = [Size(6000, 6000)]
 
 
@@ -107,9 +107,11 @@ def test_a_small_machine_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("mode", ["exact", "smooth"])
-@pytest.mark.parametrize("wanted", [Wanted(), Wanted(True, "float16")], ids=["ids", "everything"])
+@pytest.mark.parametrize("wanted", [ExtraOutputs(), ExtraOutputs(True, "float16")], ids=["ids", "everything"])
 @pytest.mark.parametrize("memory", [1.5 * GB, 3 * GB, 6 * GB, 64 * GB])
-def test_neither_width_nor_height_decides_of_the_windows(mode: Any, wanted: Wanted, memory: float) -> None:
+def test_neither_width_nor_height_decides_of_the_windows(
+    mode: Any, wanted: ExtraOutputs, memory: float
+) -> None:
     """Law 6: from the narrowest column on, all that is taken is within the memory, whatever the raster."""
     needs = replace(NEEDS, classes=20, wanted=wanted)
     tilings = []

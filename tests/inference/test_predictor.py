@@ -19,13 +19,13 @@ from segmenter.errors import ConfigError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.predictor import (
+    ExtraOutputs,
     Failed,
     Finished,
     FunctionPredictor,
     Mapped,
     Prediction,
     Tiling,
-    Wanted,
     classify,
     classify_all,
 )
@@ -91,7 +91,7 @@ def test_a_part_is_that_part_of_the_whole(data: st.DataObject) -> None:
 def test_probabilities_and_confidence_come_with_the_ids(rng: np.random.Generator, kind: Any) -> None:
     raster = scene(rng, 101, 203)
     raster.valid[:, 150:] = False  # the last windows hold no data
-    predict = exact_network(5, 8, wanted=Wanted(True, kind))
+    predict = exact_network(5, 8, wanted=ExtraOutputs(True, kind))
     image, valid = raster.read(Window(0, 0, 104, 208))
     whole = predict(image[None], valid[None])[0, :101, :203]
     for event in classify_all([ArrayJob(raster)], Tiling(Size(48, 64), 12, 8, 3), predict):

@@ -10,7 +10,7 @@ import pytest
 
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
-from segmenter.inference.prediction import Wanted
+from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.inference.tta import SYMMETRIES, Symmetry
 from segmenter.model.normalisation import Normalisation
@@ -63,7 +63,9 @@ def predictors(network: Any) -> dict[str, Any]:
     from segmenter.inference.function import predict_function
 
     scale = Normalisation.of((127, 127), (70, 70))
-    return {name: predict_function(network, scale, Wanted(True, "float16"), name) for name in SYMMETRIES}
+    return {
+        name: predict_function(network, scale, ExtraOutputs(True, "float16"), name) for name in SYMMETRIES
+    }
 
 
 @pytest.mark.parametrize("name", SYMMETRIES)
@@ -144,7 +146,9 @@ def test_a_model_on_each_device_gives_the_same(
     def build() -> Any:
         made.append(keras.models.clone_model(network))
         made[-1].set_weights(network.get_weights())
-        return predict_function(made[-1], Normalisation.of((127, 127), (70, 70)), Wanted(True, "float16"))
+        return predict_function(
+            made[-1], Normalisation.of((127, 127), (70, 70)), ExtraOutputs(True, "float16")
+        )
 
     raster = _raster(rng, 223, 61)
     one, several = build(), on_all_gpus(build, four_replicas[1:])

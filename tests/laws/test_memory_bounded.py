@@ -18,7 +18,7 @@ import segmenter.mapping.tiling
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
-from segmenter.inference.predictor import Finished, Mapped, Prediction, Tiling, Wanted, classify_all
+from segmenter.inference.predictor import ExtraOutputs, Finished, Mapped, Prediction, Tiling, classify_all
 from segmenter.raster import Raster, RasterWriter, open_raster
 from segmenter.windows import Columns
 from tests.helpers.array_raster import ArrayJob, scene
@@ -79,7 +79,7 @@ def test_columns_give_the_bits_of_the_uncut(mode: str, data: st.DataObject) -> N
     height, width = data.draw(st.integers(1, 90)), data.draw(st.integers(1, 150))
     row, col = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     part = Window(row, col, data.draw(st.integers(1, height - row)), data.draw(st.integers(1, width - col)))
-    raster, predict = scene(rng, height, width), exact_network(5, 8, wanted=Wanted(True, "float16"))
+    raster, predict = scene(rng, height, width), exact_network(5, 8, wanted=ExtraOutputs(True, "float16"))
     blend, halo = MODES[mode]
     uncut = Tiling(Size(40, 48), halo, 8, data.draw(st.integers(1, 4)), blend)
     cut = replace(uncut, column=data.draw(st.sampled_from([1, 7, 16, 48, 100])))
@@ -104,7 +104,7 @@ def test_the_windows_of_columns_come_in_their_order(rng: np.random.Generator, mo
     tiling = Tiling(Size(40, 40), halo, 8, batch, blend, column=48)
     jobs = [ArrayJob(scene(rng, 70, width)) for width in (203, 40, 100)]
     ended, rows, at = set(), {id(job): 0 for job in jobs}, {id(job): 0 for job in jobs}
-    for event in classify_all(jobs, tiling, exact_network(5, 8, wanted=Wanted(probabilities="uint8"))):
+    for event in classify_all(jobs, tiling, exact_network(5, 8, wanted=ExtraOutputs(probabilities="uint8"))):
         key, columns = id(event.job), Columns(Window.of(event.job.raster.info.size), tiling.column)
         assert key not in ended
         if isinstance(event, Finished):
@@ -228,7 +228,7 @@ def test_a_wide_raster_is_mapped_in_columns_and_goes_on_where_it_was_left(
 
     monkeypatch.setattr(Raster, "read", failing)
     assert call(*arguments) == 1
-    assert (tmp_path / "maps" / ".a.tif.spool").exists()
+    assert (tmp_path / "maps" / ".a.tif.partial").exists()
     first = len(places)
     places += [Window(0, 0, 0, 0)] * 100
     assert call(*arguments) == 0
@@ -237,7 +237,7 @@ def test_a_wide_raster_is_mapped_in_columns_and_goes_on_where_it_was_left(
     assert files(tmp_path / "maps") == files(tmp_path / "columns")
 
 
-def test_a_spool_of_other_columns_is_used_as_far_as_it_goes(
+def test_a_partial_map_of_other_columns_is_used_as_far_as_it_goes(
     tmp_path: Path,
     make_geotiff: Make,
     call: Callable[..., int],

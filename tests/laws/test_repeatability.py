@@ -50,7 +50,7 @@ def dealt(content: tuple[Any, ...], strategy: Any) -> Any:
     from segmenter.devices.strategy import Devices
 
     names = [SimpleNamespace(name=f"CPU:{i}") for i in range(strategy.num_replicas_in_sync)]
-    return Devices(strategy, tuple(names)).dealt(tuple(map(np.asarray, content)))  # type: ignore[arg-type]
+    return Devices(strategy, tuple(names)).distributed(tuple(map(np.asarray, content)))  # type: ignore[arg-type]
 
 
 def batch(side: int, images: int = 16) -> tuple[Any, Any, Any]:

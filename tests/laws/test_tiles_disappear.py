@@ -18,7 +18,7 @@ import predict
 from segmenter.config.reading import recipe_from
 from segmenter.errors import CheckpointError
 from segmenter.inference.loading import load_predictor
-from segmenter.inference.prediction import Wanted
+from segmenter.inference.prediction import ExtraOutputs
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.arrays import save_arrays
@@ -28,15 +28,15 @@ from segmenter.runs.weights import weight_arrays
 Make = Callable[..., Path]
 KILLS_ITSELF = """
 import os, runpy, signal, sys, threading, time
-def watch(spool, most):
-    while not (os.path.exists(spool) and os.path.getsize(spool) > most):
+def watch(partial, most):
+    while not (os.path.exists(partial) and os.path.getsize(partial) > most):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 threading.Thread(target=watch, args=(sys.argv[1], int(sys.argv[2])), daemon=True).start()
 sys.argv[:3] = ["predict.py"]
 runpy.run_path("predict.py", run_name="__main__")
 """
-"""predict.py, killed when its spool has a size; watched from inside: a busy machine delays both alike."""
+"""predict.py, killed when its partial map has a size; watched from inside, for busy machines."""
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_confidence_and_probabilities_are_those_of_the_whole(
     """Of more pixels than one fused loop takes at once."""
     image = rng.integers(1, 1000, (352, 600, 3), np.uint16)
     source = make_geotiff("in/a.tif", image)
-    predictor = load_predictor(load_run(run_path), Wanted(confidence=True, probabilities="float16"))
+    predictor = load_predictor(load_run(run_path), ExtraOutputs(confidence=True, probabilities="float16"))
     whole = predictor(image[None], np.ones((1, 352, 600), np.bool_))
     arguments = [
         str(run_path),
@@ -143,7 +143,7 @@ def test_kill_9_and_on_with_a_network(
         return subprocess.run(command, cwd=Path(predict.__file__).parent, check=False).returncode
 
     for kept in (1 << 20, 1 << 24):
-        killed = ended("maps", "-c", KILLS_ITSELF, str(tmp_path / "maps" / ".a.tif.spool"), str(kept))
+        killed = ended("maps", "-c", KILLS_ITSELF, str(tmp_path / "maps" / ".a.tif.partial"), str(kept))
         assert killed == -signal.SIGKILL
         assert [path.name for path in (tmp_path / "maps").glob("*.tif")] == []
     assert ended("maps") == ended("whole") == 0

@@ -70,7 +70,7 @@ def stopped_at(call: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> Cal
             return replace(model, function=predict, weigh=None)
 
         assert call(source, *OPTIONS, predictor=load, output=str(output)) == 130
-        assert (output / ".a.tif.spool").stat().st_size > 100_000
+        assert (output / ".a.tif.partial").stat().st_size > 100_000
 
     return stop
 
@@ -156,7 +156,7 @@ def test_what_was_kept_and_cannot_be_written_leaves_no_temporary_files(
     with monkeypatch.context() as patch:
         patch.setattr(RasterWriter, "write", denied)
         assert call(source, *OPTIONS) == 1
-    assert sorted(hidden(tmp_path / "maps")) == [".a.tif.spool", ".journal.jsonl"]
+    assert sorted(hidden(tmp_path / "maps")) == [".a.tif.partial", ".journal.jsonl"]
     assert call(source, *OPTIONS) == 0
 
 

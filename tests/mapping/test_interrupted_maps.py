@@ -21,7 +21,7 @@ from tests.helpers.exact_network import exact_network
 
 Make = Callable[..., Path]
 LARGE = "1000"
-"""Pixels from which rasters are spooled in these tests."""
+"""Pixels from which rasters are kept_as_partial in these tests."""
 
 
 def started(folder: Path, *arguments: Any, seconds: float = 0.01) -> subprocess.Popen[str]:
@@ -98,7 +98,7 @@ def test_a_large_raster_goes_on_from_its_last_band(tmp_path: Path, make_geotiff:
     batches = out.count("batch")
     assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
     assert files(tmp_path / "maps") == {}
-    assert ".a.tif.spool" in {path.name for path in (tmp_path / "maps").iterdir()}
+    assert ".a.tif.partial" in {path.name for path in (tmp_path / "maps").iterdir()}
     assert finished(tmp_path / "maps", source, *options).count("batch") <= 12
     assert files(tmp_path / "maps") == files(tmp_path / "undisturbed")
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_looked_at_is_not_gone_on_with(tmp_path: Path, make_geoti
     options = ("--window-size", "64", "--batch", "1", "--drivers", "VRT")
     batches = finished(tmp_path / "before", source, *options).count("batch")
     assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
-    assert ".v.tif.spool" in {path.name for path in (tmp_path / "maps").iterdir()}
+    assert ".v.tif.partial" in {path.name for path in (tmp_path / "maps").iterdir()}
     scene(make_geotiff, "in/a.tif", 700, 50, seed=1)
     finished(tmp_path / "maps", source, *options)
     finished(tmp_path / "after", source, *options)
@@ -145,7 +145,7 @@ def test_a_disk_that_fails_once_costs_little(
     arguments = (source, "--window-size", "64", "--batch", "1")
     assert call(*arguments) == 1
     assert ("what is computed of it is kept" in capsys.readouterr().err) == much
-    assert (tmp_path / "maps" / ".a.tif.spool").exists() == much
+    assert (tmp_path / "maps" / ".a.tif.partial").exists() == much
     first = len(reads)
     reads += [None] * 100
     assert call(*arguments) == 0
@@ -154,7 +154,7 @@ def test_a_disk_that_fails_once_costs_little(
     assert files(tmp_path / "maps") == files(tmp_path / "whole")
 
 
-def test_a_spool_of_other_options_is_not_taken_up(tmp_path: Path, make_geotiff: Make) -> None:
+def test_a_partial_map_of_other_options_is_not_taken_up(tmp_path: Path, make_geotiff: Make) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
     killed(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", lines=6)
     finished(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", "--nodata", "99")

@@ -106,7 +106,7 @@ def test_a_link_in_the_output_folder_is_replaced_and_not_followed(
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "maps").mkdir()
-    for name in ("a.tif", ".a.tif.lock", ".a.tif.spool", "a.quicklook.png"):
+    for name in ("a.tif", ".a.tif.lock", ".a.tif.partial", "a.quicklook.png"):
         (tmp_path / "elsewhere" / name).write_text("mine")
     for name in ("a.tif", "a.quicklook.png"):
         (tmp_path / "maps" / name).symlink_to(tmp_path / "elsewhere" / name)
@@ -205,7 +205,9 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(
         assert (tmp_path / "maps" / "b.tif").is_file()
 
 
-def test_a_spool_that_finds_no_space_costs_only_the_going_on(tmp_path: Path, make_geotiff: Make) -> None:
+def test_a_partial_map_that_finds_no_space_costs_only_the_going_on(
+    tmp_path: Path, make_geotiff: Make
+) -> None:
     source = make_geotiff("in/a.tif", np.zeros((601, 61, 3), np.uint8))
 
     def limit_files() -> None:
@@ -288,7 +290,7 @@ def test_the_bar_counts_the_pixels_of_all_inputs(
 def test_more_inputs_than_may_be_open_at_once(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
 ) -> None:
-    """Locks, spools and maps under way are let go of; 64 open files are enough for 150 rasters."""
+    """Locks, partial maps and maps under way are let go of; 64 open files are enough for 150 rasters."""
     for index in range(150):
         write_raster(tmp_path / "in" / f"{index}.tif", np.full((12, 9, 3), index, np.uint8))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

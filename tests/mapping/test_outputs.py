@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rio_cogeo import cog_validate
 
 from segmenter.inference.prediction import FunctionPredictor
-from segmenter.inference.predictor import Prediction, Wanted
+from segmenter.inference.predictor import ExtraOutputs, Prediction
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
 
 Make = Callable[..., Path]
@@ -35,7 +35,7 @@ def whole(image: NDArray[np.uint8], kind: Any) -> Prediction:
     pad = ((0, -height % STRIDE), (0, -width % STRIDE))
     valid = np.pad((image != 0).all(axis=2), pad)[None]
     padded = np.pad(image, (*pad, (0, 0)))[None] * valid[..., None]
-    model = exact_network(RADIUS, STRIDE, wanted=Wanted(confidence=True, probabilities=kind))
+    model = exact_network(RADIUS, STRIDE, wanted=ExtraOutputs(confidence=True, probabilities=kind))
     return model(padded, valid)[0][:height, :width]
 
 
@@ -187,7 +187,7 @@ def test_a_certain_class_is_not_taken_for_no_data(
         ids = np.full(valid.shape, 2, np.uint8)
         return Prediction(ids, None, np.where(np.arange(7) == 2, 255, 0 * ids[..., None]).astype(np.uint8))
 
-    model = FunctionPredictor(certain, Wanted(probabilities="uint8"), 7)
+    model = FunctionPredictor(certain, ExtraOutputs(probabilities="uint8"), 7)
     image = np.ones((20, 30, 3), np.uint8)
     image[3] = 0
     options = ("--probabilities", "uint8")

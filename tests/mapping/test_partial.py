@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Window
-from segmenter.mapping.partial import Spool
+from segmenter.mapping.partial import PartialMap
 from segmenter.windows import Columns
 from tests.helpers.made_runs import flipped
 
@@ -34,13 +34,13 @@ def contents(rng: np.random.Generator) -> list[tuple[Window, Arrays]]:
     return found
 
 
-def filled(tmp_path: Path, entries: list[tuple[Window, Arrays]]) -> Spool:
-    spool = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
-    assert spool.recover() == 0
+def filled(tmp_path: Path, entries: list[tuple[Window, Arrays]]) -> PartialMap:
+    partial = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+    assert partial.recover() == 0
     for window, arrays in entries:
-        spool.add(window, arrays)
-    spool.close()
-    return spool
+        partial.add(window, arrays)
+    partial.close()
+    return partial
 
 
 def check(found: list[tuple[Window, Arrays]], entries: list[tuple[Window, Arrays]]) -> None:
@@ -55,14 +55,14 @@ def check(found: list[tuple[Window, Arrays]], entries: list[tuple[Window, Arrays
 def test_complete_bands_come_back_in_order(tmp_path: Path, rng: np.random.Generator, count: int) -> None:
     entries = contents(rng)
     filled(tmp_path, entries[:count])
-    spool = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+    partial = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
     bands = count // 3
-    assert spool.recover() == spool.rows == min(11 * bands, 37)
-    check(list(spool.replay()), entries[: 3 * bands])
+    assert partial.recover() == partial.rows == min(11 * bands, 37)
+    check(list(partial.replay()), entries[: 3 * bands])
     for window, arrays in entries[3 * bands :]:
-        spool.add(window, arrays)
-    spool.close()
-    again = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+        partial.add(window, arrays)
+    partial.close()
+    again = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
     assert again.recover() == 37
     check(list(again.replay()), entries)
     again.remove()
@@ -71,22 +71,22 @@ def test_complete_bands_come_back_in_order(tmp_path: Path, rng: np.random.Genera
 
 def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: np.random.Generator) -> None:
     entries = contents(rng)
-    spool = filled(tmp_path, entries)
-    whole = spool.path.read_bytes()
+    partial = filled(tmp_path, entries)
+    whole = partial.path.read_bytes()
     # Where each band ends, told from files that hold only so many bands.
     ends = []
     for bands in range(5):
-        spool.path.unlink()
+        partial.path.unlink()
         filled(tmp_path, entries[: 3 * bands])
-        ends.append(spool.path.stat().st_size)
+        ends.append(partial.path.stat().st_size)
     assert ends[-1] == len(whole)
     for place in [*rng.integers(ends[0], len(whole), 60), len(whole) - 1]:
         bands = sum(end <= place for end in ends[1:])
         damaged = bytearray(whole)
         damaged[place] ^= 0x15
         for data in (bytes(damaged), whole[:place]):
-            spool.path.write_bytes(data)
-            again = Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+            partial.path.write_bytes(data)
+            again = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
             assert again.recover() == 11 * bands
             check(list(again.replay()), entries[: 3 * bands])
             again.close()
@@ -96,15 +96,15 @@ def test_of_another_input_or_run_nothing_is_taken_up(tmp_path: Path, rng: np.ran
     entries = contents(rng)
     filled(tmp_path, entries)
     for key in ("other", "key"):
-        with contextlib.closing(Spool(tmp_path / "a.tif", key, Columns(PART, 1 << 16))) as spool:
-            assert spool.recover() == 0
+        with contextlib.closing(PartialMap(tmp_path / "a.tif", key, Columns(PART, 1 << 16))) as partial:
+            assert partial.recover() == 0
 
 
 def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path, rng: np.random.Generator) -> None:
-    spool = filled(tmp_path, contents(rng)[:3])
-    whole = spool.path.read_bytes()
-    spool.path.write_bytes(whole.replace(b"[11, 9]", b"[11, 9999999999999]", 1))
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+    partial = filled(tmp_path, contents(rng)[:3])
+    whole = partial.path.read_bytes()
+    partial.path.write_bytes(whole.replace(b"[11, 9]", b"[11, 9999999999999]", 1))
+    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 0
 
 
@@ -113,14 +113,14 @@ def test_no_flipped_bit_of_a_line_moves_a_window_or_stops_the_program(
 ) -> None:
     """The line says where a window lies: one bit of it had put 21,820 pixels elsewhere."""
     entries = contents(rng)[:6]
-    spool = filled(tmp_path, entries)
-    whole = spool.path.read_bytes()
+    partial = filled(tmp_path, entries)
+    whole = partial.path.read_bytes()
     start = whole.index(b'{"window": [14, 5,')  # the first of the second band
     line = whole[start : whole.index(b"\n", start) + 1]
     taken = 0
     for changed in flipped(line):
-        spool.path.write_bytes(whole.replace(line, changed))
-        with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+        partial.path.write_bytes(whole.replace(line, changed))
+        with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
             rows = again.recover()
             check(list(again.replay()), entries[: rows // 11 * 3])
             assert rows in (11, 22)
@@ -144,7 +144,7 @@ def test_a_window_that_does_not_follow_the_one_before_it_ends_what_is_believed(
         if window == old:
             entries[i] = new, {name: array[: new.height] for name, array in arrays.items()}
     filled(tmp_path, entries)
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 11
 
 
@@ -156,35 +156,35 @@ def test_arrays_of_another_name_or_shape_are_none(
     entries[3] = entries[3][0], {name: np.zeros((11, 9), np.uint8)}
     entries[0] = entries[0][0], {"ids": np.zeros((11, 8), np.uint8)} if name == "window" else entries[0][1]
     filled(tmp_path, entries)
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == (0 if name == "window" else 11)
 
 
-def test_a_spool_of_an_older_program_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
-    spool = filled(tmp_path, contents(rng))
-    spool.path.write_bytes(spool.path.read_bytes().replace(b'{"spool": 2', b'{"spool": 1', 1))
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+def test_a_partial_map_of_an_older_program_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
+    partial = filled(tmp_path, contents(rng))
+    partial.path.write_bytes(partial.path.read_bytes().replace(b'{"partial": 2', b'{"partial": 1', 1))
+    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 0
 
 
-def test_a_spool_that_changes_after_it_was_looked_at_is_an_error(
+def test_a_partial_map_that_changes_after_it_was_looked_at_is_an_error(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    spool = filled(tmp_path, contents(rng))
-    with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+    partial = filled(tmp_path, contents(rng))
+    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 37
-        with spool.path.open("r+b") as file:
+        with partial.path.open("r+b") as file:
             file.seek(-9, 2)
             file.write(b"\x55" * 9)
-        with pytest.raises(RasterError, match=r"spool: has changed while it was read"):
+        with pytest.raises(RasterError, match=r"partial: has changed while it was read"):
             list(again.replay())
 
 
-def test_a_spool_of_another_format_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
-    spool = filled(tmp_path, contents(rng)[:3])
-    whole = spool.path.read_bytes()
-    assert whole.startswith(b'{"spool": 2,')
+def test_a_partial_map_of_another_format_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
+    partial = filled(tmp_path, contents(rng)[:3])
+    whole = partial.path.read_bytes()
+    assert whole.startswith(b'{"partial": 2,')
     for version in (b"1", b"3"):
-        spool.path.write_bytes(whole.replace(b"2", version, 1))
-        with contextlib.closing(Spool(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+        partial.path.write_bytes(whole.replace(b"2", version, 1))
+        with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
             assert again.recover() == 0

@@ -16,7 +16,7 @@ from rasterio.transform import Affine
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
-from segmenter.inference.prediction import Wanted
+from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.raster import RasterSpec, open_raster, write_raster
 from segmenter.raster.mosaic import Mosaic
@@ -60,7 +60,7 @@ def cut(
 def maps(jobs: Sequence[FileJob], tiling: Tiling) -> list[NDArray[Any]]:
     """Class and confidence of every job."""
     found = {id(job): np.zeros((job.part.height, job.part.width, 2), np.uint8) for job in jobs}
-    for event in classify_all(jobs, tiling, exact_network(5, 8, wanted=Wanted(confidence=True))):
+    for event in classify_all(jobs, tiling, exact_network(5, 8, wanted=ExtraOutputs(confidence=True))):
         if isinstance(event, Mapped):
             into = found[id(event.job)][event.window.slices()]
             into[..., 0], into[..., 1] = event.ids, event.prediction.confidence

@@ -96,7 +96,7 @@ def test_steps_of_one_call_are_the_steps_one_by_one(tensorflow: ModuleType, repl
 
 def test_a_batch_is_dealt_to_the_devices_that_compute(tensorflow: ModuleType) -> None:
     devices = Training(NORM, PER_IMAGE, 4).devices
-    dealt = devices.dealt((np.arange(16).reshape(2, 8),), axis=1)
+    dealt = devices.distributed((np.arange(16).reshape(2, 8),), axis=1)
     parts = devices.strategy.experimental_local_results(dealt[0])
     assert [part.numpy().tolist() for part in parts] == [
         [[2 * r, 2 * r + 1], [8 + 2 * r, 9 + 2 * r]] for r in range(4)
