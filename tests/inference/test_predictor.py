@@ -368,4 +368,4 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
         assert sum(int((e.ids != IGNORE).sum()) for e in events if isinstance(e, Mapped)) == 1
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert (peaks[1] - peaks[0]) / 30000 < 16
+    assert (peaks[1] - peaks[0]) / 30000 < 100  # one that waits takes over 1000 bytes

@@ -27,7 +27,7 @@ BETWEEN = """
     from pathlib import Path
     from tqdm import tqdm
     from segmenter.terminal import enduring_output
-from segmenter.training.signals import stop_signal
+    from segmenter.training.signals import stop_signal
     with enduring_output():
         with stop_signal() as stop, tqdm(total=10) as bar:
             while not stop:
