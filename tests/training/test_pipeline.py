@@ -170,7 +170,9 @@ def test_damaged_copies_are_told_and_made_anew_and_killed_ones_removed(
     (decoded / f".{cut.name}.killed").mkdir()
     capsys.readouterr()
     store = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
-    assert f"{decoded}: 1 of the decoded copies damaged, or of another format" in (told := capsys.readouterr().err)
+    assert f"{decoded}: 1 of the decoded copies damaged, or of another format" in (
+        told := capsys.readouterr().err
+    )
     assert f"{decoded}: half-written copies that killed trainings left, removed: 1" in told
     for scene in range(len(dataset.scenes)):
         store.read(scene, Window(0, 0, 40, 40))
