@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from segmenter.devices.strategy import load_tensorflow, make_devices
 
 BANDS, CLASSES = 3, 6
@@ -34,7 +34,7 @@ def main() -> None:
     arguments = parser.parse_args()
     load_tensorflow(arguments.replicas)
     devices = make_devices(DistributionConfig(), arguments.replicas)
-    model = ModelConfig(depth=arguments.depth, width=arguments.width)
+    model = UNetConfig(depth=arguments.depth, width=arguments.width)
     content = _batch(devices, arguments.side)
     steps = {name: _step(devices, model, name == "before") for name in ("before", "after")}
     counts = {
@@ -82,8 +82,8 @@ def with_keras_norm(model: Any) -> Any:
 def _step(devices: Any, config: ModelConfig, before: bool) -> Any:
     import keras
 
+    from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
-    from segmenter.model.unet import build_model
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step

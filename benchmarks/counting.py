@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.strategy import load_tensorflow
 from segmenter.model.normalisation import Normalisation
 
@@ -31,7 +31,7 @@ def main() -> None:
     load_tensorflow()
     import tensorflow as tf
 
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step, tiles_holding
@@ -43,7 +43,7 @@ def main() -> None:
     batch = (image, tf.ones(shape, tf.bool), label)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        model = build_model(ModelConfig(depth=3, width=16), 3, options.classes)
+        model = build_model(UNetConfig(depth=3, width=16), 3, options.classes)
         optimiser = build_optimiser(TrainingConfig(), model, 100)
     loss = segmentation_loss(LossConfig(), None, options.batch)
     parts = StepParts(strategy, model, optimiser, loss, Normalisation.of([120.0] * 3, [60.0] * 3), 32)

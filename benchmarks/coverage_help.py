@@ -254,7 +254,7 @@ def _batches(data: _Data, recipe: Recipe, steps: int) -> Iterator[Any]:
 def _train(data: _Data, recipe: Recipe, steps: int) -> _Training:
     import tensorflow as tf
 
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step
@@ -290,7 +290,7 @@ class _Judge:
     def __init__(self, data: _Data, batches: Sequence[int], probe_tiles: int) -> None:
         """Gradients are compared over so many batches of each of the sizes as make `probe_tiles` tiles."""
         from segmenter.inference.function import predict_function
-        from segmenter.model.unet import build_model
+        from segmenter.model.building import build_model
 
         self.data, self._probe_tiles = data, probe_tiles
         recipe = _recipe(data.dataset.root, 1, "off", 0)

@@ -79,7 +79,7 @@ def _gradients(*, synchronised: bool) -> Any:
     import keras
     import tensorflow as tf
 
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
     from segmenter.training.losses import segmentation_loss
 
     recipe = load_recipe(RECIPE)

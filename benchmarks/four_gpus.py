@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.page import renew, table
 from benchmarks.step_cost import Operation, norm_channels, parameters, step_operations
-from segmenter.config.recipe import ModelConfig
+from segmenter.config.recipe import ModelConfig, UNetConfig
 from segmenter.devices.strategy import load_tensorflow
 
 REPLICAS, IMAGES, SIDE = 4, 16, 256
@@ -74,7 +74,7 @@ class Plan:
         norm_collectives: a BatchNorm layer's, forward and backward together.
     """
 
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: UNetConfig = field(default_factory=UNetConfig)
     precision: str = "float32"
     images: int = IMAGES
     gradient_bytes: int = 4
@@ -164,11 +164,9 @@ def levers(plan: Plan) -> dict[str, Plan]:
         "no collectives of BatchNorm (other statistics)": replace(plan, norm_collectives=0),
         "accumulation over 2 micro-batches": replace(plan, accumulated=2),
         "32 images a GPU": replace(plan, images=2 * IMAGES),
-        "max_width: 256": replace(plan, model=ModelConfig(max_width=256)),
-        "width: 24, max_width: 384": replace(plan, model=ModelConfig(width=24, max_width=384)),
-        "float16 gradients, max_width: 256": replace(
-            plan, gradient_bytes=2, model=ModelConfig(max_width=256)
-        ),
+        "max_width: 256": replace(plan, model=UNetConfig(max_width=256)),
+        "width: 24, max_width: 384": replace(plan, model=UNetConfig(width=24, max_width=384)),
+        "float16 gradients, max_width: 256": replace(plan, gradient_bytes=2, model=UNetConfig(max_width=256)),
     }
 
 
@@ -193,7 +191,7 @@ def line_of(precision: str) -> dict[str, Any]:
 
 def blocks_table() -> list[str]:
     """Arithmetic of the convolutions of an image, block by block."""
-    rows, found = [], [op for op in _operations(ModelConfig(), PRECISIONS[0], True) if op.flops]
+    rows, found = [], [op for op in _operations(UNetConfig(), PRECISIONS[0], True) if op.flops]
     for block in (*_BLOCKS, "all"):
         own = [op for op in found if block == "all" or op.part.startswith(block)]
         forward = sum(op.flops for op in own if not op.backward)
@@ -206,7 +204,7 @@ def compute_table() -> list[str]:
     rows = []
     for precision in PRECISIONS:
         for synchronised, name in ((False, "Keras' BatchNormalization"), (True, "SyncBatchNorm")):
-            operations = _operations(ModelConfig(), precision, synchronised)
+            operations = _operations(UNetConfig(), precision, synchronised)
             conv, other = compute_seconds(operations, MACHINES["middle"])
             traffic = [sum(op.bytes for op in operations if (op.flops > 0) == c) / 1e9 for c in (True, False)]
             flops = sum(op.flops for op in operations) / 1e12

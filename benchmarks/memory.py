@@ -48,12 +48,12 @@ def main() -> None:
 
 def _formula(depth: int, width: int) -> int:
     load_tensorflow()
-    from segmenter.config.recipe import ModelConfig
+    from segmenter.config.recipe import UNetConfig
+    from segmenter.model.building import build_model
     from segmenter.model.receptive_field import training_bytes_per_image
-    from segmenter.model.unet import build_model
 
     return training_bytes_per_image(
-        build_model(ModelConfig(depth=depth, width=width), 3, 6, synchronised=True), SIDE, SIDE
+        build_model(UNetConfig(depth=depth, width=width), 3, 6, synchronised=True), SIDE, SIDE
     )
 
 
@@ -62,16 +62,16 @@ def _peak(depth: int, width: int, batch: int) -> int:
     load_tensorflow()
     import tensorflow as tf
 
-    from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+    from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
+    from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
-    from segmenter.model.unet import build_model
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        model = build_model(ModelConfig(depth=depth, width=width), 3, 6, synchronised=True)
+        model = build_model(UNetConfig(depth=depth, width=width), 3, 6, synchronised=True)
         optimiser = build_optimiser(TrainingConfig(), model, 100)
     loss = segmentation_loss(LossConfig(dice=1), None, batch)
     step = make_step(StepParts(strategy, model, optimiser, loss, Normalisation.of([0] * 3, [1] * 3), 32))

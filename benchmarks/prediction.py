@@ -115,7 +115,7 @@ def pixelwise_model(classes: int) -> Any:
 def unet() -> tuple[Any, int, int]:
     """The U-Net of 1.9 M parameters, its stride and its radius."""
     from segmenter.inference.function import predict_function
-    from segmenter.model.unet import network_geometry
+    from segmenter.model.building import network_geometry
 
     model = unet_model()
     geometry = network_geometry(model)
@@ -127,11 +127,11 @@ def unet_model() -> Any:
     """The U-Net of 1.9 M parameters, with the same weights in every process."""
     import keras
 
-    from segmenter.config.recipe import ModelConfig
-    from segmenter.model.unet import build_model
+    from segmenter.config.recipe import UNetConfig
+    from segmenter.model.building import build_model
 
     keras.utils.set_random_seed(0)
-    return build_model(ModelConfig(depth=4, width=16), 3, CLASSES)
+    return build_model(UNetConfig(depth=4, width=16), 3, CLASSES)
 
 
 def _against_rasterio(folder: Path, side: int, repeat: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from segmenter.config.reading import load_recipe
-from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from segmenter.devices.strategy import Devices, load_tensorflow, make_devices
 
 BANDS, CLASSES = 3, 6
@@ -91,7 +91,8 @@ def _in_a_process(passed: list[str], count: int, precision: str) -> float:
 
 
 def _in_this_process(given: argparse.Namespace, count: int, precision: str) -> float:
-    model, loss, training = ModelConfig(), LossConfig(), TrainingConfig()
+    model: ModelConfig = UNetConfig()
+    loss, training = LossConfig(), TrainingConfig()
     if given.recipe:
         recipe = load_recipe(Path(given.recipe), given.overrides)
         model, loss, training = recipe.model, recipe.loss, recipe.training
@@ -111,8 +112,8 @@ def distribution(count: int, logical: bool) -> DistributionConfig:
 
 
 def _steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
+    from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
-    from segmenter.model.unet import build_model
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_steps

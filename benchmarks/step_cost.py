@@ -65,7 +65,7 @@ def step_operations(
     """
     import tensorflow as tf
 
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
 
@@ -89,7 +89,7 @@ def step_operations(
 
 def parameters(config: ModelConfig) -> int:
     """Trainable weights of the model."""
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
 
     return sum(
         int(v.value.shape.num_elements()) for v in build_model(config, BANDS, CLASSES).trainable_variables
@@ -98,7 +98,7 @@ def parameters(config: ModelConfig) -> int:
 
 def norm_channels(config: ModelConfig) -> list[int]:
     """Channels of each BatchNorm layer."""
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
 
     model = build_model(config, BANDS, CLASSES)
     return [layer.output.shape[-1] for layer in model.layers if "_norm" in layer.name]

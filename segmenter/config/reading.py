@@ -13,12 +13,15 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from segmenter.config.datasets import FolderConfig, Naic2020Config, PotsdamConfig, SplitByNames
+from segmenter.config.models import MODEL_KINDS
 from segmenter.config.plain_yaml import parse, read_text
 from segmenter.config.recipe import MAX_NAME, Recipe
 from segmenter.config.sections import unit_of
 from segmenter.errors import ConfigError, shortened
 
-_KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
+_DATASET_KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
+_KINDS: dict[str, Any] = {**_DATASET_KINDS, **MODEL_KINDS}
+"""Tags of the unions among the sections."""
 _SHOWN = 10
 """Mistakes that are reported together, at most."""
 
@@ -97,7 +100,8 @@ def _explain(error: ErrorDetails, where: str) -> str:
         return f"{where}: {dotted}: expected a value, got none"
     if error["type"].startswith("union_tag"):
         kind = error.get("ctx", {}).get("tag", "none")
-        return f"{where}: {dotted}.kind: expected {', '.join(_KINDS)}, got {shortened(str(kind))}"
+        kinds = ", ".join(MODEL_KINDS if dotted == "model" else _DATASET_KINDS)
+        return f"{where}: {dotted}.kind: expected {kinds}, got {shortened(str(kind))}"
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
     message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
     message = message.replace("valid tuple", "list")

@@ -16,6 +16,9 @@ from pydantic_core import PydanticCustomError
 from segmenter.config.datasets import DatasetConfig as DatasetConfig
 from segmenter.config.devices import DistributionConfig as DistributionConfig
 from segmenter.config.losses import LossConfig as LossConfig
+from segmenter.config.models import EncoderDecoderConfig as EncoderDecoderConfig
+from segmenter.config.models import ModelConfig as ModelConfig
+from segmenter.config.models import UNetConfig as UNetConfig
 from segmenter.config.sections import Section, setting
 
 MAX_NAME = 60
@@ -97,20 +100,6 @@ class AugmentationConfig(Section):
 
 
 # ------------------------------------------------------------------------------- what is trained
-
-
-class ModelConfig(Section):
-    """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) with same-padded convolutions."""
-
-    kind: Literal["unet"] = setting("unet", "", "the family; pretrained encoders will be further kinds")
-    depth: int = setting(4, "levels", "number of halvings; the total stride is 2**depth", ge=1, le=6)
-    width: int = setting(32, "channels", "at full resolution, doubled at each level", ge=1, le=256)
-    max_width: int = setting(512, "channels", "no level is wider than this", ge=1, le=2048)
-    upsampling: Literal["nearest", "bilinear", "transpose"] = setting(
-        "nearest", "", "nearest leaves no checkerboard"
-    )
-    normalisation: Literal["batch", "none"] = setting("batch", "", "batch: synchronised over the replicas")
-    dropout: float = setting(0.0, "probability", "at the deepest level, where weights are most", ge=0, lt=1)
 
 
 class TrainingConfig(Section):
@@ -240,7 +229,7 @@ class Recipe(Section):
     tiles: TilesConfig = TilesConfig()
     sampling: SamplingConfig = SamplingConfig()
     augmentation: AugmentationConfig = AugmentationConfig()
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = UNetConfig()
     loss: LossConfig = LossConfig()
     training: TrainingConfig = TrainingConfig()
     distribution: DistributionConfig = DistributionConfig()
@@ -270,11 +259,11 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _stride(self) -> Recipe:
-        stride = 2**self.model.depth
+        stride = self.model.stride
         if self.tiles.size % stride:
             raise PydanticCustomError(
                 "tiles.size",
-                "expected a multiple of {stride} pixels (2**model.depth), got {size}",
-                {"stride": stride, "size": self.tiles.size},
+                "expected a multiple of {stride} pixels ({setting}), got {size}",
+                {"stride": stride, "setting": self.model.stride_setting, "size": self.tiles.size},
             )
         return self

@@ -36,7 +36,7 @@ def load_predictor(run: Run, wanted: ExtraOutputs | None = None, tta: str = "non
     load_tensorflow()
     let_memory_grow()
     from segmenter.inference.function import on_all_gpus, predict_function
-    from segmenter.model.unet import build_model, network_geometry
+    from segmenter.model.building import build_model, network_geometry
 
     def build() -> PredictFunction:
         model = build_model(run.recipe.model, run.band_count, len(run.classes))

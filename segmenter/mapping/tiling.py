@@ -104,7 +104,7 @@ def computing_options(request: MapRequest, tiling: Tiling) -> dict[str, Any]:
 
 def _network(run: Run) -> Any:
     """The model's geometry; runs of older versions do not record the memory."""
-    network = run.network
-    if network.bytes_per_pixel:
+    network, model = run.network, run.recipe.model
+    if network.bytes_per_pixel or model.kind != "unet":
         return network
-    return replace(network, bytes_per_pixel=_BYTES_PER_WIDTH * run.recipe.model.width)
+    return replace(network, bytes_per_pixel=_BYTES_PER_WIDTH * model.width)

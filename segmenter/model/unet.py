@@ -1,48 +1,22 @@
-"""U-Net family: functions that build functional Keras models, and what follows from their layers.
-
-Later kinds (pretrained encoders) go into `BUILDERS`: a builder takes the recipe's model section, the number
-of bands and classes and a dtype policy, and returns a model from normalised bands to float32 logits.
-"""
+"""U-Net from scratch: a function that builds a functional Keras model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from segmenter.config.recipe import ModelConfig
+from segmenter.config.models import UNetConfig
 from segmenter.model.batchnorm import SyncBatchNorm
 from segmenter.model.dropout import GlobalDropout
-from segmenter.model.receptive_field import NetworkGeometry, describe
 
 _CONVOLUTIONS_PER_LEVEL = 2
 
 
-def build_model(
-    config: ModelConfig, bands: int, classes: int, *, dtype: str = "float32", synchronised: bool = False
+def unet(
+    config: UNetConfig, bands: int, classes: int, policy: keras.DTypePolicy, synchronised: bool
 ) -> keras.Model:
-    """A model from (B, H, W, bands) normalised pixels to (B, H, W, classes) logits.
-
-    Args:
-        config: the recipe's model section.
-        dtype: a Keras dtype policy, `mixed_float16` for tensor cores. Logits are float32 at least.
-        synchronised: for training: BatchNorm by `SyncBatchNorm`, over all replicas and with the same bits in
-            each run, on one device too. The weights are the same.
-
-    Height and width of the input are multiples of the model's total stride.
-    """
-    return BUILDERS[config.kind](config, bands, classes, keras.DTypePolicy(dtype), synchronised)
-
-
-def network_geometry(model: keras.Model) -> NetworkGeometry:
-    """Total stride, receptive-field radius and memory, computed from the model's own layers."""
-    return describe(model)
-
-
-def _unet(
-    config: ModelConfig, bands: int, classes: int, policy: keras.DTypePolicy, synchronised: bool
-) -> keras.Model:
+    """A functional model from (B, H, W, bands) normalised pixels to (B, H, W, classes) logits."""
     layers = _Layers(config, policy, synchronised)
     image = keras.Input((None, None, bands), dtype=policy.variable_dtype, name="image")
     x, skips = image, []
@@ -65,7 +39,7 @@ def _unet(
 class _Layers:
     """The repeated parts of a U-Net, in one precision and with one kind of normalisation."""
 
-    def __init__(self, config: ModelConfig, policy: keras.DTypePolicy, synchronised: bool) -> None:
+    def __init__(self, config: UNetConfig, policy: keras.DTypePolicy, synchronised: bool) -> None:
         self._config, self._policy, self._synchronised = config, policy, synchronised
 
     def width(self, level: int) -> int:
@@ -102,6 +76,3 @@ class _Layers:
             )(x)
         mode = self._config.upsampling
         return keras.layers.UpSampling2D(2, interpolation=mode, dtype=self._policy, name=name)(x)
-
-
-BUILDERS: dict[str, Callable[..., keras.Model]] = {"unet": _unet}

@@ -1,7 +1,7 @@
 """Names, shapes and stages of a model's weights, known without building it.
 
 What does not fit is then refused before TensorFlow is imported, and before memory is taken for it. The law
-of this module: the names and shapes are those of the model that `model.build_model` makes, without those
+of this module: the names and shapes are those of the model that `building.build_model` makes, without those
 that hold dropout's random state.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.config.recipe import ModelConfig
+from segmenter.config.models import ModelConfig, UNetConfig
 from segmenter.errors import CheckpointError
 
 Shape = tuple[int, ...]
@@ -27,20 +27,20 @@ def weight_shapes(config: ModelConfig, bands: int, classes: int) -> dict[str, Sh
     return dict(_SHAPES[config.kind](config, bands, classes))
 
 
-def stage_of(path: str, depth: int) -> str:
-    """The stage of a network of that depth that a weight belongs to, as people name it.
+def stage_of(path: str, config: ModelConfig) -> str:
+    """The stage of a network that a weight belongs to, as people name it.
 
     Encoder and decoder stages are counted in the direction in which data flows, from 1.
     """
     found = _LAYER.match(path)
-    if found is None:
+    if found is None or config.kind != "unet":
         return path.split("/")[0]
     kind, level = found[1], int(found[2] or 0)
     return {
         "down": f"encoder stage {level + 1}",
         "bottom": "bottleneck",
         "logits": "head",
-    }.get(kind, f"decoder stage {depth - level}")
+    }.get(kind, f"decoder stage {config.depth - level}")
 
 
 def check_learned(
@@ -65,7 +65,7 @@ def check_learned(
             )
 
 
-def _unet(config: ModelConfig, bands: int, classes: int) -> Iterator[tuple[str, Shape]]:
+def _unet(config: UNetConfig, bands: int, classes: int) -> Iterator[tuple[str, Shape]]:
     widths = [min(config.width * 2**level, config.max_width) for level in range(config.depth + 1)]
     channels = bands
     for level, width in enumerate(widths):
@@ -84,7 +84,7 @@ def _unet(config: ModelConfig, bands: int, classes: int) -> Iterator[tuple[str, 
     yield "logits/bias", (classes,)
 
 
-def _block(config: ModelConfig, name: str, channels: int, width: int) -> Iterator[tuple[str, Shape]]:
+def _block(config: UNetConfig, name: str, channels: int, width: int) -> Iterator[tuple[str, Shape]]:
     """Two 3×3 convolutions, each with its BatchNorm, or with a bias."""
     for i, before in enumerate((channels, width)):
         yield f"{name}_conv{i}/kernel", (3, 3, before, width)
@@ -95,5 +95,5 @@ def _block(config: ModelConfig, name: str, channels: int, width: int) -> Iterato
             yield f"{name}_conv{i}/bias", (width,)
 
 
-_SHAPES: dict[str, Callable[[ModelConfig, int, int], Iterator[tuple[str, Shape]]]] = {"unet": _unet}
+_SHAPES: dict[str, Callable[[Any, int, int], Iterator[tuple[str, Shape]]]] = {"unet": _unet}
 """One entry for each of `model.BUILDERS`; a test holds the two together."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.config.recipe import Recipe
+from segmenter.config.recipe import ModelConfig, Recipe
 from segmenter.errors import CheckpointError
 from segmenter.model.weight_shapes import Shape, stage_of, weight_shapes
 from segmenter.raster import open_raster
@@ -76,11 +76,11 @@ def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> 
     ]
 
 
-def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], depth: int) -> str:
+def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], model: ModelConfig) -> str:
     """Kept parameters, and the stages that are kept, kept in part and begun anew, in a line."""
     stages: dict[str, list[str]] = {}
     for path in shapes:
-        stages.setdefault(stage_of(path, depth), []).append(path)
+        stages.setdefault(stage_of(path, model), []).append(path)
     known = set(kept)
     found: dict[str, list[str]] = {"kept": [], "kept in part": [], "anew": []}
     for stage, paths in stages.items():

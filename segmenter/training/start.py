@@ -12,9 +12,9 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.files import alone_in, remove_leftovers
+from segmenter.model.building import build_model, network_geometry
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
-from segmenter.model.unet import build_model, network_geometry
 from segmenter.model.weight_shapes import weight_shapes
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
@@ -158,7 +158,7 @@ def _fine_tune(trainer: Trainer, source: Source) -> None:
     if trainer.averaged is not None:
         trainer.averaged.follow()
     shapes = weight_shapes(model, run.band_count, len(run.classes))
-    print(f"from {source.run.path}: {describe_kept(shapes, kept, model.depth)}")
+    print(f"from {source.run.path}: {describe_kept(shapes, kept, model)}")
 
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -239,7 +239,7 @@ def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
         f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, {at_once // replicas} on "
         f"each device, make a step of {training.global_batch}"
     )
-    if recipe.model.normalisation == "batch":
+    if recipe.model.kind != "unet" or recipe.model.normalisation == "batch":
         line += (
             f"; BatchNorm's statistics are those of {at_once} tiles, all else is of {training.global_batch}"
         )

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, TrainingError
 from segmenter.inference.function import predict_function
-from segmenter.model.unet import build_model
+from segmenter.model.building import build_model
 from segmenter.runs.arrays import META, save_arrays
 from segmenter.runs.checkpoints import BEST, save_checkpoint
 from segmenter.runs.resume import Checkpoint, Position, facts_array

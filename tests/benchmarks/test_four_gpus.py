@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import four_gpus, page, step_cost
 from benchmarks.four_gpus import REPLICAS, Assumed, Plan, step_of
-from segmenter.config.recipe import ModelConfig
+from segmenter.config.recipe import UNetConfig
 
-TINY = ModelConfig(depth=1, width=2)
+TINY = UNetConfig(depth=1, width=2)
 SIDE, IMAGES = 16, 3
 INSTANT = Assumed(latency=0.0, bus=float("inf"), host=float("inf"))
 

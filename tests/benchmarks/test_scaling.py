@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from benchmarks import scaling
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
 from tests.helpers.equivalence_matrix import strategy_of
 
-TINY = ModelConfig(depth=1, width=2)
+TINY = UNetConfig(depth=1, width=2)
 
 
 def test_without_a_gpu_it_says_so(

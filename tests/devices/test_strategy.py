@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _STEPS = """
 import json, sys
 import numpy as np
-from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import DistributionConfig, LossConfig, UNetConfig, TrainingConfig
 from segmenter.devices.strategy import describe, load_tensorflow, make_devices
 
 config, logical = DistributionConfig(**json.loads(sys.argv[1])), json.loads(sys.argv[2])
@@ -31,7 +31,7 @@ print(describe(devices, 12, "float64"))
 
 import keras
 from segmenter.training.losses import segmentation_loss
-from segmenter.model.unet import build_model
+from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.training.optimisers import build_optimiser
 from segmenter.training.step import StepParts, make_step
@@ -39,7 +39,7 @@ from segmenter.training.step import StepParts, make_step
 keras.utils.set_random_seed(1)
 with devices.strategy.scope():
     model = build_model(
-        ModelConfig(depth=1, width=4), 3, 4, dtype="float64", synchronised=devices.replicas > 1
+        UNetConfig(depth=1, width=4), 3, 4, dtype="float64", synchronised=devices.replicas > 1
     )
     training = TrainingConfig(global_batch=12, optimizer="sgd", learning_rate=0.1, clip_norm=0.1, warmup=0)
     optimiser = build_optimiser(training, model, 10)
@@ -152,7 +152,7 @@ def test_predicting_lets_memory_grow(tensorflow: ModuleType, monkeypatch: pytest
 def test_a_run_is_loaded_with_growing_memory(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from segmenter.config.recipe import ModelConfig
+    from segmenter.config.recipe import UNetConfig
     from segmenter.devices import setup
     from segmenter.inference.loading import load_predictor
 
@@ -161,7 +161,7 @@ def test_a_run_is_loaded_with_growing_memory(
     monkeypatch.setattr("segmenter.runs.run.load_arrays", lambda _: order.append("weights") or {})
     monkeypatch.setattr("segmenter.inference.loading.check_learned", lambda *_: order.append("check"))
     monkeypatch.setattr("segmenter.inference.loading.assign_weights", lambda *_, **__: order.append("assign"))
-    run = _run(ModelConfig(depth=1, width=1), tmp_path)
+    run = _run(UNetConfig(depth=1, width=1), tmp_path)
     load_predictor(run)
     assert order == ["weights", "check", "grow", "assign"]
 

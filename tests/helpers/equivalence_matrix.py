@@ -17,12 +17,12 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
 
 BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5
-MODEL = ModelConfig(width=2, max_width=8)
+MODEL = UNetConfig(width=2, max_width=8)
 """The default U-Net's topology, narrow.
 
 At 32 pixels its deepest level has 2 × 2: a single one would not vary, and BatchNorm would divide noise.
@@ -261,7 +261,7 @@ class _Trainer:
 
 
 def _model(depth: int, synchronised: bool) -> Any:
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
 
     config = MODEL.model_copy(update={"depth": depth})
     return build_model(config, BANDS, CLASSES, dtype="float64", synchronised=synchronised)

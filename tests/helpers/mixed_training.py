@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.labels import IGNORE
 from tests.helpers.equivalence_matrix import strategy_of
 
@@ -23,8 +23,8 @@ class Training:
     def __init__(self, normalisation: str, wrapped: Any = None, accumulate: int = 1) -> None:
         import keras
 
+        from segmenter.model.building import build_model
         from segmenter.model.normalisation import Normalisation
-        from segmenter.model.unet import build_model
         from segmenter.training.losses import segmentation_loss
         from segmenter.training.optimisers import build_optimiser
         from segmenter.training.step import StepParts, make_step
@@ -32,7 +32,7 @@ class Training:
         keras.utils.set_random_seed(3)
         self.strategy, self.images = strategy_of(REPLICAS), accumulate
         batch = REPLICAS * accumulate
-        config = ModelConfig(depth=1, width=2, normalisation=normalisation)
+        config = UNetConfig(depth=1, width=2, normalisation=normalisation)
         training = TrainingConfig(
             optimizer="sgd", precision="mixed_float16", schedule="constant", warmup=0, global_batch=batch
         )

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from segmenter.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
 from tests.helpers.equivalence_matrix import BANDS, BATCH, CLASSES, SIDE, WEIGHTS, strategy_of
 
-NO_NORM = ModelConfig(depth=2, width=3, max_width=6, normalisation="none")
-NORM = ModelConfig(depth=1, width=3)
+NO_NORM = UNetConfig(depth=2, width=3, max_width=6, normalisation="none")
+NORM = UNetConfig(depth=1, width=3)
 PER_PIXEL = LossConfig(
     cross_entropy=1.0, focal=0.5, normalisation="per_pixel", class_weights=WEIGHTS, label_smoothing=0.1
 )
@@ -49,7 +49,7 @@ class Training:
         import keras
 
         from segmenter.devices.strategy import Devices
-        from segmenter.model.unet import build_model
+        from segmenter.model.building import build_model
         from segmenter.training.ema import AveragedWeights
         from segmenter.training.losses import segmentation_loss
         from segmenter.training.optimisers import build_optimiser

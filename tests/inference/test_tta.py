@@ -36,11 +36,11 @@ def network(tensorflow: ModuleType) -> Any:
     """A U-Net of stride 4 with random weights, every class about as frequent."""
     import keras
 
-    from segmenter.config.recipe import ModelConfig
-    from segmenter.model.unet import build_model
+    from segmenter.config.recipe import UNetConfig
+    from segmenter.model.building import build_model
 
     keras.utils.set_random_seed(3)
-    model = build_model(ModelConfig(depth=2, width=6), 2, 4)
+    model = build_model(UNetConfig(depth=2, width=6), 2, 4)
     rng = np.random.default_rng(3)
     for weight in model.variables:
         if "moving_variance" in weight.path:

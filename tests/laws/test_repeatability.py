@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from segmenter.config.reading import load_recipe
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from tests.helpers.equivalence_matrix import strategy_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,8 +30,8 @@ def parts_of(
     model: ModelConfig, loss: LossConfig, replicas: int = 1, *, plain_norm: bool = False, accumulate: int = 1
 ) -> Any:
     """What a step is made of."""
+    from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
-    from segmenter.model.unet import build_model
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
     from segmenter.training.step import StepParts
@@ -89,7 +89,7 @@ def test_add_n_depends_on_who_else_reads(tensorflow: ModuleType) -> None:
 
 @pytest.mark.parametrize("loss", [LossConfig(dice=1.0), SUM])
 def test_no_sum_depends_on_who_is_ready(tensorflow: ModuleType, loss: LossConfig) -> None:
-    small = ModelConfig(depth=2, width=4, dropout=0.1)
+    small = UNetConfig(depth=2, width=4, dropout=0.1)
     assert wide_sums(step_of(small, loss)) == []
     assert len(wide_sums(step_of(small, loss, plain_norm=True))) == 10  # what Keras' BatchNorm leaves
 
@@ -97,7 +97,7 @@ def test_no_sum_depends_on_who_is_ready(tensorflow: ModuleType, loss: LossConfig
 def test_no_sum_of_several_replicas_depends_on_who_is_ready(tensorflow: ModuleType) -> None:
     from segmenter.training.step import make_step
 
-    parts = parts_of(ModelConfig(depth=1, width=4, dropout=0.1), SUM, 2)
+    parts = parts_of(UNetConfig(depth=1, width=4, dropout=0.1), SUM, 2)
     assert wide_sums(make_step(parts), strategy=parts.strategy) == []
 
 
@@ -109,7 +109,7 @@ def test_steps_over_replicas_and_micro_batches_give_the_same_bits_again(
     from segmenter.training.step import make_step
 
     per_pixel = LossConfig(cross_entropy=1.0, dice=0.5, normalisation="per_pixel", class_weights=WEIGHTS)
-    parts = parts_of(ModelConfig(depth=1, width=4, dropout=0.1), per_pixel, replicas, accumulate=accumulate)
+    parts = parts_of(UNetConfig(depth=1, width=4, dropout=0.1), per_pixel, replicas, accumulate=accumulate)
     step, content = make_step(parts), dealt(batch(48), parts.strategy)
     variables = [*parts.model.variables, *parts.optimiser.variables]
     start = [v.numpy() for v in variables]
@@ -141,7 +141,7 @@ def test_gradients_are_added_in_the_order_of_the_users(tensorflow: ModuleType) -
 def test_the_demos_model_gives_the_same_bits_again(tensorflow: ModuleType) -> None:
     """At its size and with its loss; with Keras' BatchNorm, three of nine repetitions differed."""
     tf = tensorflow
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
     from segmenter.training.losses import segmentation_loss
 
     recipe = load_recipe(ROOT / "configs" / "demo.yaml")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from segmenter.config.recipe import ModelConfig
+from segmenter.config.recipe import UNetConfig
 from segmenter.runs.arrays import load_arrays, save_arrays
 from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.weights import assign_weights, weight_arrays
@@ -20,7 +20,7 @@ from tests.helpers.equivalence_matrix import LIMIT, SEEN
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 
-NARROW = ModelConfig(depth=2, width=2)
+NARROW = UNetConfig(depth=2, width=2)
 STEPS, STOP = 5, 3
 FLOAT32 = 1e-3
 """Largest difference of a weight after two epochs, relative to the largest weight: rounding, amplified."""

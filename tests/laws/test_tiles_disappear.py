@@ -44,7 +44,7 @@ def run_path(
     tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory, make_classes: Callable[..., ClassMap]
 ) -> Path:
     """A run with random weights and BatchNorm statistics, balanced so that every class is predicted."""
-    from segmenter.model.unet import build_model, network_geometry
+    from segmenter.model.building import build_model, network_geometry
 
     path, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(5)
     folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.collectives import collectives_of, node_counts, with_keras_norm
-from segmenter.config.recipe import ModelConfig
+from segmenter.config.recipe import UNetConfig
 from segmenter.runs.weights import assign_weights, weight_arrays
 from tests.helpers.equivalence_matrix import strategy_of
 
@@ -284,9 +284,9 @@ def test_one_collective_each_way(tensorflow: ModuleType, four_replicas: list[str
 
 def models(policy: str = "float32") -> tuple[Any, Any]:
     """The same U-Net with Keras' layers and with ours."""
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
 
-    config = ModelConfig(depth=2, width=4)
+    config = UNetConfig(depth=2, width=4)
     return tuple(build_model(config, 3, 4, dtype=policy, synchronised=s) for s in (False, True))  # type: ignore[return-value]
 
 
@@ -327,14 +327,14 @@ def test_fit_under_a_strategy(tensorflow: ModuleType, four_replicas: list[str]) 
     """compile, fit, predict: after two epochs the weights of one device with Keras' layers."""
     import keras
 
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
 
     x, y = images((8, 8, 8, 3)), np.random.default_rng(4).normal(size=(8, 8, 8, 4))
     results = []
     for replicas in (four_replicas, four_replicas[:1]):
         keras.utils.set_random_seed(2)
         with strategy_of(len(replicas)).scope():
-            config = ModelConfig(depth=1, width=4)
+            config = UNetConfig(depth=1, width=4)
             model = build_model(config, 3, 4, dtype="float64", synchronised=len(replicas) > 1)
             model.compile(keras.optimizers.SGD(0.05), keras.losses.MeanSquaredError())
         model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)

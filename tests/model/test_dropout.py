@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.errors import CheckpointError
 from segmenter.runs.weights import assign_weights, transfer_weights, weight_arrays
 from tests.helpers.equivalence_matrix import Row, batch, difference, strategy_of
 
 RATE = 0.3
-MODEL = ModelConfig(depth=1, width=4, dropout=RATE)
+MODEL = UNetConfig(depth=1, width=4, dropout=RATE)
 Mask = NDArray[np.bool_]
 
 
@@ -147,8 +147,8 @@ def test_every_call_draws_a_mask_compiled_or_not(xla: bool) -> None:
 
 def trained(replicas: int, steps: int = 2) -> dict[str, list[Any]]:
     """Loss and weights after steps of plain SGD in float64, so that their changes are the gradients."""
+    from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
-    from segmenter.model.unet import build_model
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step
@@ -188,7 +188,7 @@ def test_four_replicas_learn_with_dropout_what_one_does(monkeypatch: pytest.Monk
 
 
 def network(seed: int) -> Any:
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
 
     keras.utils.set_random_seed(seed)
     return build_model(MODEL, 3, 4)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.config.recipe import ModelConfig
+from segmenter.config.recipe import ModelConfig, UNetConfig
 from segmenter.errors import CheckpointError
 from segmenter.model.weight_shapes import check_learned, weight_shapes
 
@@ -25,9 +25,9 @@ CONFIGS: list[dict[str, Any]] = [
 def test_the_shapes_are_those_of_the_built_model(
     tensorflow: ModuleType, settings: dict[str, Any], synchronised: bool
 ) -> None:
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
 
-    config = ModelConfig(**settings)
+    config = UNetConfig(**settings)
     model = build_model(config, 5, 7, synchronised=synchronised)
     built = {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}
     shapes = dict(weight_shapes(config, 5, 7))
@@ -43,7 +43,7 @@ def arrays(config: ModelConfig) -> dict[str, Any]:
 
 def test_weights_that_do_not_fit_are_refused_without_a_model() -> None:
     """A width of 256 at depth 6 would be 4.4 GB; nothing is made here but the weights that are there."""
-    small, huge = ModelConfig(depth=1, width=2), ModelConfig(depth=6, width=256, max_width=2048)
+    small, huge = UNetConfig(depth=1, width=2), UNetConfig(depth=6, width=256, max_width=2048)
     file, there = Path("run/best.npz"), arrays(small)
     check_learned(there, small, 3, 4, file)
     with pytest.raises(

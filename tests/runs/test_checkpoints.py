@@ -361,10 +361,10 @@ def test_steps_are_ordered_as_numbers(run: Run) -> None:
 
 
 def test_weights_of_another_model_are_refused(tensorflow: ModuleType) -> None:
-    from segmenter.config.recipe import ModelConfig
-    from segmenter.model.unet import build_model
+    from segmenter.config.recipe import UNetConfig
+    from segmenter.model.building import build_model
 
-    three, four = (build_model(ModelConfig(depth=1, width=2), 3, k) for k in (3, 4))
+    three, four = (build_model(UNetConfig(depth=1, width=2), 3, k) for k in (3, 4))
     arrays = weight_arrays(three, "model")
     with pytest.raises(CheckpointError, match=r"expected weight logits/kernel of shape \(1, 1, 2, 4\), got"):
         assign_weights(four, arrays, "model")

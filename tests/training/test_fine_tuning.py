@@ -13,7 +13,7 @@ import pytest
 
 import train
 from segmenter.config.reading import load_recipe
-from segmenter.config.recipe import ModelConfig
+from segmenter.config.recipe import ModelConfig, UNetConfig
 from segmenter.errors import CheckpointError, run_script
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
@@ -65,15 +65,15 @@ def start(monkeypatch: pytest.MonkeyPatch, recipe: Path, *arguments: str) -> int
 @pytest.mark.parametrize(
     "config",
     [
-        ModelConfig(depth=1, width=2),
-        ModelConfig(depth=3, width=3, max_width=5, upsampling="transpose", dropout=0.5),
-        ModelConfig(depth=2, width=4, normalisation="none", upsampling="bilinear"),
+        UNetConfig(depth=1, width=2),
+        UNetConfig(depth=3, width=3, max_width=5, upsampling="transpose", dropout=0.5),
+        UNetConfig(depth=2, width=4, normalisation="none", upsampling="bilinear"),
     ],
 )
 def test_the_shapes_told_are_those_of_the_model_that_is_built(
     tensorflow: ModuleType, config: ModelConfig
 ) -> None:
-    from segmenter.model.unet import BUILDERS, build_model
+    from segmenter.model.building import BUILDERS, build_model
     from segmenter.model.weight_shapes import _SHAPES
 
     model = build_model(config, 5, 4, synchronised=True)
@@ -143,13 +143,13 @@ def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stag
     loaded = load_recipe(recipe)
     source = find_source(trained(tmp_path, recipe, bands=bands, names=names), loaded, load_dataset(loaded))
     shapes = weight_shapes(loaded.model, 3, 3)
-    assert said in describe_kept(shapes, fitting(source, shapes, list(NAMES)), loaded.model.depth)
+    assert said in describe_kept(shapes, fitting(source, shapes, list(NAMES)), loaded.model)
 
 
 def test_stages_of_a_deep_model_take_one_line() -> None:
-    shapes = weight_shapes(ModelConfig(depth=4), 3, 6)
+    shapes = weight_shapes(UNetConfig(depth=4), 3, 6)
     kept = [path for path in shapes if not path.startswith(("down0_conv0", "up0", "up1", "logits"))]
-    assert describe_kept(shapes, kept, 4) == (
+    assert describe_kept(shapes, kept, UNetConfig(depth=4)) == (
         "7,669,504 of 7,855,654 parameters (97.6%) kept; kept: encoder stages 2 to 4, bottleneck, decoder "
         "stages 1 and 2; kept in part: encoder stage 1; anew: decoder stages 3 and 4, head"
     )
@@ -157,7 +157,7 @@ def test_stages_of_a_deep_model_take_one_line() -> None:
 
 def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
     from segmenter.runs.weights import transfer_weights
 
     loaded = load_recipe(recipe)

@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from tests.helpers.equivalence_matrix import strategy_of
 from tests.helpers.mixed_training import CLASSES, REPLICAS, Training
 
@@ -172,12 +172,12 @@ def test_a_strategys_scope_does_not_change_the_loss(tensorflow: ModuleType) -> N
 
 def test_sums_of_16_bits_do_not_reach_the_loss(tensorflow: ModuleType) -> None:
     """A sum over 256 × 256 ones is infinite in float16."""
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
     from segmenter.training.losses import segmentation_loss
 
     tf = tensorflow
     assert not np.isfinite(float(tf.reduce_sum(tf.ones((256, 256), tf.float16))))
-    model = build_model(ModelConfig(depth=1, width=1), 3, CLASSES, dtype="mixed_float16")
+    model = build_model(UNetConfig(depth=1, width=1), 3, CLASSES, dtype="mixed_float16")
     logits = model(tf.zeros((1, 256, 256, 3)), training=False)
     terms = LossConfig(focal=1, dice=1, jaccard=1, tversky=1)
     share = segmentation_loss(terms, None, None)(tf.zeros((1, 256, 256), tf.uint8), logits)

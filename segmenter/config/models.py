@@ -1,0 +1,97 @@
+"""Section `model` of the recipe: a U-Net from scratch, or an encoder of the literature with a decoder."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from segmenter.config.sections import Section, setting
+
+
+class UNetConfig(Section):
+    """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) with same-padded convolutions."""
+
+    kind: Literal["unet"] = setting(
+        "unet", "", "unet: from scratch, as wide as said here; encoder_decoder: encoders of the literature"
+    )
+    depth: int = setting(4, "levels", "number of halvings; the total stride is 2**depth", ge=1, le=6)
+    width: int = setting(32, "channels", "at full resolution, doubled at each level", ge=1, le=256)
+    max_width: int = setting(512, "channels", "no level is wider than this", ge=1, le=2048)
+    upsampling: Literal["nearest", "bilinear", "transpose"] = setting(
+        "nearest", "", "nearest leaves no checkerboard"
+    )
+    normalisation: Literal["batch", "none"] = setting("batch", "", "batch: synchronised over the replicas")
+    dropout: float = setting(0.0, "probability", "at the deepest level, where weights are most", ge=0, lt=1)
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the input for one of the deepest level, along an axis."""
+        return int(2**self.depth)
+
+    @property
+    def stride_setting(self) -> str:
+        """Setting that the stride follows from, for messages."""
+        return "2**model.depth"
+
+
+class EncoderDecoderConfig(Section):
+    """An encoder that classifies images, and a decoder that brings its features back to full resolution."""
+
+    kind: Literal["encoder_decoder"]
+    encoder: Literal[
+        "resnet18", "resnet34", "resnet50", "keras_resnet50",
+        "efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2",
+        "efficientnet_v2_b0", "efficientnet_v2_b1", "efficientnet_v2_b2", "efficientnet_v2_b3",
+        "efficientnet_v2_s", "mobilenet_v2", "densenet121", "convnext_tiny",
+    ] = setting("efficientnet_lite0", "", "lite: windows stay exact; resnet: torch's geometry")  # fmt: skip
+    decoder: Literal["unet", "fpn", "upernet", "deeplabv3plus"] = setting(
+        "unet", "", "how features of all strides become one map"
+    )
+    weights: str | None = setting(
+        None, "", "imagenet, or a file .safetensors, .weights.h5 or .h5; none: from scratch"
+    )
+    decoder_width: int = setting(
+        128, "channels", "of FPN, UPerNet and DeepLabV3+; of a U-Net's deepest level", ge=8, le=1024
+    )
+    output_stride: Literal[8, 16, 32] = setting(
+        32, "pixels", "of the deepest features; 16 and 8 by atrous convolutions (deeplabv3plus)"
+    )
+    drop_path: float = setting(
+        0.0, "probability", "that the last residual block is left out, less for those before", ge=0, lt=1
+    )
+    dropout: float = setting(0.0, "probability", "before the last convolution", ge=0, lt=1)
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the input for one of the deepest features, along an axis."""
+        return self.output_stride
+
+    @property
+    def stride_setting(self) -> str:
+        """Setting that the stride follows from, for messages."""
+        return "model.output_stride"
+
+    @model_validator(mode="after")
+    def _atrous(self) -> EncoderDecoderConfig:
+        if self.output_stride != 32 and self.decoder != "deeplabv3plus":
+            raise PydanticCustomError(
+                "model.output_stride",
+                "expected 32 with decoder: {decoder}, got {stride}",
+                {"decoder": self.decoder, "stride": self.output_stride},
+            )
+        return self
+
+
+def _kind(value: Any) -> Any:
+    return value.get("kind", "unet") if isinstance(value, dict) else getattr(value, "kind", None)
+
+
+ModelConfig = Annotated[
+    Annotated[UNetConfig, Tag("unet")] | Annotated[EncoderDecoderConfig, Tag("encoder_decoder")],
+    Discriminator(_kind),
+]
+"""A section without a kind is a U-Net's."""
+
+MODEL_KINDS = {"unet": UNetConfig, "encoder_decoder": EncoderDecoderConfig}
