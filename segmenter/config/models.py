@@ -9,6 +9,11 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.config.sections import Section, setting
 
+NOT_RESIDUAL = frozenset({"densenet121"})
+"""Encoders without residual blocks, which a drop path could leave out."""
+NOT_ATROUS = frozenset({"densenet121", "convnext_tiny"})
+"""Encoders that shrink by pooling or by patches, where no step of a stride can be turned into dilation."""
+
 
 class UNetConfig(Section):
     """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) with same-padded convolutions."""
@@ -58,6 +63,9 @@ class EncoderDecoderConfig(Section):
     output_stride: Literal[8, 16, 32] = setting(
         32, "pixels", "of the deepest features; 16 and 8 by atrous convolutions (deeplabv3plus)"
     )
+    image_pooling: bool = setting(
+        False, "", "of DeepLabV3+: the mean of the whole window beside the rest; off, windows stay exact"
+    )
     drop_path: float = setting(
         0.0, "probability", "that the last residual block is left out, less for those before", ge=0, lt=1
     )
@@ -74,13 +82,22 @@ class EncoderDecoderConfig(Section):
         return "model.output_stride"
 
     @model_validator(mode="after")
-    def _atrous(self) -> EncoderDecoderConfig:
-        if self.output_stride != 32 and self.decoder != "deeplabv3plus":
-            raise PydanticCustomError(
-                "model.output_stride",
-                "expected 32 with decoder: {decoder}, got {stride}",
-                {"decoder": self.decoder, "stride": self.output_stride},
-            )
+    def _nothing_unused(self) -> EncoderDecoderConfig:
+        deeplab = self.decoder == "deeplabv3plus"
+        atrous = deeplab and self.encoder not in NOT_ATROUS
+        beside = f"decoder: {self.decoder}" if not deeplab else f"encoder: {self.encoder}"
+        for name, neutral, used in (
+            ("output_stride", 32, atrous),
+            ("image_pooling", False, deeplab),
+            ("drop_path", 0.0, self.encoder not in NOT_RESIDUAL),
+        ):
+            if (value := getattr(self, name)) != neutral and not used:
+                with_what = f"encoder: {self.encoder}" if name == "drop_path" else beside
+                raise PydanticCustomError(
+                    "model",
+                    "{name}: expected {neutral} with {with_what}, which has no use for it, got {value}",
+                    {"name": name, "neutral": neutral, "with_what": with_what, "value": value},
+                )
         return self
 
 

@@ -8,7 +8,7 @@ from segmenter.devices.setup import overlooked_gpus
 from segmenter.errors import CheckpointError
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.model.weight_shapes import check_learned
+from segmenter.model.weight_shapes import check_learned, check_weights, is_described
 from segmenter.runs.run import RUN_FILE, Run
 from segmenter.runs.weights import assign_weights, learned_weights
 
@@ -32,14 +32,18 @@ def load_predictor(run: Run, wanted: ExtraOutputs | None = None, tta: str = "non
     from segmenter.devices.setup import let_memory_grow, load_tensorflow, memory_errors
 
     arrays = learned_weights(run.weights())
-    check_learned(arrays, run.recipe.model, run.band_count, len(run.classes), run.weights_file())
+    described = is_described(run.recipe.model)
+    if described:
+        check_learned(arrays, run.recipe.model, run.band_count, len(run.classes), run.weights_file())
     load_tensorflow()
     let_memory_grow()
     from segmenter.inference.function import on_all_gpus, predict_function
-    from segmenter.model.building import build_model, network_geometry
+    from segmenter.model.building import build_model, network_geometry, shapes_of
 
     def build() -> PredictFunction:
         model = build_model(run.recipe.model, run.band_count, len(run.classes))
+        if not described:
+            check_weights(arrays, shapes_of(model), run.weights_file())
         assign_weights(model, arrays, "model", predicting=True)
         _check_geometry(run, network_geometry(model))
         return predict_function(model, run.normalisation, wanted, tta)

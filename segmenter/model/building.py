@@ -11,8 +11,10 @@ from collections.abc import Callable
 import keras
 
 from segmenter.config.models import ModelConfig
+from segmenter.model.encoder_decoder import encoder_decoder
 from segmenter.model.receptive_field import NetworkGeometry, describe
 from segmenter.model.unet import unet
+from segmenter.model.weight_shapes import Shape, stage_of
 
 
 def build_model(
@@ -36,4 +38,16 @@ def network_geometry(model: keras.Model) -> NetworkGeometry:
     return describe(model)
 
 
-BUILDERS: dict[str, Callable[..., keras.Model]] = {"unet": unet}
+def shapes_of(model: keras.Model) -> dict[str, Shape]:
+    """Path of each weight → its shape, without those that hold dropout's random state."""
+    return {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}
+
+
+def stages_of(model: keras.Model, config: ModelConfig) -> dict[str, str]:
+    """Path of each weight → the stage that it belongs to, as people name it; see `stage_of`."""
+    if config.kind == "unet":
+        return {path: stage_of(path, config) for path in shapes_of(model)}
+    return {path: model.stages[path.split("/")[0]] for path in shapes_of(model)}
+
+
+BUILDERS: dict[str, Callable[..., keras.Model]] = {"unet": unet, "encoder_decoder": encoder_decoder}

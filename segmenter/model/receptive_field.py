@@ -14,6 +14,7 @@ from typing import Any
 
 _IN_PLACE = {
     "BatchNormalization",
+    "DropPath",
     "GlobalDropout",
     "SyncBatchNorm",
     "ReLU",
@@ -26,6 +27,7 @@ _WORKSPACE = 1.7
 """What a process on a CPU takes over the tensors' sum: convolutions need room, freed memory is not at once
 given back. Measured: 1.64 (depth 4, width 16)."""
 Interval = tuple[int, int]
+_ENLARGING = ("UpSampling2D", "BilinearUpSampling")
 _POINTWISE = {
     "InputLayer",
     "BatchNormalization",
@@ -33,7 +35,9 @@ _POINTWISE = {
     "ReLU",
     "Activation",
     "Dropout",
+    "DropPath",
     "GlobalDropout",
+    "Share",
     "Concatenate",
     "Add",
     "Multiply",
@@ -176,9 +180,9 @@ def _down_and_up(layer: Any) -> tuple[int, int]:
         return _same(layer.strides, layer), 1
     if kind == "Conv2DTranspose":
         return 1, _same(layer.strides, layer)
-    if kind == "UpSampling2D":
+    if kind in _ENLARGING:
         return 1, _same(layer.size, layer)
-    if kind in _POINTWISE:
+    if kind in _POINTWISE or kind == "ZeroPadding2D":
         return 1, 1
     raise GlobalLayerError(f"layer {layer.name} ({kind}) looks at the whole image, or its reach is not known")
 
@@ -223,7 +227,10 @@ def _needed_input(layer: Any, output: Interval) -> Interval:
     down, up = _down_and_up(layer)
     if kind in _POINTWISE:
         return output
-    if kind == "UpSampling2D":
+    if kind == "ZeroPadding2D":
+        before = max(layer.padding[0][0], layer.padding[1][0])
+        return low - before, high - min(layer.padding[0][0], layer.padding[1][0])
+    if kind in _ENLARGING:
         if layer.interpolation == "nearest":
             return low // up, high // up
         # Bilinear with half-pixel centres: source position (i + ½)/up − ½, its floor and the next.

@@ -1,4 +1,4 @@
-"""Names, shapes and stages of a model's weights, known without building it.
+"""Names, shapes and stages of a U-Net's weights, known without building it.
 
 What does not fit is then refused before TensorFlow is imported, and before memory is taken for it. The law
 of this module: the names and shapes are those of the model that `building.build_model` makes, without those
@@ -22,18 +22,23 @@ Shape = tuple[int, ...]
 _LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")
 
 
+def is_described(config: ModelConfig) -> bool:
+    """Whether `weight_shapes` knows this kind of model; of others, a built one tells (`building.shapes_of`)."""
+    return config.kind in _SHAPES
+
+
 def weight_shapes(config: ModelConfig, bands: int, classes: int) -> dict[str, Shape]:
     """Path of each weight → its shape, in the order of the data's way through the model."""
     return dict(_SHAPES[config.kind](config, bands, classes))
 
 
-def stage_of(path: str, config: ModelConfig) -> str:
-    """The stage of a network that a weight belongs to, as people name it.
+def stage_of(path: str, config: UNetConfig) -> str:
+    """The stage of a U-Net that a weight belongs to, as people name it.
 
     Encoder and decoder stages are counted in the direction in which data flows, from 1.
     """
     found = _LAYER.match(path)
-    if found is None or config.kind != "unet":
+    if found is None:
         return path.split("/")[0]
     kind, level = found[1], int(found[2] or 0)
     return {
@@ -51,7 +56,12 @@ def check_learned(
     Raises:
         CheckpointError: naming the first weight that is missing, of another shape, or not finite.
     """
-    for name, shape in weight_shapes(config, bands, classes).items():
+    check_weights(arrays, weight_shapes(config, bands, classes), file)
+
+
+def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape], file: Path) -> None:
+    """`check_learned` by the shapes of a model's weights."""
+    for name, shape in shapes.items():
         value = arrays.get(f"model/{name}")
         if value is None or value.shape != shape or value.dtype.kind != "f":
             got = "none" if value is None else f"{value.shape} of {value.dtype}"
@@ -96,4 +106,4 @@ def _block(config: UNetConfig, name: str, channels: int, width: int) -> Iterator
 
 
 _SHAPES: dict[str, Callable[[Any, int, int], Iterator[tuple[str, Shape]]]] = {"unet": _unet}
-"""One entry for each of `model.BUILDERS`; a test holds the two together."""
+"""Kinds whose shapes follow from few settings; networks of the literature are described by building them."""

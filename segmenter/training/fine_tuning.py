@@ -7,15 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.config.recipe import ModelConfig, Recipe
+from segmenter.config.recipe import EncoderDecoderConfig, Recipe
 from segmenter.errors import CheckpointError
-from segmenter.model.weight_shapes import Shape, stage_of, weight_shapes
+from segmenter.model.weight_shapes import Shape, is_described, weight_shapes
 from segmenter.raster import open_raster
 from segmenter.runs.arrays import Arrays
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.weights import learned_weights
 from segmenter.scenes import Dataset
 
+_PARTS = ("encoder", "bottleneck", "decoder", "head")
 LEAST_KEPT = 0.5
 """Share of the new model's parameters below which a start from another run is more likely a slip."""
 
@@ -27,10 +28,12 @@ class Source:
     Attributes:
         run: what its directory says.
         weights: those that predict, under `model/`.
+        partial: `--init-from-partial`: start from it however few of them fit.
     """
 
     run: Run
     weights: Arrays
+    partial: bool = False
 
 
 def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool = False) -> Source:
@@ -44,20 +47,39 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
             new model's parameters would be kept.
     """
     run = load_run(path)
-    source = Source(run, learned_weights(run.weights()))
-    if not partial:
-        _check_fit(source, recipe, dataset)
+    source = Source(run, learned_weights(run.weights()), partial)
+    if is_described(recipe.model):
+        shapes = weight_shapes(recipe.model, _bands(recipe, dataset), len(dataset.classes))
+        check_fit(source, shapes, recipe, dataset.classes.names)
+    elif _network(run.recipe) != _network(recipe) and not partial:
+        raise _little_fits(source, recipe, "none of its encoder")
     return source
 
 
-def _check_fit(source: Source, recipe: Recipe, dataset: Dataset) -> None:
-    shapes = weight_shapes(recipe.model, _bands(recipe, dataset), len(dataset.classes))
-    kept = fitting(source, shapes, dataset.classes.names)
+def _network(recipe: Recipe) -> str:
+    """What of a model must be the same for most weights to fit."""
+    return recipe.model.encoder if isinstance(recipe.model, EncoderDecoderConfig) else recipe.model.kind
+
+
+def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, classes: list[str]) -> None:
+    """Refuse a source of which less than half of the new model would be kept, unless it is to be so.
+
+    Args:
+        shapes: of the new model's weights.
+        classes: names of the new model's classes.
+
+    Raises:
+        CheckpointError: with the differences of the two recipes' models.
+    """
+    kept = fitting(source, shapes, classes)
     count, total = _parameters(shapes, kept), _parameters(shapes, shapes)
-    if count >= LEAST_KEPT * total:
+    if count >= LEAST_KEPT * total or source.partial:
         return
-    found = f"{count:,} of its {total:,} parameters" if kept else "none"
-    raise CheckpointError(
+    raise _little_fits(source, recipe, f"{count:,} of its {total:,} parameters" if kept else "none")
+
+
+def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
+    return CheckpointError(
         f"--init-from {source.run.path}: expected weights for at least half of the model, got {found} "
         f"({_difference(source.run, recipe)}); take that run's model section, or say --init-from-partial "
         "to start from what fits"
@@ -76,11 +98,16 @@ def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> 
     ]
 
 
-def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], model: ModelConfig) -> str:
-    """Kept parameters, and the stages that are kept, kept in part and begun anew, in a line."""
+def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: Mapping[str, str]) -> str:
+    """Kept parameters, and the stages that are kept, kept in part and begun anew, in a line.
+
+    Args:
+        shapes: of all weights, by path.
+        stage_of: path of a weight → its stage.
+    """
     stages: dict[str, list[str]] = {}
-    for path in shapes:
-        stages.setdefault(stage_of(path, model), []).append(path)
+    for path in sorted(shapes, key=lambda path: _PARTS.index(stage_of[path].split(" ")[0])):
+        stages.setdefault(stage_of[path], []).append(path)
     known = set(kept)
     found: dict[str, list[str]] = {"kept": [], "kept in part": [], "anew": []}
     for stage, paths in stages.items():
@@ -128,6 +155,8 @@ def _bands(recipe: Recipe, dataset: Dataset) -> int:
 def _difference(source: Run, recipe: Recipe) -> str:
     """Differences of the two models, as settings of the recipe."""
     theirs, ours = (r.model.model_dump(exclude={"dropout"}) for r in (source.recipe, recipe))
+    if theirs["kind"] != ours["kind"]:  # they share no other setting
+        theirs, ours = {"kind": theirs["kind"]}, {"kind": ours["kind"]}
     changed = [
         f"model.{key}: {theirs[key]} there, {ours[key]} here" for key in ours if theirs[key] != ours[key]
     ]

@@ -12,10 +12,9 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.files import alone_in, remove_leftovers
-from segmenter.model.building import build_model, network_geometry
+from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
-from segmenter.model.weight_shapes import weight_shapes
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
@@ -25,7 +24,7 @@ from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
-from segmenter.training.fine_tuning import Source, describe_kept
+from segmenter.training.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.prepare import Tiles, changed_data, class_weights, describe_plan, epoch_plan
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.trainer import StoppedError, Trainer
@@ -99,7 +98,7 @@ def check_training(
         run = replace(load_run(path), recipe=recipe)
         check_same_plan(run, tiles, planned_for, checkpoint)
     else:
-        run = replace(_new_run(recipe, dataset, tiles, path), planned_replicas=planned_for)
+        run = replace(_new_run(recipe, dataset, tiles, path, source), planned_replicas=planned_for)
     weights = class_weights(recipe, tiles.index)
     return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, weights, profile)
 
@@ -152,13 +151,13 @@ def _describe(trainer: Trainer) -> None:
 
 def _fine_tune(trainer: Trainer, source: Source) -> None:
     """Start from another run's weights, as far as they fit."""
-    run, model = trainer.run, trainer.run.recipe.model
+    run = trainer.run
     same = source.run.classes.names == run.classes.names
     kept, _ = transfer_weights(trainer.model, source.weights, same_classes=same)
     if trainer.averaged is not None:
         trainer.averaged.follow()
-    shapes = weight_shapes(model, run.band_count, len(run.classes))
-    print(f"from {source.run.path}: {describe_kept(shapes, kept, model)}")
+    stages = stages_of(trainer.model, run.recipe.model)
+    print(f"from {source.run.path}: {describe_kept(shapes_of(trainer.model), kept, stages)}")
 
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -246,10 +245,12 @@ def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
     return line
 
 
-def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
+def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None) -> Run:
     statistics = tiles.statistics
     bands, classes = len(statistics.mean_C), len(dataset.classes)
     model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision, synchronised=True)
+    if source is not None:
+        check_fit(source, shapes_of(model), recipe, dataset.classes.names)
     network = network_geometry(model)
     side = recipe.tiles.size
     mixed = recipe.training.precision == "mixed_float16"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from segmenter.errors import CheckpointError, run_script
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.model.weight_shapes import weight_shapes
+from segmenter.model.weight_shapes import stage_of, weight_shapes
 from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.run import Run
 from segmenter.training import prepare
@@ -46,6 +46,10 @@ def trained(
     arrays = {f"model/{path}": np.zeros(shape, np.float32) for path, shape in shapes.items()}
     save_checkpoint(folder, 7, {**arrays, "position": np.zeros(4)}, keep=2)
     return folder
+
+
+def stages(shapes: Iterable[str], model: Any) -> dict[str, str]:
+    return {path: stage_of(path, model) for path in shapes}
 
 
 def start(monkeypatch: pytest.MonkeyPatch, recipe: Path, *arguments: str) -> int:
@@ -79,7 +83,7 @@ def test_the_shapes_told_are_those_of_the_model_that_is_built(
     model = build_model(config, 5, 4, synchronised=True)
     built = {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}
     assert weight_shapes(config, 5, 4) == built
-    assert _SHAPES.keys() == BUILDERS.keys()
+    assert _SHAPES.keys() <= BUILDERS.keys()
 
 
 @pytest.mark.parametrize(
@@ -143,13 +147,13 @@ def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stag
     loaded = load_recipe(recipe)
     source = find_source(trained(tmp_path, recipe, bands=bands, names=names), loaded, load_dataset(loaded))
     shapes = weight_shapes(loaded.model, 3, 3)
-    assert said in describe_kept(shapes, fitting(source, shapes, list(NAMES)), loaded.model)
+    assert said in describe_kept(shapes, fitting(source, shapes, list(NAMES)), stages(shapes, loaded.model))
 
 
 def test_stages_of_a_deep_model_take_one_line() -> None:
     shapes = weight_shapes(UNetConfig(depth=4), 3, 6)
     kept = [path for path in shapes if not path.startswith(("down0_conv0", "up0", "up1", "logits"))]
-    assert describe_kept(shapes, kept, UNetConfig(depth=4)) == (
+    assert describe_kept(shapes, kept, stages(shapes, UNetConfig(depth=4))) == (
         "7,669,504 of 7,855,654 parameters (97.6%) kept; kept: encoder stages 2 to 4, bottleneck, decoder "
         "stages 1 and 2; kept in part: encoder stage 1; anew: decoder stages 3 and 4, head"
     )

@@ -1,7 +1,7 @@
 """Decoders by the name that recipes use.
 
-A decoder is a function (features at strides 2 … 32, `Layers`, the recipe's model section) → features for the
-head, and their stride. Names of its layers begin with `decoder_`.
+A decoder is a function (features at strides 2 … 32, the first None where the encoder has none, `Layers`, the
+recipe's model section) → features for the head, and their stride. Names of its layers begin with `decoder_`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.decoders.fpn import fpn
+from segmenter.model.decoders.unet import unet
 from segmenter.model.layers import Layers
 
 Decoder = Callable[[list[Any], Layers, EncoderDecoderConfig], tuple[Any, int]]
 
-DECODERS: dict[str, Decoder] = {}
+DECODERS: dict[str, Decoder] = {"unet": unet, "fpn": fpn}

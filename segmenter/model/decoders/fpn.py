@@ -1,0 +1,58 @@
+"""Feature pyramid with a head for segmentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.layers import Layers
+
+FINEST = 4
+"""Stride at which the pyramid's levels are put together."""
+
+
+def fpn(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
+    """Pyramid of Lin et al. 2017 (arXiv:1612.03144), head of Kirillov et al. 2019 (arXiv:1901.02446).
+
+    Features at strides 4 to 32 become `decoder_width` channels each, the coarse added to the fine. Each level
+    is brought to stride 4 by 3×3 convolutions of half that width, each but the finest's followed by a bilinear
+    enlargement; BatchNorm in place of group normalisation. The levels are then joined, where the paper adds
+    them: the convolution that follows weighs each channel of each level by itself.
+    """
+    levels, width = [], config.decoder_width
+    for x, stride in pyramid(features, layers, width):
+        name = f"decoder_p{stride}"
+        x = layers.conv(x, width, 3, f"{name}_output", use_bias=True)
+        for step in range(max(1, (stride // FINEST).bit_length() - 1)):
+            x = layers.block(x, width // 2, f"{name}_{step}")
+            if stride > FINEST:
+                x = layers.enlarge(x, 2, f"{name}_{step}_enlarge", smooth=True)
+        levels.append(x)
+    return layers.concatenate(levels, "decoder_join"), FINEST
+
+
+def pyramid(
+    features: list[Any], layers: Layers, width: int, *, normalised: bool = False
+) -> list[tuple[Any, int]]:
+    """Features from stride 4 on as levels of one width, each the sum of its own and all coarser ones.
+
+    Args:
+        features: at strides 2, 4, …
+        normalised: the 1×1 convolutions have BatchNorm and a rectifier, as UPerNet's.
+
+    Returns:
+        Level and stride, the finest first.
+    """
+    found: list[tuple[Any, int]] = []
+    for i in reversed(range(1, len(features))):
+        stride = 2 ** (i + 1)
+        name = f"decoder_p{stride}"
+        if normalised:
+            x = layers.block(features[i], width, f"{name}_lateral", kernel=1)
+        else:
+            x = layers.conv(features[i], width, 1, f"{name}_lateral", use_bias=True)
+        if found:
+            coarse = layers.enlarge(found[0][0], 2, f"{name}_enlarge")
+            x = layers.add([x, coarse], f"{name}_add")
+        found.insert(0, (x, stride))
+    return found
