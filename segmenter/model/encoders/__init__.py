@@ -12,8 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.encoders.efficientnet_lite import efficientnet_lite
+from segmenter.model.encoders.resnet import resnet
 from segmenter.model.layers import Layers
 
 Encoder = Callable[[Any, Layers, EncoderDecoderConfig], list[Any]]
 
-ENCODERS: dict[str, Encoder] = {}
+ENCODERS: dict[str, Encoder] = {
+    **dict.fromkeys(("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"), efficientnet_lite),
+    **dict.fromkeys(("resnet18", "resnet34", "resnet50"), resnet),
+}
