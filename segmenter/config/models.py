@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.sections import Section, setting
@@ -52,6 +52,18 @@ class EncoderDecoderConfig(Section):
     weights: str | None = setting(
         None, "", "imagenet, or a file .safetensors, .weights.h5 or .h5; none: from scratch"
     )
+    weight_bands: tuple[Annotated[int, Field(ge=1)] | Literal["red", "green", "blue"] | None, ...] | None = (
+        setting(
+            None,
+            "",
+            "for each band the channel of the weights it takes, by colour or number; null: their mean",
+        )
+    )
+    input_normalisation: Literal["auto", "weights", "scenes"] = setting(
+        "auto",
+        "",
+        "auto: as ImageNet's weights were trained where bands are 8-bit colours, else by the scenes",
+    )
     decoder_width: int = setting(
         128, "channels", "of FPN, UPerNet and DeepLabV3+; of a U-Net's deepest level", ge=8, le=1024
     )
@@ -81,6 +93,15 @@ class EncoderDecoderConfig(Section):
                 "expected 32 with decoder: {decoder}, got {stride}",
                 {"decoder": self.decoder, "stride": self.output_stride},
             )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_unused(self) -> EncoderDecoderConfig:
+        for name in ("weight_bands", "input_normalisation"):
+            if self.weights is None and getattr(self, name) != type(self).model_fields[name].default:
+                raise PydanticCustomError(
+                    "unused", "model.{name} does nothing without model.weights", {"name": name}
+                )
         return self
 
 

@@ -212,5 +212,10 @@ def _numbers(raw: memoryview, storage: _Storage) -> NDArray[Any]:
         raise ValueError(f"the storage {storage.key} has {len(raw)} bytes for {storage.count} numbers")
     values = np.frombuffer(raw, kind)
     if storage.kind == "torch BFloat16Storage":
-        return (values.astype(np.uint32) << 16).view(np.float32)
+        return upper_halves(values)
     return values
+
+
+def upper_halves(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Brain floats, read as 16-bit integers, as the float32 whose upper halves they are."""
+    return (values.astype(np.uint32) << 16).view(np.float32)

@@ -51,7 +51,7 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
 
 
 def _check_fit(source: Source, recipe: Recipe, dataset: Dataset) -> None:
-    shapes = weight_shapes(recipe.model, _bands(recipe, dataset), len(dataset.classes))
+    shapes = weight_shapes(recipe.model, bands_seen(recipe, dataset), len(dataset.classes))
     kept = fitting(source, shapes, dataset.classes.names)
     count, total = _parameters(shapes, kept), _parameters(shapes, shapes)
     if count >= LEAST_KEPT * total:
@@ -115,7 +115,7 @@ def _parameters(shapes: Mapping[str, Shape], paths: Collection[str]) -> int:
     return sum(math.prod(shapes[path]) for path in paths)
 
 
-def _bands(recipe: Recipe, dataset: Dataset) -> int:
+def bands_seen(recipe: Recipe, dataset: Dataset) -> int:
     """Bands that the model sees, from the recipe or the first training image."""
     if dataset.bands is not None:
         return len(dataset.bands)

@@ -13,9 +13,9 @@ from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.files import alone_in, remove_leftovers
 from segmenter.model.building import build_model, network_geometry
-from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.weight_shapes import weight_shapes
+from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
@@ -27,6 +27,7 @@ from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training.fine_tuning import Source, describe_kept
 from segmenter.training.prepare import Tiles, changed_data, class_weights, describe_plan, epoch_plan
+from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.trainer import StoppedError, Trainer
 
@@ -39,6 +40,7 @@ class CheckedTraining:
         run: as it will be saved.
         checkpoint: of this run, to go on from.
         source: another run, whose weights to start from.
+        pretrained: weights that the encoder starts from.
         class_weights: (K,) weights in cross-entropy, or None.
     """
 
@@ -48,6 +50,7 @@ class CheckedTraining:
     devices: Devices
     checkpoint: Checkpoint | None = None
     source: Source | None = None
+    pretrained: EncoderWeights | None = None
     class_weights: tuple[float, ...] | None = None
     profile: bool = False
 
@@ -92,16 +95,20 @@ def check_training(
     Raises:
         ConfigError: a setting does not go with the devices or the classes.
         CheckpointError: the run to go on with was begun with other data or another plan.
+        WeightsError: the encoder's pretrained weights are not there, or do not fit.
     """
     check_devices(recipe, devices)
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
+    pretrained = None
+    if checkpoint is None and source is None:
+        pretrained = find_encoder_weights(recipe, len(tiles.statistics.mean_C))
     if checkpoint is not None:
         run = replace(load_run(path), recipe=recipe)
         check_same_plan(run, tiles, planned_for, checkpoint)
     else:
         run = replace(_new_run(recipe, dataset, tiles, path), planned_replicas=planned_for)
     weights = class_weights(recipe, tiles.index)
-    return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, weights, profile)
+    return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, weights, profile)
 
 
 @contextmanager
@@ -127,6 +134,8 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
             resume_from(trainer, checkpoint)
         elif checked.source is not None:
             _fine_tune(trainer, checked.source)
+        elif checked.pretrained is not None:
+            _start_pretrained(trainer, checked.pretrained)
         yield trainer
 
 
@@ -159,6 +168,13 @@ def _fine_tune(trainer: Trainer, source: Source) -> None:
         trainer.averaged.follow()
     shapes = weight_shapes(model, run.band_count, len(run.classes))
     print(f"from {source.run.path}: {describe_kept(shapes, kept, model)}")
+
+
+def _start_pretrained(trainer: Trainer, weights: EncoderWeights) -> None:
+    load_encoder(trainer.model, weights)
+    if trainer.averaged is not None:
+        trainer.averaged.follow()
+    print(weights.described)
 
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -253,6 +269,7 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
     network = network_geometry(model)
     side = recipe.tiles.size
     mixed = recipe.training.precision == "mixed_float16"
+    normalisation, scenes = normalisation_of(recipe, statistics)
     memory = training_bytes_per_image(model, side, side, mixed=mixed)
     print(
         f"model: {model.count_params():,} parameters, stride {network.stride} px, receptive-field radius "
@@ -265,7 +282,8 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path) -> Run:
         bands=dataset.bands,
         band_count=bands,
         dtype=statistics.dtype,
-        normalisation=Normalisation.of(statistics.mean_C, statistics.std_C),
+        normalisation=normalisation,
+        scenes=scenes,
         metres_per_pixel=tiles.metres_per_pixel,
         labels=dataset.labels,
         network=network,
