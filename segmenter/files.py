@@ -79,7 +79,7 @@ def check_stored(archive: zipfile.ZipFile, size: int) -> None:
     parts = archive.infolist()
     for part in parts:
         if part.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{part.filename}: expected it uncompressed")
+            raise ValueError(f"{part.filename}: expected a plain array, got it compressed")
     if len({part.filename for part in parts}) < len(parts):
         raise ValueError("a part is named twice")
     if sum(part.file_size for part in parts) > size:
