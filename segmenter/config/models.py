@@ -36,6 +36,10 @@ class UNetConfig(Section):
         return "2**model.depth"
 
 
+WeightBand = Annotated[int, Field(ge=1)] | Literal["red", "green", "blue"] | None
+"""Of a band: the channel of pretrained weights that it takes, by colour or by number; None: the mean of all."""
+
+
 class EncoderDecoderConfig(Section):
     """An encoder that classifies images, and a decoder that brings its features back to full resolution."""
 
@@ -52,17 +56,11 @@ class EncoderDecoderConfig(Section):
     weights: str | None = setting(
         None, "", "imagenet, or a file .safetensors, .weights.h5 or .h5; none: from scratch"
     )
-    weight_bands: tuple[Annotated[int, Field(ge=1)] | Literal["red", "green", "blue"] | None, ...] | None = (
-        setting(
-            None,
-            "",
-            "for each band the channel of the weights it takes, by colour or number; null: their mean",
-        )
+    weight_bands: tuple[WeightBand, ...] | None = setting(
+        None, "", "for each band the channel of the weights it takes, by colour or number; null: their mean"
     )
     input_normalisation: Literal["auto", "weights", "scenes"] = setting(
-        "auto",
-        "",
-        "auto: as ImageNet's weights were trained where bands are 8-bit colours, else by the scenes",
+        "auto", "", "auto: as imagenet was trained where bands are its 8-bit colours"
     )
     decoder_width: int = setting(
         128, "channels", "of FPN, UPerNet and DeepLabV3+; of a U-Net's deepest level", ge=8, le=1024

@@ -95,7 +95,7 @@ def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
 
 
 def units(encoder: str, bands: int = 3) -> list[Unit]:
-    """All convolutions of an encoder with their BatchNorms, in order; the first is the one that sees bands."""
+    """All convolutions of an encoder with their BatchNorms, in order; the first sees the bands."""
     lite = encoder in _LITE
     stem = ("_conv_stem", "_bn0", 3, bands, LITE_STEM) if lite else ("conv1", "bn1", 7, bands, RESNET_STEM)
     found = [Unit("stem_conv", "stem_norm", *stem)]

@@ -1,1 +1,1 @@
-"""Pretrained weights of encoders: reading files of others without running them, names, bands, normalisation."""
+"""Pretrained weights of encoders: files of others read without running them, names, bands, normalisation."""

@@ -68,7 +68,7 @@ def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:
         if family != "efficientnet_lite":
             raise WeightsError(
                 f"model.weights: imagenet: no package has them for {config.encoder}; expected a .safetensors "
-                "file (torchvision's and timm's names are known), or encoder: keras_resnet50 or efficientnet_lite0"
+                "file with torchvision's or timm's names, or encoder: keras_resnet50 or efficientnet_lite0"
             )
         path = packaged_weights(config.encoder)
         return path, read_torch(path)

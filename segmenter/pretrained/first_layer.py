@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.config.models import WeightBand
 from segmenter.errors import WeightsError
 
 RGB = ("red", "green", "blue")
-WeightBand = str | int | None
-"""Of a model's band: red, green or blue, or the number (from 1) of the channel whose weights it takes."""
 
 
 def channels_for(bands: int, channels: int, named: Sequence[WeightBand] | None) -> list[int | None]:
@@ -27,7 +26,7 @@ def channels_for(bands: int, channels: int, named: Sequence[WeightBand] | None) 
         return [i if i < channels <= bands else None for i in range(bands)]
     if len(named) != bands:
         raise WeightsError(
-            f"model.weight_bands: expected one for each of the {bands} bands that the model sees, got {len(named)}"
+            f"model.weight_bands: expected one for each of the model's {bands} bands, got {len(named)}"
         )
     return [_channel(band, channels) for band in named]
 
@@ -38,7 +37,8 @@ def _channel(band: WeightBand, channels: int) -> int | None:
     if isinstance(band, str):
         if channels != len(RGB):
             raise WeightsError(
-                f"model.weight_bands: {band}: these weights have {channels} channels; say each by its number, from 1"
+                f"model.weight_bands: {band}: these weights have {channels} channels; say each by its "
+                "number, from 1"
             )
         return RGB.index(band)
     if band > channels:

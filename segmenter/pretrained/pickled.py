@@ -1,7 +1,7 @@
 """Content of a pickle without running it: an allow-list of opcodes and of names, on a machine of our own.
 
-A pickle is a program: its `REDUCE` calls whatever its `GLOBAL` names. Here `pickletools` only splits the bytes
-into opcodes, and this module carries out those that put plain data together. A name outside the list is
+A pickle is a program: its `REDUCE` calls whatever its `GLOBAL` names. Here `pickletools` only splits the
+bytes into opcodes, and this module carries out those that put plain data together. A name outside the list is
 refused where it stands, before anything that follows it. Nothing is ever imported or called by name.
 """
 

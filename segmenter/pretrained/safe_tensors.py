@@ -14,7 +14,8 @@ from segmenter.pretrained.torch_files import MOST_BYTES, upper_halves
 
 INSTALL = "pip install 'coverage-segmenter[pretrained]'"
 _TYPES = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
     "U8": "u1", "BOOL": "?",
 }  # fmt: skip
 

@@ -68,7 +68,8 @@ def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str
         return found[0]
     if found:
         raise WeightsError(
-            f"{file}: expected the weights of one {encoder}, got several, under {', '.join(map(repr, found[:4]))}"
+            f"{file}: expected the weights of one {encoder}, got several, under "
+            f"{', '.join(map(repr, found[:4]))}"
         )
     first = next(iter(tensors), "none")
     raise WeightsError(

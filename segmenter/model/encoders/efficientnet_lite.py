@@ -19,7 +19,7 @@ _EPSILON = 1e-3
 
 
 def efficientnet_lite(image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any]:
-    """Features at strides 2, 4, 8, 16 and 32 (or the output stride); after the last block, without the head."""
+    """Features at strides 2, 4, 8, 16 and 32 (or the output stride), without the classifier's head."""
     x = layers.conv(image, LITE_STEM, 3, "stem_conv", strides=2)
     x = _activated(layers, x, "stem")
     chain = blocks(config.encoder, config.output_stride)
