@@ -37,7 +37,7 @@ class UNetConfig(Section):
 
 
 WeightBand = Annotated[int, Field(ge=1)] | Literal["red", "green", "blue"] | None
-"""Of a band: the channel of pretrained weights that it takes, by colour or by number; None: the mean of all."""
+"""Of a band: the channel of pretrained weights that it takes, by colour or number; None: the mean of all."""
 
 
 class EncoderDecoderConfig(Section):

@@ -20,21 +20,11 @@ _PHILOX = 1  # tf.random.Algorithm.PHILOX, as an operation takes it
 _NUMBERS = 4  # that Philox computes at a time
 
 
-@keras.saving.register_keras_serializable("segmenter")
-class GlobalDropout(keras.layers.Layer):
-    """Sets a share of the inputs to 0 in training and multiplies the others by 1 / (1 − rate).
-
-    Srivastava et al., JMLR 15 (2014). The masks of R replicas, each with its contiguous and equally large
-    part of the batch, are those of one device with the whole batch, in every precision; they go by the place
-    in the batch, which `sampling.per_replica` may change with R. Where the parts are not equally large,
-    images of two replicas may have the same mask. Each call in training draws a mask of its own, also those
-    for the micro-batches of one step: there the place is the one in the micro-batch, which is a part of each
-    replica's images, so that with R replicas a mask falls on other images than with one. XLA has
-    other numbers than TensorFlow for the same key and counter: compiled by it, a run repeats itself, and no
-    other.
+class _Masked(keras.layers.Layer):
+    """A layer that drops a share of something in training, by masks that belong to the global batch.
 
     Args:
-        rate: share of the inputs to drop, in [0, 1).
+        rate: share to drop, in [0, 1).
         seed: where the masks start; two layers with the same seed have the same masks. By default one is
             drawn from Python's generator, which `keras.utils.set_random_seed` sets.
 
@@ -48,7 +38,7 @@ class GlobalDropout(keras.layers.Layer):
     def __init__(self, rate: float, seed: int | None = None, **options: Any) -> None:
         super().__init__(**options)
         if not 0 <= rate < 1:
-            raise ValueError(f"GlobalDropout: expected a rate in [0, 1), got {rate}")
+            raise ValueError(f"{type(self).__name__}: expected a rate in [0, 1), got {rate}")
         self.rate, self.seed, self.supports_masking = rate, seed, True
         self._first = random.getrandbits(63) if seed is None else seed
 
@@ -74,20 +64,8 @@ class GlobalDropout(keras.layers.Layer):
         return tf.where(keep, inputs * (1 / (1 - self.rate)), tf.zeros((), inputs.dtype))
 
     def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
-        """Random numbers in [0, 1) of the shape of a replica's part: those at its place in the batch."""
-        # Whole counters for each pixel, so that a replica's part starts with one whatever its size.
-        drawn = -(-channels // _NUMBERS) * _NUMBERS
-        shape = tf.concat([shape[:-1], [drawn]], axis=0)
-        counters = tf.reduce_prod(tf.cast(shape, tf.int64)) // _NUMBERS
-        place = tf.stack([_replica() * counters, number])
-        uniform = tf.raw_ops.StatelessRandomUniformV2(
-            shape=shape,
-            key=tf.bitcast(seed[None], tf.uint64),
-            counter=tf.bitcast(place, tf.uint64),
-            alg=_PHILOX,
-            dtype=tf.float32,
-        )
-        return uniform if drawn == channels else uniform[..., :channels]
+        """Random numbers in [0, 1) for a replica's part, which broadcast to its shape."""
+        raise NotImplementedError
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Shape of the output: that of the input."""
@@ -96,6 +74,59 @@ class GlobalDropout(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class GlobalDropout(_Masked):
+    """Sets a share of the inputs to 0 in training and multiplies the others by 1 / (1 − rate).
+
+    Srivastava et al., JMLR 15 (2014). The masks of R replicas, each with its contiguous and equally large
+    part of the batch, are those of one device with the whole batch, in every precision; they go by the place
+    in the batch, which `sampling.per_replica` may change with R. Where the parts are not equally large,
+    images of two replicas may have the same mask. Each call in training draws a mask of its own, also those
+    for the micro-batches of one step: there the place is the one in the micro-batch, which is a part of each
+    replica's images, so that with R replicas a mask falls on other images than with one. XLA has
+    other numbers than TensorFlow for the same key and counter: compiled by it, a run repeats itself, and no
+    other.
+    """
+
+    def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
+        """Random numbers in [0, 1) of the shape of a replica's part: those at its place in the batch."""
+        # Whole counters for each pixel, so that a replica's part starts with one whatever its size.
+        drawn = -(-channels // _NUMBERS) * _NUMBERS
+        shape = tf.concat([shape[:-1], [drawn]], axis=0)
+        counters = tf.reduce_prod(tf.cast(shape, tf.int64)) // _NUMBERS
+        uniform = _uniform(shape, seed, number, counters)
+        return uniform if drawn == channels else uniform[..., :channels]
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class DropPath(_Masked):
+    """Sets a share of the images of a batch to 0 in training and multiplies the others by 1 / (1 − rate).
+
+    Stochastic depth (Huang et al. 2016, arXiv:1603.09382), image by image: put at the end of a residual
+    block's branch, it leaves the block out. Which images of the global batch is the same for any number of
+    replicas, under the conditions of `GlobalDropout`.
+    """
+
+    def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
+        """Random numbers in [0, 1), (b, 1, …): one for each image, at its place in the batch."""
+        images = tf.cast(shape[0], tf.int64)
+        one = tf.concat([shape[:1], [_NUMBERS]], axis=0)  # a whole counter for each image
+        uniform = _uniform(one, seed, number, images)[:, :1]
+        return tf.reshape(uniform, tf.concat([shape[:1], tf.ones_like(shape[1:])], axis=0))
+
+
+def _uniform(shape: Any, seed: Any, number: Any, counters: Any) -> Any:
+    """Random numbers in [0, 1) of a replica, whose part of the batch takes so many of Philox' counters."""
+    place = tf.stack([_replica() * counters, number])
+    return tf.raw_ops.StatelessRandomUniformV2(
+        shape=shape,
+        key=tf.bitcast(seed[None], tf.uint64),
+        counter=tf.bitcast(place, tf.uint64),
+        alg=_PHILOX,
+        dtype=tf.float32,
+    )
 
 
 def _replica() -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from segmenter.model.batchnorm import SyncBatchNorm
+from segmenter.model.dropout import DropPath
 
 
 @dataclass(frozen=True)
@@ -54,3 +58,99 @@ class Layers:
     def concatenate(self, parts: list[Any], name: str) -> Any:
         """Channels side by side."""
         return keras.layers.Concatenate(dtype=self.policy, name=name)(parts)
+
+    def drop_path(self, x: Any, rate: float, name: str) -> Any:
+        """Drop path at the end of a residual branch; at rate 0 nothing."""
+        return DropPath(rate, dtype=self.policy, name=name)(x) if rate else x
+
+    def enlarge(self, x: Any, factor: int, name: str, *, smooth: bool = False) -> Any:
+        """Height and width times a factor; smooth: bilinear, else nearest."""
+        if factor == 1:
+            return x
+        if smooth:
+            return BilinearUpSampling(factor, dtype=self.policy, name=name)(x)
+        return keras.layers.UpSampling2D(factor, interpolation="nearest", dtype=self.policy, name=name)(x)
+
+    def shared(self, x: Any, users: int, name: str) -> list[Any]:
+        """A tensor for each of several users: none has more than two, so gradients have one order."""
+        found, rest = [], users
+        while rest > 2:
+            found.append(x)
+            rest -= 1
+            x = Share(dtype=self.policy, name=f"{name}_share{rest}")(x)
+        return found + [x] * rest
+
+    def block(self, x: Any, filters: int, name: str, kernel: int = 3, **options: Any) -> Any:
+        """Convolution, BatchNorm, rectifier."""
+        x = self.conv(x, filters, kernel, f"{name}_conv", **options)
+        return self.relu(self.norm(x, f"{name}_norm"), f"{name}_relu")
+
+    def separable_block(self, x: Any, filters: int, name: str, dilation: int = 1) -> Any:
+        """Depthwise 3×3 and 1×1 convolution, each with BatchNorm and rectifier (Chen et al. 2018)."""
+        x = self.depthwise(x, 3, f"{name}_depthwise", dilation_rate=dilation)
+        x = self.relu(self.norm(x, f"{name}_depthwise_norm"), f"{name}_depthwise_relu")
+        return self.block(x, filters, name, kernel=1)
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class Share(keras.layers.Layer):
+    """The input, for two more users of a tensor that has another one.
+
+    TensorFlow sums the gradients of three users in whatever order they come (docs/repeatability.md), and
+    merges a sum of sums into one; the copy of the gradient keeps the two apart.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """The input."""
+        return _shared(inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output: that of the input."""
+        return input_shape
+
+
+@tf.custom_gradient
+def _shared(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+    def backward(gradient: Any) -> Any:
+        return tf.raw_ops.Snapshot(input=gradient)
+
+    return tf.identity(x), backward
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class BilinearUpSampling(keras.layers.UpSampling2D):
+    """Bilinear enlargement by an even factor, in the layer's own precision.
+
+    TensorFlow's operation, and so Keras' layer, computes and returns float32 whatever it gets. Here 16-bit
+    values come back as such, and those of 64 bits are computed by slices.
+    """
+
+    def __init__(self, size: int, **options: Any) -> None:
+        options.pop("interpolation", None)
+        super().__init__(size, interpolation="bilinear", **options)
+        if self.size[0] != self.size[1] or self.size[0] % 2:
+            raise ValueError(f"BilinearUpSampling: expected one even factor, got {self.size}")
+
+    def call(self, inputs: Any) -> Any:
+        """(B, H, W, C) → (B, factor H, factor W, C)."""
+        factor = self.size[0]
+        if inputs.dtype == tf.float64:
+            return _linear(_linear(inputs, 1, factor), 2, factor)
+        shape = tf.shape(inputs)[1:3] * factor
+        return tf.cast(tf.image.resize(inputs, shape, "bilinear"), inputs.dtype)
+
+
+def _linear(x: Any, axis: int, factor: int) -> Any:
+    """Linear interpolation along an axis, at the centres of `factor` parts of each pixel."""
+    padded = tf.pad(x, [[int(a == axis)] * 2 for a in range(4)], "SYMMETRIC")
+    low, high = (
+        tf.expand_dims(padded[tuple(part if a == axis else slice(None) for a in range(4))], axis + 1)
+        for part in (slice(None, -1), slice(1, None))
+    )
+    way = np.reshape((np.arange(factor) + 0.5) / factor, [factor] + [1] * (3 - axis))
+    between = low * tf.constant(1 - way, x.dtype) + high * tf.constant(way, x.dtype)
+    sizes = [x.shape[3] if a == 3 else tf.shape(x)[a] for a in range(4)]
+    sizes[axis] = (sizes[axis] + 1) * factor
+    half = factor // 2
+    kept = tuple(slice(half, -half) if a == axis else slice(None) for a in range(4))
+    return tf.reshape(between, sizes)[kept]

@@ -12,7 +12,6 @@ from typing import Any
 
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import LITE_STEM, Block, blocks
-from segmenter.model.encoders.residual import residual
 from segmenter.model.layers import Layers
 
 _EPSILON = 1e-3
@@ -44,7 +43,7 @@ def _block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
     x = layers.conv(x, block.outputs, 1, f"{name}_project_conv")
     x = layers.norm(x, f"{name}_project_norm", epsilon=_EPSILON)
     if block.inputs == block.outputs and block.stride == 1:
-        x = residual(layers, before, x, name, drop_path)
+        x = layers.add([before, layers.drop_path(x, drop_path, f"{name}_drop_path")], f"{name}_add")
     return x
 
 

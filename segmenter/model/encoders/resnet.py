@@ -12,7 +12,6 @@ import keras
 
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import RESNET_STEM, Block, blocks, has_projection
-from segmenter.model.encoders.residual import residual
 from segmenter.model.layers import Layers
 
 _EPSILON = 1e-5
@@ -31,6 +30,8 @@ def resnet(image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any
         x = _block(x, layers, block, config.drop_path * number / len(chain))
         if block.feature:
             features.append(x)
+            if number < len(chain):  # used by both branches of the next block, and by the decoder
+                x = layers.shared(x, 3, block.name)[-1]
     return features
 
 
@@ -50,7 +51,8 @@ def _block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
     if has_projection(block):
         shortcut = layers.conv(shortcut, block.outputs, 1, f"{name}_shortcut_conv", strides=block.stride)
         shortcut = layers.norm(shortcut, f"{name}_shortcut_norm", epsilon=_EPSILON)
-    return layers.relu(residual(layers, shortcut, x, name, drop_path), f"{name}_relu")
+    x = layers.drop_path(x, drop_path, f"{name}_drop_path")
+    return layers.relu(layers.add([shortcut, x], f"{name}_add"), f"{name}_relu")
 
 
 def _conv(
