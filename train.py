@@ -63,7 +63,7 @@ def main() -> int:
     # -------------------------------------------------------------------- dataset, index, run
     from datasets import load_dataset
     from segmenter.raster import quiet_gdal
-    from segmenter.training import fine_tuning, prepare
+    from segmenter.training import fine_tuning, prepare, pretraining
 
     quiet_gdal()
     run_path = arguments.run or Path("runs") / recipe.name
@@ -76,6 +76,8 @@ def main() -> int:
     if arguments.init_from is not None:
         partial = arguments.init_from_partial
         source = fine_tuning.find_source(arguments.init_from, recipe, dataset, partial=partial)
+    elif not resume:
+        pretraining.check_encoder_weights(recipe, dataset)
     tiles = prepare.prepare_tiles(recipe, dataset)
 
     # --------------------------------------------------------------------------------- devices

@@ -83,6 +83,10 @@ class DamagedCheckpointError(CheckpointError):
     """A checkpoint is not what was written: cut, changed, or not written by this program at all."""
 
 
+class WeightsError(SegmenterError):
+    """Pretrained weights are not there, cannot be read, or are not those of the recipe's encoder."""
+
+
 class OutputError(SegmenterError):
     """A result cannot be written though the call was right: the disk is full."""
 

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,25 @@ def read_regular(path: Path, most: int = 1 << 24) -> bytes:
             return file.read(most)
     except OSError as error:
         raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
+
+
+def check_stored(archive: zipfile.ZipFile, size: int) -> None:
+    """Refuse a zip file that could become larger than its own bytes: compressed, or one part under two names.
+
+    Args:
+        size: of the file, in bytes.
+
+    Raises:
+        ValueError: saying which it is.
+    """
+    parts = archive.infolist()
+    for part in parts:
+        if part.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{part.filename}: expected a plain array, got it compressed")
+    if len({part.filename for part in parts}) < len(parts):
+        raise ValueError("a part is named twice")
+    if sum(part.file_size for part in parts) > size:
+        raise ValueError("its parts would be larger than the file")
 
 
 def make_folder(folder: Path) -> None:

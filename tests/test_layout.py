@@ -30,8 +30,9 @@ ARROWS = {
     "devices": "ground config",
     "tiles": "ground config raster sampling",
     "runs": "ground config evaluation model",
+    "pretrained": "ground config model",
     "inference": "ground raster model devices runs",
-    "training": "ground config raster evaluation sampling model devices tiles runs inference",
+    "training": "ground config raster evaluation sampling model devices tiles runs inference pretrained",
     "mapping": "ground raster evaluation runs inference",
     "diagnosis": "ground config raster sampling tiles runs",
     "datasets": "ground config raster tiles",
@@ -45,7 +46,9 @@ ALSO = {
 
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise"}
-LIGHT_MODULES = {"model", "model.receptive_field", "model.weight_shapes", "devices", "training"}
+LIGHT_MODULES = {
+    *("model", "model.architectures", "model.receptive_field", "model.weight_shapes", "devices", "training"),
+}
 """In rooms of TensorFlow, but used where it is not loaded."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.sections import Section, setting
@@ -41,6 +41,10 @@ class UNetConfig(Section):
         return "2**model.depth"
 
 
+WeightBand = Annotated[int, Field(ge=1)] | Literal["red", "green", "blue"] | None
+"""Of a band: the channel of pretrained weights that it takes, by colour or number; None: the mean of all."""
+
+
 class EncoderDecoderConfig(Section):
     """An encoder that classifies images, and a decoder that brings its features back to full resolution."""
 
@@ -56,6 +60,12 @@ class EncoderDecoderConfig(Section):
     )
     weights: str | None = setting(
         None, "", "imagenet, or a file .safetensors, .weights.h5 or .h5; none: from scratch"
+    )
+    weight_bands: tuple[WeightBand, ...] | None = setting(
+        None, "", "for each band the channel of the weights it takes, by colour or number; null: their mean"
+    )
+    input_normalisation: Literal["auto", "weights", "scenes"] = setting(
+        "auto", "", "auto: as imagenet was trained where bands are its 8-bit colours"
     )
     decoder_width: int = setting(
         128, "channels", "of FPN, UPerNet and DeepLabV3+; of a U-Net's deepest level", ge=8, le=1024
@@ -97,6 +107,15 @@ class EncoderDecoderConfig(Section):
                     "model",
                     "{name}: expected {neutral} with {with_what}, which has no use for it, got {value}",
                     {"name": name, "neutral": neutral, "with_what": with_what, "value": value},
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_unused(self) -> EncoderDecoderConfig:
+        for name in ("weight_bands", "input_normalisation"):
+            if self.weights is None and getattr(self, name) != type(self).model_fields[name].default:
+                raise PydanticCustomError(
+                    "unused", "model.{name} does nothing without model.weights", {"name": name}
                 )
         return self
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
-from segmenter.files import write_whole
+from segmenter.files import check_stored, write_whole
 from segmenter.sealed import other_format
 
 Arrays = dict[str, NDArray[Any]]
@@ -91,14 +91,10 @@ def _parts(content: bytes) -> Arrays:
 
 def _check_contents(archive: zipfile.ZipFile, size: int) -> None:
     """Refuse a table of contents that names parts twice, the same bytes for several, or no plain arrays."""
-    parts = archive.infolist()
-    for part in parts:
-        if part.compress_type != zipfile.ZIP_STORED or not part.filename.endswith(".npy"):
+    for part in archive.infolist():
+        if not part.filename.endswith(".npy"):
             raise ValueError(f"{part.filename}: expected a plain array")
-    if len({part.filename for part in parts}) < len(parts):
-        raise ValueError("a part is named twice")
-    if sum(part.file_size for part in parts) > size:
-        raise ValueError("its parts would be larger than the file")
+    check_stored(archive, size)
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:

@@ -50,6 +50,7 @@ class Run:
         band_count: how many these are.
         dtype: of the training images.
         normalisation: of the bands.
+        scenes: the training scenes' own, where the model's is that of pretrained weights; None: the same.
         metres_per_pixel: of the training images; None where they are not georeferenced.
         labels: whether it learned from full or eroded labels.
         network: stride, receptive-field radius and memory.
@@ -69,6 +70,7 @@ class Run:
     network: NetworkGeometry
     tiles: str = ""
     planned_replicas: int = 1
+    scenes: Normalisation | None = None
 
     @property
     def dataset(self) -> str:
@@ -102,6 +104,7 @@ class Run:
         return {name: np.frombuffer(text, np.uint8) for name, text in self.texts().items()}
 
     def _run_text(self, *recipes: bytes) -> bytes:
+        scenes = {} if self.scenes is None else {"scenes": self.scenes.to_dict()}
         return run_file_text(
             {
                 "classes": self.classes.to_dict(),
@@ -109,6 +112,7 @@ class Run:
                 "band_count": self.band_count,
                 "dtype": self.dtype,
                 "normalisation": self.normalisation.to_dict(),
+                **scenes,
                 "metres_per_pixel": self.metres_per_pixel,
                 "labels": self.labels,
                 "network": asdict(self.network),
@@ -195,6 +199,7 @@ def load_run(path: Path) -> Run:
         recipe=load_recipe(path / _RECIPE),
         classes=classes,
         normalisation=Normalisation.from_dict(data["normalisation"]),
+        scenes=Normalisation.from_dict(data["scenes"]) if data["scenes"] else None,
         network=NetworkGeometry(**data["network"]),
         **{name: data[name] for name in _PLAIN},
     )

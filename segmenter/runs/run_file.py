@@ -77,6 +77,7 @@ class RunFile(_Strict):
     band_count: int = Field(ge=1, le=_MOST_BANDS)
     dtype: DType
     normalisation: _Normalisation
+    scenes: _Normalisation | None = None
     metres_per_pixel: float | None = Field(gt=0, le=1e9)
     labels: Literal["full", "eroded"]
     network: _Network
@@ -87,6 +88,8 @@ class RunFile(_Strict):
     @model_validator(mode="after")
     def _counts_agree(self) -> RunFile:
         counts = {"normalisation.mean": self.normalisation.mean, "normalisation.std": self.normalisation.std}
+        if self.scenes is not None:
+            counts |= {"scenes.mean": self.scenes.mean, "scenes.std": self.scenes.std}
         if self.bands is not None:
             counts |= {"bands": self.bands}
         for name, values in counts.items():

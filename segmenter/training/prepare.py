@@ -151,7 +151,10 @@ def changed_data(run: Run, tiles: Tiles) -> str:
     """What of the data is not as it was when a run was started, in a few words; empty where all is."""
     if run.tiles != tiles.fingerprint():
         return changed_file(run.path, tiles.digests) or "the training tiles have changed"
-    there, here = run.normalisation, Normalisation.of(tiles.statistics.mean_C, tiles.statistics.std_C)
+    there, here = (
+        run.scenes or run.normalisation,
+        Normalisation.of(tiles.statistics.mean_C, tiles.statistics.std_C),
+    )
     for band, (mean, std) in enumerate(zip(here.mean, here.std, strict=True)):
         before = there.mean[band], there.std[band]
         if max(abs(mean - before[0]), abs(std - before[1])) > _SAME * std:

@@ -13,8 +13,8 @@ from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.files import alone_in, remove_leftovers
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
-from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
+from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
@@ -26,6 +26,7 @@ from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.prepare import Tiles, changed_data, class_weights, describe_plan, epoch_plan
+from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.trainer import StoppedError, Trainer
 
@@ -38,6 +39,7 @@ class CheckedTraining:
         run: as it will be saved.
         checkpoint: of this run, to go on from.
         source: another run, whose weights to start from.
+        pretrained: weights that the encoder starts from.
         class_weights: (K,) weights in cross-entropy, or None.
     """
 
@@ -47,6 +49,7 @@ class CheckedTraining:
     devices: Devices
     checkpoint: Checkpoint | None = None
     source: Source | None = None
+    pretrained: EncoderWeights | None = None
     class_weights: tuple[float, ...] | None = None
     profile: bool = False
 
@@ -91,16 +94,20 @@ def check_training(
     Raises:
         ConfigError: a setting does not go with the devices or the classes.
         CheckpointError: the run to go on with was begun with other data or another plan.
+        WeightsError: the encoder's pretrained weights are not there, or do not fit.
     """
     check_devices(recipe, devices)
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
+    pretrained = None
+    if checkpoint is None and source is None:
+        pretrained = find_encoder_weights(recipe, len(tiles.statistics.mean_C))
     if checkpoint is not None:
         run = replace(load_run(path), recipe=recipe)
         check_same_plan(run, tiles, planned_for, checkpoint)
     else:
         run = replace(_new_run(recipe, dataset, tiles, path, source), planned_replicas=planned_for)
     weights = class_weights(recipe, tiles.index)
-    return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, weights, profile)
+    return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, weights, profile)
 
 
 @contextmanager
@@ -126,6 +133,8 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
             resume_from(trainer, checkpoint)
         elif checked.source is not None:
             _fine_tune(trainer, checked.source)
+        elif checked.pretrained is not None:
+            _start_pretrained(trainer, checked.pretrained)
         yield trainer
 
 
@@ -158,6 +167,13 @@ def _fine_tune(trainer: Trainer, source: Source) -> None:
         trainer.averaged.follow()
     stages = stages_of(trainer.model, run.recipe.model)
     print(f"from {source.run.path}: {describe_kept(shapes_of(trainer.model), kept, stages)}")
+
+
+def _start_pretrained(trainer: Trainer, weights: EncoderWeights) -> None:
+    load_encoder(trainer.model, weights)
+    if trainer.averaged is not None:
+        trainer.averaged.follow()
+    print(weights.described)
 
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -254,6 +270,7 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source:
     network = network_geometry(model)
     side = recipe.tiles.size
     mixed = recipe.training.precision == "mixed_float16"
+    normalisation, scenes = normalisation_of(recipe, statistics)
     memory = training_bytes_per_image(model, side, side, mixed=mixed)
     print(
         f"model: {model.count_params():,} parameters, stride {network.stride} px, receptive-field radius "
@@ -266,7 +283,8 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source:
         bands=dataset.bands,
         band_count=bands,
         dtype=statistics.dtype,
-        normalisation=Normalisation.of(statistics.mean_C, statistics.std_C),
+        normalisation=normalisation,
+        scenes=scenes,
         metres_per_pixel=tiles.metres_per_pixel,
         labels=dataset.labels,
         network=network,

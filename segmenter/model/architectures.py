@@ -1,0 +1,193 @@
+"""Blocks of EfficientNet-Lite and ResNet, and the names and shapes of their weights; imports no TensorFlow.
+
+The law of this module: `units` lists the weights of the encoders that `model.encoders` builds from the same
+blocks, under the names that their layers have, beside those of the original in PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+LITE_STEM = 32
+_LITE = {"efficientnet_lite0": (1.0, 1.0), "efficientnet_lite1": (1.0, 1.1), "efficientnet_lite2": (1.1, 1.2)}
+"""Width and depth of each as multiples of lite0's."""
+_LITE_STAGES = (
+    (1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112), (4, 5, 2, 6, 192), (1, 3, 1, 6, 320),
+)  # fmt: skip
+"""Blocks, kernel, stride, expansion, channels of each stage
+(github.com/tensorflow/tpu, models/official/efficientnet/lite)."""
+RESNET_STEM = 64
+_RESNET = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3), "resnet50": (3, 4, 6, 3)}
+FAMILIES = {**dict.fromkeys(_LITE, "efficientnet_lite"), **dict.fromkeys(_RESNET, "resnet")}
+"""Encoder → its family, of those that this module knows."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A residual block, or one of the same make without a shortcut.
+
+    Attributes:
+        name: of its layers, before their own.
+        torch: the same in the original.
+        kernel: side of its spatial convolution.
+        stride, dilation: of that.
+        width: channels of that.
+        bottleneck: whether two convolutions of 1×1 surround it (ResNet: else a second of 3×3 follows).
+        feature: whether its output is the last at its stride.
+    """
+
+    name: str
+    torch: str
+    kernel: int
+    stride: int
+    dilation: int
+    inputs: int
+    width: int
+    outputs: int
+    bottleneck: bool
+    feature: bool = False
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A convolution without bias and the BatchNorm behind it.
+
+    Attributes:
+        conv, norm: names of the layers.
+        torch_conv, torch_norm: of those in the original.
+        depthwise: each channel by itself.
+    """
+
+    conv: str
+    norm: str
+    torch_conv: str
+    torch_norm: str
+    kernel: int
+    inputs: int
+    outputs: int
+    depthwise: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the kernel, in Keras' order."""
+        last = (self.inputs, 1) if self.depthwise else (self.inputs, self.outputs)
+        return (self.kernel, self.kernel, *last)
+
+
+def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
+    """The blocks of an encoder in order; strides beyond the output stride become dilations.
+
+    The first block of a stage that lost its stride still has the dilation before it, as in torchvision.
+    """
+    raw = list(_lite(encoder) if encoder in _LITE else _resnet(encoder))
+    stride, dilation, found = 2 if encoder in _LITE else 4, 1, []
+    for block in raw:
+        own = dilation
+        if block.stride > 1 and stride >= output_stride:
+            dilation *= block.stride
+            block = replace(block, stride=1)
+        stride *= block.stride
+        found.append(replace(block, dilation=own))
+    return found
+
+
+def units(encoder: str, bands: int = 3) -> list[Unit]:
+    """All convolutions of an encoder with their BatchNorms, in order; the first sees the bands."""
+    lite = encoder in _LITE
+    stem = ("_conv_stem", "_bn0", 3, bands, LITE_STEM) if lite else ("conv1", "bn1", 7, bands, RESNET_STEM)
+    found = [Unit("stem_conv", "stem_norm", *stem)]
+    for block in blocks(encoder):
+        found += _lite_units(block) if lite else _resnet_units(block)
+    return found
+
+
+def shapes(encoder: str, bands: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Path of each weight of an encoder → its shape."""
+    for unit in units(encoder, bands):
+        yield f"{unit.conv}/kernel", unit.shape
+        for part in ("gamma", "beta", "moving_mean", "moving_variance"):
+            yield f"{unit.norm}/{part}", (unit.outputs,)
+
+
+def _lite(encoder: str) -> Iterator[Block]:
+    width, depth = _LITE[encoder]
+    inputs, number = LITE_STEM, 0
+    for stage, (count, kernel, stride, expansion, channels) in enumerate(_LITE_STAGES, start=1):
+        outputs = _rounded(channels * width)
+        ends = stage in (1, 7)  # neither stem nor head are repeated more often: "fix_head_stem"
+        count = count if ends else math.ceil(count * depth)
+        for i in range(count):
+            yield Block(
+                f"stage{stage}_block{i + 1}",
+                f"_blocks.{number}",
+                kernel,
+                1 if i else stride,
+                1,
+                inputs,
+                inputs * expansion,
+                outputs,
+                expansion > 1,
+                feature=i == count - 1 and stage in (1, 2, 3, 5, 7),
+            )
+            inputs, number = outputs, number + 1
+
+
+def _rounded(channels: float) -> int:
+    """To a multiple of 8, at most a tenth below."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
+
+
+def _lite_units(block: Block) -> Iterator[Unit]:
+    name, torch, width = block.name, block.torch, block.width
+    if block.bottleneck:
+        yield Unit(
+            f"{name}_expand_conv", f"{name}_expand_norm", f"{torch}._expand_conv", f"{torch}._bn0",
+            1, block.inputs, width,
+        )  # fmt: skip
+    yield Unit(
+        f"{name}_depthwise_conv", f"{name}_depthwise_norm", f"{torch}._depthwise_conv", f"{torch}._bn1",
+        block.kernel, width, width, depthwise=True,
+    )  # fmt: skip
+    yield Unit(
+        f"{name}_project_conv", f"{name}_project_norm", f"{torch}._project_conv", f"{torch}._bn2",
+        1, width, block.outputs,
+    )  # fmt: skip
+
+
+def _resnet(encoder: str) -> Iterator[Block]:
+    bottleneck = encoder == "resnet50"
+    inputs = RESNET_STEM
+    for stage, count in enumerate(_RESNET[encoder], start=1):
+        width = 64 * 2 ** (stage - 1)
+        outputs = width * 4 if bottleneck else width
+        for i in range(count):
+            stride = 2 if stage > 1 and i == 0 else 1
+            name, torch = f"stage{stage}_block{i + 1}", f"layer{stage}.{i}"
+            last = i == count - 1
+            yield Block(name, torch, 3, stride, 1, inputs, width, outputs, bottleneck, feature=last)
+            inputs = outputs
+
+
+def _resnet_units(block: Block) -> Iterator[Unit]:
+    inputs, width, outputs = block.inputs, block.width, block.outputs
+    if block.bottleneck:
+        sizes = [(1, inputs, width), (3, width, width), (1, width, outputs)]
+    else:
+        sizes = [(3, inputs, width), (3, width, outputs)]
+    for number, size in enumerate(sizes, start=1):
+        names = (f"{block.name}_conv{number}", f"{block.name}_norm{number}")
+        yield Unit(*names, f"{block.torch}.conv{number}", f"{block.torch}.bn{number}", *size)
+    if has_projection(block):
+        names = (f"{block.name}_shortcut_conv", f"{block.name}_shortcut_norm")
+        torch = (f"{block.torch}.downsample.0", f"{block.torch}.downsample.1")
+        yield Unit(*names, *torch, 1, inputs, outputs)
+
+
+def has_projection(block: Block) -> bool:
+    """Whether the shortcut of a ResNet's block has a convolution, as its output is of another shape."""
+    first_of_stage = block.name.endswith("_block1")
+    return first_of_stage and (block.inputs != block.outputs or not block.name.startswith("stage1_"))

@@ -1,0 +1,66 @@
+"""ResNet-18, 34 and 50 (He et al. 2016, arXiv:1512.03385) as PyTorch has them, for weights from there.
+
+Padding is the same on all sides, also with a stride, where TensorFlow pads below and on the right only; the
+stride of a bottleneck is that of its 3×3 convolution ("v1.5"); BatchNorm's epsilon is 1e-5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.architectures import RESNET_STEM, Block, blocks, has_projection
+from segmenter.model.layers import Layers
+
+_EPSILON = 1e-5
+
+
+def resnet(image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any]:
+    """Features at strides 2 (the stem), 4, 8, 16 and 32 (or the output stride)."""
+    x = _conv(image, layers, RESNET_STEM, 7, "stem_conv", stride=2)
+    x = layers.relu(layers.norm(x, "stem_norm", epsilon=_EPSILON), "stem_relu")
+    features = [x]
+    # Behind a rectifier a padding of 0 is one of minus infinity: no maximum changes.
+    x = keras.layers.ZeroPadding2D(1, dtype=layers.policy, name="stem_pool_pad")(x)
+    x = keras.layers.MaxPooling2D(3, 2, dtype=layers.policy, name="stem_pool")(x)
+    chain = blocks(config.encoder, config.output_stride)
+    for number, block in enumerate(chain, start=1):
+        x = _block(x, layers, block, config.drop_path * number / len(chain))
+        if block.feature:
+            features.append(x)
+            if number < len(chain):  # used by both branches of the next block, and by the decoder
+                x = layers.shared(x, 3, block.name)[-1]
+    return features
+
+
+def _block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
+    name, shortcut = block.name, x
+    if block.bottleneck:
+        widths, kernels, strided = (block.width, block.width, block.outputs), (1, 3, 1), 1
+    else:
+        widths, kernels, strided = (block.width, block.outputs), (3, 3), 0
+    for i, (width, kernel) in enumerate(zip(widths, kernels, strict=True)):
+        stride = block.stride if i == strided else 1
+        # torchvision has no dilated basic blocks; segmentation programs dilate both of its convolutions.
+        x = _conv(x, layers, width, kernel, f"{name}_conv{i + 1}", stride, block.dilation)
+        x = layers.norm(x, f"{name}_norm{i + 1}", epsilon=_EPSILON)
+        if i < len(widths) - 1:
+            x = layers.relu(x, f"{name}_relu{i + 1}")
+    if has_projection(block):
+        shortcut = layers.conv(shortcut, block.outputs, 1, f"{name}_shortcut_conv", strides=block.stride)
+        shortcut = layers.norm(shortcut, f"{name}_shortcut_norm", epsilon=_EPSILON)
+    x = layers.drop_path(x, drop_path, f"{name}_drop_path")
+    return layers.relu(layers.add([shortcut, x], f"{name}_add"), f"{name}_relu")
+
+
+def _conv(
+    x: Any, layers: Layers, width: int, kernel: int, name: str, stride: int = 1, dilation: int = 1
+) -> Any:
+    if stride == 1 or kernel == 1:  # the same on both sides in TensorFlow, too
+        return layers.conv(
+            x, width, kernel, name, strides=stride, dilation_rate=dilation if kernel > 1 else 1
+        )
+    x = keras.layers.ZeroPadding2D(kernel // 2, dtype=layers.policy, name=f"{name}_pad")(x)
+    return layers.conv(x, width, kernel, name, strides=stride, padding="valid")

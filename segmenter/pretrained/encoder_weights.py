@@ -1,0 +1,83 @@
+"""Weights for a recipe's encoder: found, read, named and fitted to its bands, before TensorFlow is loaded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from segmenter.config.models import EncoderDecoderConfig, ModelConfig
+from segmenter.errors import WeightsError
+from segmenter.model.architectures import FAMILIES
+from segmenter.pretrained.first_layer import channels_for, describe, fitted
+from segmenter.pretrained.packages import packaged_weights
+from segmenter.pretrained.safe_tensors import read_safetensors
+from segmenter.pretrained.torch_files import read_torch
+from segmenter.pretrained.torch_names import encoder_arrays
+
+_FIRST = "stem_conv/kernel"
+CONVERT = "python -m segmenter.pretrained.convert FILE.pth OUT.safetensors"
+
+
+@dataclass(frozen=True)
+class EncoderWeights:
+    """Weights that an encoder starts from.
+
+    Attributes:
+        arrays: path of each weight in the model → its array.
+        chosen: the channel of the weights that each band takes, from 0; None: the mean of all.
+        described: what they are and where they are from, in a line.
+    """
+
+    arrays: dict[str, Any]
+    chosen: tuple[int | None, ...]
+    described: str
+
+
+def asks_for_weights(config: ModelConfig) -> bool:
+    """Whether a recipe's model starts from pretrained weights."""
+    return isinstance(config, EncoderDecoderConfig) and config.weights is not None
+
+
+def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
+    """The weights that a recipe names for an EfficientNet-Lite or ResNet; imports no TensorFlow.
+
+    Args:
+        bands: that the model sees.
+
+    Raises:
+        WeightsError: in one line: they are not there, damaged, or of another architecture.
+    """
+    path, tensors = _tensors(config)
+    arrays, others = encoder_arrays(config.encoder, tensors, str(path))
+    kernel = arrays[_FIRST]
+    channels = kernel.shape[2]
+    chosen = channels_for(bands, channels, config.weight_bands)
+    arrays[_FIRST] = fitted(kernel, chosen)
+    count = sum(math.prod(array.shape) for array in arrays.values())
+    line = f"encoder {config.encoder}: {count:,} parameters from {path}"
+    if others:
+        line += f" ({others} tensors of other parts left out)"
+    return EncoderWeights(arrays, tuple(chosen), f"{line}; {describe(chosen, channels)}")
+
+
+def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:
+    weights, family = str(config.weights), FAMILIES[config.encoder]
+    if weights == "imagenet":
+        if family != "efficientnet_lite":
+            raise WeightsError(
+                f"model.weights: imagenet: no package has them for {config.encoder}; expected a .safetensors "
+                "file with torchvision's or timm's names, or encoder: keras_resnet50 or efficientnet_lite0"
+            )
+        path = packaged_weights(config.encoder)
+        return path, read_torch(path)
+    path = Path(weights)
+    if path.suffix in (".pth", ".pt", ".ckpt", ".bin", ".tar"):
+        raise WeightsError(f"model.weights: {path}: expected a .safetensors file; convert it with: {CONVERT}")
+    if path.suffix != ".safetensors":
+        raise WeightsError(
+            f"model.weights: {path}: expected a .safetensors file for {config.encoder}"
+            + (" or imagenet" if family == "efficientnet_lite" else "")
+        )
+    return path, read_safetensors(path)

