@@ -117,8 +117,12 @@ def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np
     valid_HW = np.ones_like(label_HW)
     label_HW[:1], valid_HW[:, :1] = IGNORE, 0
     mask_HW2 = np.stack([np.where(valid_HW == 1, label_HW, IGNORE), valid_HW], axis=-1)
-    what = f"tiles of {bands} band{'s' * (bands > 1)} of {dtype}"
+    what = f"tiles of {_bands(bands)} of {dtype}"
     return _Probe(image.astype(kind), mask_HW2.astype(np.uint8), what)
+
+
+def _bands(count: int) -> str:
+    return f"{count} band{'s' * (count > 1)}"
 
 
 def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
@@ -145,7 +149,7 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
             # It warns where it does nothing, for want of colours or boxes.
             if told := [str(one.message) for one in said if issubclass(one.category, UserWarning)]:
                 raise _refused(stage, f"warns on {probe.what}: {shortened(told[0], 200)}")
-        if not all(np.array_equal(a, b) for a, b in zip(twice[0], twice[-1], strict=True)):
+        if not all(a.tobytes() == b.tobytes() for a, b in zip(twice[0], twice[-1], strict=True)):
             raise _refused(stage, "gives two results for one seed: a run with it cannot be repeated")
         yield twice[0]
 
@@ -157,16 +161,18 @@ def _unit(image_HWC: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _shapes(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
-    """What of shape and type is not as before."""
+    """What of size and type is not as before; nothing left at all."""
     side = probe.image_HWC.shape[0]
     for image, mask in draws:
         if image.ndim != 3 or image.shape[:2] != (side, side) or mask.shape != probe.mask_HW2.shape:
             got = " × ".join(map(str, image.shape[:2]))
             yield f"expected tiles of {side} × {side} pixels after it, got {got}"
         elif image.shape != probe.image_HWC.shape:
-            yield f"expected {probe.image_HWC.shape[2]} bands after it, got {image.shape[2]}"
+            yield f"expected {_bands(probe.image_HWC.shape[2])} after it, got {image.shape[2]}"
         elif image.dtype not in (probe.image_HWC.dtype, np.float32) or mask.dtype != np.uint8:
             yield f"makes {image.dtype} of {probe.what}"
+    if not any((mask[..., 1] == 1).any() for _, mask in draws):
+        yield f"leaves no labelled pixel of {probe.what}"
 
 
 def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
@@ -217,8 +223,6 @@ def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
         aligned += int((_nearest_class(image, probe)[inner_HW] == mask[..., 0][inner_HW]).sum())
         same = (image == probe.image_HWC).all(axis=2).mean()
         unchanged.append(same if np.array_equal(mask, probe.mask_HW2) else 0.0)
-    if not any((mask[..., 1] == 1).any() for _, mask in draws):
-        yield f"leaves no labelled pixel of {probe.what}"
     # What only draws over pixels leaves the rest as they are, to the bit.
     if inside and aligned < _ALIGNED * inside and np.mean(unchanged) < 1 - _ALIGNED:
         yield (

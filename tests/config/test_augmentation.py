@@ -46,7 +46,9 @@ def test_a_list_is_all_the_augmentation_there_is() -> None:
     ]
     assert not any((listed.d4, listed.brightness, listed.contrast, listed.scale, listed.mosaic))
     kept = recipe({"transforms": [GAMMA]}).augmentation
-    assert kept.d4 and kept.brightness == 0.2 and kept.transforms == listed.transforms
+    assert kept.d4
+    assert kept.brightness == 0.2
+    assert kept.transforms == listed.transforms
 
 
 def test_transforms_can_be_set_on_the_command_line(tmp_path: Path) -> None:
@@ -55,7 +57,8 @@ def test_transforms_can_be_set_on_the_command_line(tmp_path: Path) -> None:
     override = "augmentation.transforms=[{name: RandomGamma, p: 0.3, gamma_limit: [80, 120]}]"
     assert load_recipe(file, [override]) == recipe({"transforms": [GAMMA]}).model_copy()
     pasted = load_recipe(file, ["augmentation.copy_paste.p=0.1", "augmentation.mosaic=0.2"]).augmentation
-    assert pasted.copy_paste is not None and (pasted.copy_paste.p, pasted.mosaic) == (0.1, 0.2)
+    assert pasted.copy_paste is not None
+    assert (pasted.copy_paste.p, pasted.mosaic) == (0.1, 0.2)
 
 
 def test_a_changed_parameter_is_another_recipe() -> None:
