@@ -21,6 +21,7 @@ from segmenter.labels import IGNORE
 from segmenter.raster import open_raster
 from segmenter.scenes import Dataset
 from segmenter.tiles.augment import Augmenter, apply_stage, in_one_line
+from segmenter.tiles.pasting import named_classes
 from segmenter.tiles.transforms import Stage, libraries, stages_of
 
 _SAMPLE = 512
@@ -57,9 +58,11 @@ def check_augmentation(config: AugmentationConfig, dataset: Dataset, side: int) 
         side: of the tiles, in pixels.
 
     Raises:
-        ConfigError: naming the setting or the transform and what it does.
+        ConfigError: naming the setting or the transform and what it does, or a class that is not there.
         RasterError: the first image cannot be read.
     """
+    if config.copy_paste is not None:
+        named_classes(config.copy_paste, dataset.classes.names)
     scenes = dataset.of("train")
     if not scenes or not (config.transforms or config.hue or config.saturation):
         return
