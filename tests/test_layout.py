@@ -33,7 +33,7 @@ ARROWS = {
     "inference": "ground raster model devices runs",
     "training": "ground config raster evaluation sampling model devices tiles runs inference",
     "mapping": "ground raster evaluation runs inference",
-    "diagnosis": "ground config raster sampling tiles runs",
+    "diagnosis": "ground config raster evaluation sampling tiles runs",
     "datasets": "ground config raster tiles",
 }
 """Room → the rooms that its modules may import. The one table of who may use whom."""

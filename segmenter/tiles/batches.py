@@ -125,6 +125,14 @@ class BatchLoader:
         image, valid, label = (np.stack(parts) for parts in zip(*tiles, strict=True))
         return image, valid, label
 
+    def samples(self, tile: int, count: int) -> list[Tile]:
+        """A tile at its place on the grid, unchanged, and as `count` steps might show it.
+
+        Promised classes are not looked at: that takes a batch.
+        """
+        as_it_lies = self._store.read(int(self._index.scene_N[tile]), self._index.window(tile))
+        return [as_it_lies, *(self._draw(tile, _Key(draw, 0, tile, 0)) for draw in range(count))]
+
     def _keep_promise(self, plan: Plan, block: _Block, where: _Key, counts: DrawCounts) -> None:
         """Draw tiles of the block again until it holds all promised classes; changes its tiles and `held`."""
         for class_id in plan.promised:

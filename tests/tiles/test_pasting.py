@@ -89,8 +89,19 @@ COVERING = {"p": 1.0, "classes": ["a", "b"]}
 """Common classes, which cover the rare one."""
 
 
+LISTED = {
+    "transforms": [
+        {"name": "RandomResizedCrop", "size": [SIDE, SIDE], "scale": [0.2, 0.6], "p": 0.8},
+        {"name": "CoarseDropout", "hole_height_range": [0.3, 0.5], "hole_width_range": [0.3, 0.5], "p": 0.5},
+        {"name": "ElasticTransform", "alpha": 40},
+    ]
+}
+
+
 @pytest.mark.parametrize(
-    "pasted", [{"mosaic": 1.0}, {"copy_paste": COVERING}, {"mosaic": 0.5, "copy_paste": COVERING}], ids=str
+    "pasted",
+    [{"mosaic": 1.0}, {"copy_paste": COVERING}, {"mosaic": 0.5, "copy_paste": COVERING}, LISTED],
+    ids=["mosaic", "copy-paste", "both", "listed transforms"],
 )
 def test_promised_classes_stay_in_every_batch(dataset: Dataset, pasted: dict[str, Any]) -> None:
     """Law 1 on the labels as they come out, with turns and zoom on top."""
@@ -102,7 +113,7 @@ def test_promised_classes_stay_in_every_batch(dataset: Dataset, pasted: dict[str
         assert (label[~valid] == IGNORE).all()
         assert image.shape == (6, SIDE, SIDE, 3)
     assert loader.drawn.redrawn > 0
-    assert loader.drawn.replaced < loader.drawn.tiles * 0.08
+    assert loader.drawn.replaced < loader.drawn.tiles * 0.08, loader.drawn
 
 
 @pytest.mark.parametrize("pasted", [{"mosaic": 1.0}, {"copy_paste": {"p": 1.0}}, BOTH], ids=str)
