@@ -17,7 +17,7 @@ from segmenter.tiles.store import Tile
 
 _GAP = 4
 """Pixels between two tiles of a column."""
-_LEAST = 192
+_LEAST = 256
 """Pixels of a tile in the picture, at least: smaller ones are enlarged, each pixel to a square."""
 _SIDE = 2400
 """Pixels of the picture's longer side, about."""
@@ -51,7 +51,8 @@ def draw_augmented(
 
 def _pictures(row: Sequence[Tile], classes: ClassMap, step: int) -> list[NDArray[np.uint8]]:
     """Image, label, image, label, …; one stretch for all, so that changed brightness shows."""
-    thin = [tuple(array[::step, ::step] for array in tile) for tile in row]
+    every = slice(None, None, step)
+    thin = [(image[every, every], valid[every, every], ids[every, every]) for image, valid, ids in row]
     images = stretched(_beside(thin, 0), _beside(thin, 1))
     width = thin[0][2].shape[1]
     parts = [images[:, i * width : (i + 1) * width] for i in range(len(row))]

@@ -148,12 +148,10 @@ def mosaic(tile: Tile, others: Sequence[Tile], rng: np.random.Generator) -> Tile
     rows, cols = (slice(0, row), slice(row, side)), (slice(0, col), slice(col, side))
     parts = [(r, c) for r in rows for c in cols]
     own = int(rng.integers(4))
-    made = tuple(array.copy() for array in tile)
+    image, valid, label = (array.copy() for array in tile)
     for part, other in zip([p for i, p in enumerate(parts) if i != own], others, strict=True):
-        for target, source in zip(made, other, strict=True):
-            target[part] = source[part]
-    image, valid, label = made
-    return image, valid, label
+        image[part], valid[part], label[part] = (array[part] for array in other)
+    return image, valid.astype(np.bool_), label.astype(np.uint8)
 
 
 def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator, min_pixels: int) -> Tile:

@@ -50,7 +50,7 @@ def test_every_class_is_shown_with_the_label_that_belongs_to_it(
     assert list(seen[0])[:4] == ["as it lies", "its label", "draw 1", "label of draw 1"]
     assert len(panels) == 2 * (1 + 4)
     for image, label in zip(panels[::2], panels[1::2], strict=True):
-        assert image.shape == label.shape == ((3 * 32 + 2 * 4) * 6, 32 * 6, 3)
+        assert image.shape == label.shape == ((3 * 32 + 2 * 4) * 8, 32 * 8, 3)
         shown = [image[(label == list(bytes.fromhex(c[1:]))).all(axis=2)] for c in COLOURS]
         levels = [np.median(pixels) for pixels in shown if pixels.size]
         assert len(levels) == 3 or image is not panels[0]
