@@ -26,7 +26,9 @@ from segmenter.tiles.transforms import Stage, libraries, stages_of
 
 _SAMPLE = 512
 """Pixels of the first training image that are looked at, each way, for the range of its values."""
-_SEEDS = 6
+_SEEDS, _SEEDS_OF_LARGE = 6, 2
+_LARGE = 1024
+"""Pixels of a side from which a tile gets fewer draws, and its values are looked at every so many pixels."""
 _IDS = (0, 3, 5, 250)
 """Class ids of the probe, with gaps: an id between two of them was interpolated."""
 _LEVELS = (0.0, 1.8, -1.8, 0.9)
@@ -112,8 +114,9 @@ def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np
     block = np.ones((-(-side // cells),) * 2, np.uint8)
     kind_HW = np.kron(kinds, block)[:side, :side]
     spread_C = np.where(std_C > 0, std_C, np.maximum(1e-3, np.abs(mean_C) * 0.1))
-    parts_HWC = np.array(_LEVELS)[kind_HW][..., None] + 0.15 * rng.normal(size=(side, side, bands))
-    image: NDArray[Any] = mean_C + spread_C * parts_HWC
+    noise_HWC = rng.standard_normal((side, side, bands), np.float32)
+    parts_HWC = np.array(_LEVELS, np.float32)[kind_HW][..., None] + np.float32(0.15) * noise_HWC
+    image: NDArray[Any] = mean_C.astype(np.float32) + spread_C.astype(np.float32) * parts_HWC
     if (kind := np.dtype(dtype)).kind in "iu":
         image = np.clip(np.rint(image), np.iinfo(kind).min, np.iinfo(kind).max)
     label_HW = np.array(_IDS, np.uint8)[kind_HW]
@@ -135,7 +138,8 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
         ConfigError: it fails, or one seed gives two results.
     """
     assert stage.compose is not None
-    for seed in range(_SEEDS):
+    large = probe.image_HWC.shape[0] > _LARGE
+    for seed in range(_SEEDS_OF_LARGE if large else _SEEDS):
         twice = []
         for _ in range(1 + (seed < 2)):
             stage.compose.set_random_seed(seed)
@@ -198,13 +202,20 @@ def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str
             f"clips {probe.what}: a range of {range_before:.4g} (of {float(before.min()):.4g} to "
             f"{float(before.max()):.4g}) becomes one of {kept:.4g}"
         )
-    values, left = len(np.unique(before)), max(len(np.unique(image)) for image, _ in draws)
+    some = _thinned(before)
+    values, left = len(np.unique(before[some])), max(len(np.unique(image[some])) for image, _ in draws)
     if values > _MANY_VALUES and left < _FEW_VALUES:
         yield f"works in 8 bits: of {values:,} values in {probe.what} it leaves {left}"
     if stage.spatial and before.dtype.kind == "f" and (before.min() < 0 or before.max() > 1):
         piled = np.mean([np.isin(image[mask[..., 1] == 1], (0, 1)).mean() for image, mask in draws])
         if piled > _SLACK + np.isin(before, (0, 1)).mean() and _within_unit(draws):
             yield f"clips {probe.what} to 0 … 1: they hold {before.min():.4g} to {before.max():.4g}"
+
+
+def _thinned(image_HWC: NDArray[Any]) -> tuple[slice, slice]:
+    """Every so many pixels of a large tile: sorting and comparing all would take minutes."""
+    every = slice(None, None, max(1, image_HWC.shape[0] // _LARGE))
+    return every, every
 
 
 def _within_unit(draws: Sequence[Moved]) -> bool:
@@ -221,9 +232,11 @@ def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
             return
     inside, aligned, unchanged = 0, 0, []
     for image, mask in draws:
-        inner_HW = _well_inside(mask[..., 0]) & (mask[..., 1] == 1)
+        some = _thinned(image)
+        inner_HW = (_well_inside(mask[..., 0]) & (mask[..., 1] == 1))[some]
         inside += int(inner_HW.sum())
-        aligned += int((_nearest_class(image, probe)[inner_HW] == mask[..., 0][inner_HW]).sum())
+        alike_HW = _nearest_class(image[some], probe) == mask[..., 0][some]
+        aligned += int(alike_HW[inner_HW].sum())
         same = (image == probe.image_HWC).all(axis=2).mean()
         unchanged.append(same if np.array_equal(mask, probe.mask_HW2) else 0.0)
     # What only draws over pixels leaves the rest as they are, to the bit.
