@@ -28,6 +28,7 @@ def main() -> int:
             ["benchmarks.memory"],
             ["benchmarks.overhead"],
             ["benchmarks.counting"],
+            ["benchmarks.augmentation"],
             ["benchmarks.pipeline"],
             ["benchmarks.four_gpus"],
             ["benchmarks.scaling"],

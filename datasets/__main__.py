@@ -50,6 +50,17 @@ def _parser() -> argparse.ArgumentParser:
     coverage.add_argument("--json", type=Path, metavar="FILE.json", help="write all of it as JSON")
     coverage.set_defaults(run=_coverage)
 
+    augmented = commands.add_parser(
+        "augmented", help="a picture of augmented training tiles and their labels"
+    )
+    _add_recipe(augmented)
+    augmented.add_argument("--output", type=Path, required=True, metavar="FILE.png", help="the PNG to write")
+    augmented.add_argument("--tiles", type=_positive, default=4, metavar="N", help="rows (default: 4)")
+    augmented.add_argument(
+        "--draws", type=_positive, default=3, metavar="N", help="of each tile (default: 3)"
+    )
+    augmented.set_defaults(run=_augmented)
+
     make = commands.add_parser(
         "make", help="make imagery in the layout of a published dataset, to try things on"
     )
@@ -96,9 +107,14 @@ def _check(args: argparse.Namespace) -> int:
     from datasets import load_dataset
     from datasets.check import check_dataset
     from segmenter.config.reading import load_recipe
+    from segmenter.tiles.probing import check_augmentation
 
-    report = check_dataset(load_dataset(load_recipe(args.config, args.set)))
+    recipe = load_recipe(args.config, args.set)
+    dataset = load_dataset(recipe)
+    report = check_dataset(dataset)
     print(report.text(everything=args.all))
+    if not any(finding.kind in ("unreadable", "bands") for finding in report.findings):
+        check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
     return 0 if report.clean else EXIT_SOME_FAILED
 
 
@@ -134,6 +150,31 @@ def _coverage(args: argparse.Namespace) -> int:
         write_whole(args.report, html_report(found).encode())
     for path in filter(None, (args.json, args.report)):
         print(plain(f"written: {path}"))
+    return 0
+
+
+def _augmented(args: argparse.Namespace) -> int:
+    from datasets import load_dataset
+    from segmenter.config.reading import load_recipe
+    from segmenter.diagnosis.augmented import draw_augmented
+    from segmenter.tiles.batches import BatchLoader
+    from segmenter.tiles.cache import cache_folder
+    from segmenter.tiles.index import build_index
+    from segmenter.tiles.probing import check_augmentation
+    from segmenter.tiles.store import SceneStore
+
+    recipe = load_recipe(args.config, args.set)
+    _check_writable(args.output)
+    dataset = load_dataset(recipe)
+    if not dataset.of("train"):
+        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+    check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
+    index = build_index(dataset, "train", recipe.tiles)
+    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
+    image_HWC = store.read(int(index.scene_N[0]), index.window(0))[0]
+    loader = BatchLoader(recipe, index, store, image_HWC.shape[2], str(image_HWC.dtype))
+    draw_augmented(loader, index, dataset.classes, args.output, tiles=args.tiles, draws=args.draws)
+    print(plain(f"written: {args.output}"))
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from segmenter.config.augmentation import CopyPasteConfig, TransformConfig, as_mapping
 from segmenter.config.datasets import DatasetConfig as DatasetConfig
 from segmenter.config.devices import DistributionConfig as DistributionConfig
 from segmenter.config.losses import LossConfig as LossConfig
@@ -97,6 +98,22 @@ class AugmentationConfig(Section):
     saturation: float = setting(0.0, "share", "change saturation by up to this; 8-bit RGB only", ge=0, le=1)
     blur: float = setting(0.0, "probability", "of a slight Gaussian blur", ge=0, le=1)
     noise: float = setting(0.0, "share of the range", "deviation of added noise; slow", ge=0, le=0.5)
+    transforms: tuple[TransformConfig, ...] = setting(
+        (), "", "further ones, by albumentations' names, in this order: docs/augmentation.md"
+    )
+    mosaic: float = setting(
+        0.0,
+        "probability",
+        "of a tile put together from four (arXiv:2004.10934); reads three more",
+        ge=0,
+        le=1,
+    )
+    copy_paste: CopyPasteConfig | None = setting(None, "", "paste rare classes; reads one more tile")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list(cls, data: object) -> object:
+        return as_mapping(data)
 
 
 # ------------------------------------------------------------------------------- what is trained

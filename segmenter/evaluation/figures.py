@@ -69,11 +69,11 @@ def side_by_side(
     step = _step(image_HWC.shape[:2], len(given) + 1, side)
     thin = (slice(None, None, step), slice(None, None, step))
     panels = {"image": stretched(image_HWC[thin], valid[thin])}
-    panels |= {name: _coloured(array[thin], classes) for name, array in given.items()}
+    panels |= {name: coloured(array[thin], classes) for name, array in given.items()}
     hatched = any((array[thin] == IGNORE).any() for array in given.values()) or not valid[thin].all()
     whole = image_HWC.shape[:2] if of is None else (of.height, of.width)
     caption = _shrunk(title, whole, step * max(1, round(whole[0] / image_HWC.shape[0])))
-    _save(_panels_with_legend(panels, classes, hatched, caption, side), path)
+    save_panels(panels, classes, hatched, caption, side, path)
 
 
 def class_map_picture(
@@ -83,8 +83,8 @@ def class_map_picture(
     step = _step(ids_HW.shape, 1, side)
     thin = ids_HW[::step, ::step]
     title = _shrunk(title, ids_HW.shape, step)
-    panels = {"": _coloured(thin, classes)}
-    _save(_panels_with_legend(panels, classes, bool((thin == IGNORE).any()), title, side), path)
+    panels = {"": coloured(thin, classes)}
+    save_panels(panels, classes, bool((thin == IGNORE).any()), title, side, path)
 
 
 def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -183,7 +183,7 @@ def _shrunk(title: str, shape: Sequence[int], step: int) -> str:
     return f"{title}  ({note})" if title else note
 
 
-def _coloured(ids_HW: NDArray[np.uint8], classes: ClassMap) -> NDArray[np.uint8]:
+def coloured(ids_HW: NDArray[np.uint8], classes: ClassMap) -> NDArray[np.uint8]:
     """(H, W, 3) colours of class ids, `IGNORE` hatched."""
     picture: NDArray[np.uint8] = classes.palette()[ids_HW]
     return np.where((ids_HW == IGNORE)[..., None], _hatching(ids_HW.shape), picture)
@@ -195,10 +195,15 @@ def _hatching(shape: Sequence[int]) -> NDArray[np.uint8]:
     return np.array(_HATCH, np.uint8)[((rows + cols) // 4) % 2]
 
 
-def _panels_with_legend(
-    panels: Mapping[str, NDArray[np.uint8]], classes: ClassMap, hatched: bool, title: str, side: int
-) -> Figure:
-    """Panels at whole multiples of their pixels, captions above, a legend of the classes below."""
+def save_panels(
+    panels: Mapping[str, NDArray[np.uint8]],
+    classes: ClassMap,
+    hatched: bool,
+    title: str,
+    side: int,
+    path: Path,
+) -> None:
+    """Panels at whole multiples of their pixels, captions above, a legend of the classes below, as a PNG."""
     height, width = next(iter(panels.values())).shape[:2]
     stacked = _stacked(height, width)
     # Small rasters are enlarged, each pixel to a square, until captions and legend have room.
@@ -226,7 +231,7 @@ def _panels_with_legend(
         axes.set_axis_off()
         axes.set_title(name, fontsize=10, loc="left", pad=4)
     _class_legend(figure, classes, hatched, per_row, legend / total[0])
-    return figure
+    _save(figure, path)
 
 
 def _class_legend(figure: Figure, classes: ClassMap, hatched: bool, columns: int, top: float) -> None:

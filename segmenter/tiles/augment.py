@@ -1,26 +1,28 @@
-"""Random changes of a tile, with the label moved along. The only module that imports albumentations.
+"""Random changes of a tile, with the label moved along.
 
-albumentations 2.0.8 is the last release under the MIT licence and no longer maintained: all that the
-program asks of it passes through `Augmenter`, so that it can be replaced. A `Compose` is not safe to share
-between threads (its random state is), so each thread gets its own, seeded anew for every tile.
+A `Compose` of albumentations is not safe to share between threads (its random state is), so each thread gets
+its own, seeded anew for every tile.
 """
 
 from __future__ import annotations
 
-import functools
-import os
+import copy
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.errors import ConfigError
-from segmenter.labels import IGNORE
+from segmenter.errors import ConfigError, shortened
+from segmenter.tiles.transforms import Stage, stages_of
 
 if TYPE_CHECKING:
     from albumentations import Compose
+
+_KEPT_BY_ANY = 0.5
+"""Share of the side of the middle square that an unknown spatial transform is taken to keep in view."""
 
 Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
@@ -32,7 +34,8 @@ class Augmenter:
         """`bands` and `dtype` are those of the tiles.
 
         Raises:
-            ConfigError: hue or saturation is asked for on what is not 8-bit RGB.
+            ConfigError: hue or saturation is asked for on what is not 8-bit RGB, or a listed transform is
+                unknown or has a wrong parameter.
         """
         if (config.hue or config.saturation) and (bands != 3 or dtype != "uint8"):
             raise ConfigError(
@@ -41,17 +44,20 @@ class Augmenter:
             )
         self._config, self._dtype = config, np.dtype(dtype)
         self._local = threading.local()
-        _libraries()  # here, so that no thread waits for the import
+        self._built = stages_of(config)  # here, so that no thread waits for the import
 
     @property
     def border_at_risk(self) -> float:
-        """Share of a tile's side, from each border inwards, that turning and zooming may move out of view.
+        """Share of a tile's side, from each border inwards, that spatial changes may move out of view.
 
         A square of side 1 turned by φ covers the concentric square of side 1 / (cos φ + sin φ) and, zoomed
-        in by s, that of 1 / s of it.
+        in by s, that of 1 / s of it. A listed transform may move anything: only what lies in the middle is
+        likely to stay, and batches look at what did.
         """
         angle = np.deg2rad(min(self._config.rotation, 45.0))
         kept = 1 / ((1 + self._config.scale) * (np.cos(angle) + np.sin(angle)))
+        if any(stage.asked_as and not stage.keeps_all for stage in self._built):
+            kept *= _KEPT_BY_ANY
         return float((1 - kept) / 2)
 
     def __call__(self, tile: Tile, seed: int, *, geometry_that_loses_nothing: bool = False) -> Tile:
@@ -60,97 +66,78 @@ class Augmenter:
         Args:
             tile: image (H, W, C) of any dtype, valid (H, W), class ids (H, W); height equals width.
             geometry_that_loses_nothing: only flips and quarter turns, so that each class keeps its pixels.
+
+        Raises:
+            ConfigError: a listed transform fails on this tile.
         """
         image_HWC, valid_HW, label_HW = tile
-        geometry, colour = self._transforms()
-        if geometry_that_loses_nothing:
-            geometry = geometry[:1]
         # One byte holds label and validity together: a further mask would get the same fill value.
-        for number, transform in enumerate(geometry):
-            transform.set_random_seed((seed + number) % 2**32)
-            mask = np.stack([label_HW, valid_HW.astype(np.uint8)], axis=-1)
-            moved = transform(image=image_HWC, mask=mask)
-            image_HWC, label_HW = moved["image"], np.ascontiguousarray(moved["mask"][..., 0])
-            valid_HW = moved["mask"][..., 1] == 1  # IGNORE fills what was uncovered: not valid either
-        if colour is not None:
-            colour.set_random_seed((seed + len(geometry)) % 2**32)
-            image_HWC = self._coloured(image_HWC, colour)
-        return np.ascontiguousarray(image_HWC), valid_HW, label_HW
+        mask_HW2 = np.stack([label_HW, valid_HW.astype(np.uint8)], axis=-1)
+        wanted = [one for one in self._stages() if one.keeps_all or not geometry_that_loses_nothing]
+        for number, stage in enumerate(wanted):
+            if stage.compose is not None:
+                stage.compose.set_random_seed((seed + number) % 2**32)
+                image_HWC, mask_HW2 = self._applied(stage, image_HWC, mask_HW2)
+        # IGNORE fills what was uncovered: not valid either.
+        label_HW = np.ascontiguousarray(mask_HW2[..., 0])
+        return np.ascontiguousarray(image_HWC), mask_HW2[..., 1] == 1, label_HW
 
-    def _coloured(self, image_HWC: NDArray[Any], colour: Compose) -> NDArray[Any]:
-        """Photometric changes; what is not 8-bit is brought to the tile's own range 0 … 1 and back.
-
-        albumentations clips float images to [0, 1] and refuses other integers; a fixed range per dtype
-        would wash out 16-bit reflectances, which use a small part of theirs.
-        """
-        if self._dtype == np.uint8:
-            return colour(image=image_HWC)["image"]
-        low, high = float(image_HWC.min()), float(image_HWC.max())
-        if high <= low:
-            return image_HWC
-        unit = ((image_HWC - np.float32(low)) / np.float32(high - low)).astype(np.float32)
-        changed = colour(image=unit)["image"].astype(np.float32) * (high - low) + low
-        return (
-            np.rint(changed).astype(self._dtype) if self._dtype.kind in "iu" else changed.astype(self._dtype)
-        )
-
-    def _transforms(self) -> tuple[list[Compose], Compose | None]:
-        if not hasattr(self._local, "transforms"):
-            self._local.transforms = _geometry(self._config), _colour(self._config)
-        return self._local.transforms
-
-
-@functools.cache
-def _libraries() -> tuple[Any, Any]:
-    """albumentations and OpenCV, imported at first use: whoever augments must not forget their settings."""
-    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # importing must not ask the network for news
-    import albumentations
-    import cv2
-
-    cv2.setNumThreads(0)  # the pipeline has its own threads; OpenCV's would fight them for the same cores
-    return albumentations, cv2
-
-
-def _geometry(config: AugmentationConfig) -> list[Compose]:
-    """Flips and turns first, alone: the part that loses no pixel."""
-    A, cv2 = _libraries()
-    turns = [A.D4(p=1.0)] if config.d4 else []
-    composes = [A.Compose(turns)]
-    if config.scale or config.rotation:
-        affine = A.Affine(
-            scale=(1 - config.scale, 1 + config.scale),
-            rotate=(-config.rotation, config.rotation),
-            interpolation=cv2.INTER_LINEAR,
-            mask_interpolation=cv2.INTER_NEAREST,
-            fill=0,
-            fill_mask=IGNORE,  # the default fills with class 0
-            p=1.0,
-        )
-        composes.append(A.Compose([affine]))
-    return composes
-
-
-def _colour(config: AugmentationConfig) -> Compose | None:
-    A, _ = _libraries()
-    transforms: list[Any] = []
-    if config.brightness or config.contrast:
-        transforms.append(
-            A.RandomBrightnessContrast(
-                brightness_limit=config.brightness, contrast_limit=config.contrast, p=1.0
+    def _applied(
+        self, stage: Stage, image_HWC: NDArray[Any], mask_HW2: NDArray[np.uint8]
+    ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Image and mask after a stage; whoever lists a transform is told where it fails."""
+        if not stage.asked_as:
+            return apply_stage(stage, image_HWC, mask_HW2)
+        try:
+            image, mask = apply_stage(stage, image_HWC, mask_HW2)
+        except Exception as error:
+            why = in_one_line(error)
+            raise ConfigError(f"{stage.asked_as}: fails on a tile: {why}; take it out") from None
+        if (image.shape, image.dtype, mask.shape) != (image_HWC.shape, image_HWC.dtype, mask_HW2.shape):
+            raise ConfigError(
+                f"{stage.asked_as}: expected a tile of {image_HWC.shape} {image_HWC.dtype} as before, got "
+                f"{image.shape} {image.dtype}; take it out"
             )
-        )
-    if config.hue or config.saturation:
-        # OpenCV's 8-bit hue runs over 0 … 179: two degrees a step.
-        transforms.append(
-            A.HueSaturationValue(
-                hue_shift_limit=config.hue / 2,
-                sat_shift_limit=255 * config.saturation,
-                val_shift_limit=0,
-                p=1.0,
-            )
-        )
-    if config.blur:
-        transforms.append(A.GaussianBlur(blur_limit=(3, 5), p=config.blur))
-    if config.noise:
-        transforms.append(A.GaussNoise(std_range=(0.0, config.noise), p=1.0))
-    return A.Compose(transforms) if transforms else None
+        return image, mask
+
+    def _stages(self) -> list[Stage]:
+        """This thread's own."""
+        if not hasattr(self._local, "stages"):
+            self._local.stages = [replace(one, compose=copy.deepcopy(one.compose)) for one in self._built]
+        return self._local.stages
+
+
+def apply_stage(
+    stage: Stage, image_HWC: NDArray[Any], mask_HW2: NDArray[np.uint8]
+) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Image and mask after the transforms of a stage, which has been seeded."""
+    assert stage.compose is not None
+    if stage.spatial:
+        moved = stage.compose(image=image_HWC, mask=mask_HW2)
+        return moved["image"], moved["mask"]
+    return _coloured(image_HWC, stage.compose), mask_HW2
+
+
+def in_one_line(error: Exception) -> str:
+    """What a library says of an error, short."""
+    return shortened(" ".join(str(error).split()) or type(error).__name__, 200)
+
+
+def _coloured(image_HWC: NDArray[Any], colour: Compose) -> NDArray[Any]:
+    """Photometric changes; what is not 8-bit is brought to the tile's own range 0 … 1 and back.
+
+    albumentations clips float images to [0, 1] and refuses other integers; a fixed range per dtype
+    would wash out 16-bit reflectances, which use a small part of theirs.
+    """
+    dtype = image_HWC.dtype
+    if dtype == np.uint8:
+        return colour(image=image_HWC)["image"]
+    low, high = float(image_HWC.min()), float(image_HWC.max())
+    if high <= low:
+        return image_HWC
+    unit = ((image_HWC - np.float32(low)) / np.float32(high - low)).astype(np.float32)
+    changed = colour(image=unit)["image"].astype(np.float32) * (high - low) + low
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return np.clip(np.rint(changed), limits.min, limits.max).astype(dtype)
+    return changed.astype(dtype)

@@ -7,7 +7,7 @@ thread or machine makes it, it is the same, and any one can be had without those
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from segmenter.labels import class_pixels
 from segmenter.sampling import Plan, order_for_replicas
 from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.index import TileIndex
+from segmenter.tiles.pasting import Paster
 from segmenter.tiles.store import SceneStore, Tile
 
 _REDRAWS = 6
@@ -84,6 +85,8 @@ class BatchLoader:
         """`bands` and `dtype` are those of the scenes as they are read; batches are split over `replicas`."""
         self._recipe, self._index, self._store = recipe, index, store
         self._augmenter = Augmenter(recipe.augmentation, bands, dtype)
+        least = recipe.sampling.min_pixels
+        self._paster = Paster(recipe.augmentation, index, store, store.class_names, least)
         self._replicas = replicas if recipe.sampling.per_replica == "best_effort" else 1
         self.tile_shape = (recipe.tiles.size, recipe.tiles.size, bands)
         self.dtype = dtype
@@ -122,6 +125,14 @@ class BatchLoader:
         image, valid, label = (np.stack(parts) for parts in zip(*tiles, strict=True))
         return image, valid, label
 
+    def samples(self, tile: int, count: int) -> list[Tile]:
+        """A tile at its place on the grid, unchanged, and as `count` steps might show it.
+
+        Promised classes are not looked at: that takes a batch.
+        """
+        as_it_lies = self._store.read(int(self._index.scene_N[tile]), self._index.window(tile))
+        return [as_it_lies, *(self._draw(tile, _Key(draw, 0, tile, 0)) for draw in range(count))]
+
     def _keep_promise(self, plan: Plan, block: _Block, where: _Key, counts: DrawCounts) -> None:
         """Draw tiles of the block again until it holds all promised classes; changes its tiles and `held`."""
         for class_id in plan.promised:
@@ -145,7 +156,7 @@ class BatchLoader:
         i = self._place_for(block, class_id)
         others_K = np.asarray(np.delete(block.held_BK, i, axis=0).any(axis=0))
         needed = [c for c in plan.promised if c == class_id or (block.held_BK[i, c] and not others_K[c])]
-        positions = self._positions(int(block.row_B[i]), needed)
+        positions = self._positions(int(block.row_B[i]), self._own(int(block.row_B[i]), needed))
         for attempt in range(1, _REDRAWS + 1):
             counts.redrawn += 1
             key = replace(where, slot=block.first + i, attempt=attempt)
@@ -154,6 +165,12 @@ class BatchLoader:
             if np.all(held_K[needed]):
                 block.tiles[i], block.held_BK[i] = tile, held_K
                 return
+
+    def _own(self, tile: int, classes: list[int]) -> list[int]:
+        """Of these classes, those that a tile shows by itself: what was pasted has no place in its scene."""
+        if self._paster.does_nothing:
+            return classes
+        return [c for c in classes if self._index.counts_NK[tile, c] >= self._recipe.sampling.min_pixels]
 
     def _held(self, tile: Tile) -> NDArray[np.bool_]:
         """(K,): the classes that a tile holds."""
@@ -192,6 +209,8 @@ class BatchLoader:
             rows, cols = (int(v) for v in rng.integers(-self._reach, self._reach + 1, 2))
             window = self._store.window_in_scene(scene, window.shifted(rows, cols))
         content = self._store.read(scene, window)
+        if not as_it_lies:
+            content = self._paster(content, (self._recipe.seed, *astuple(key)))
         seed_of_change = int(rng.integers(2**32))
         return self._augmenter(content, seed_of_change, geometry_that_loses_nothing=as_it_lies)
 

@@ -75,6 +75,11 @@ class SceneStore:
         for _ in done:
             pass
 
+    @property
+    def class_names(self) -> list[str]:
+        """Of the dataset, in the order of the ids."""
+        return self._dataset.classes.names
+
     def read(self, scene: int, window: Window) -> Tile:
         """(image (H, W, C), valid (H, W), class ids (H, W)) of a window; beyond the scene it is not valid.
 

@@ -25,6 +25,8 @@ from segmenter.scenes import Dataset
 from segmenter.terminal import padded, terminal_width
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.pasting import donors
+from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
@@ -131,7 +133,10 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     scenes = dataset.of("train")
     if not scenes:
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+    check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)  # before hours of reading
     index = build_index(dataset, "train", recipe.tiles)
+    if recipe.augmentation.copy_paste is not None:
+        donors(recipe.augmentation.copy_paste, index, dataset.classes.names, recipe.sampling.min_pixels)
     if dataset.of("validation"):  # the same check of every file as for training, before hours are spent
         build_index(dataset, "validation", recipe.tiles)
     else:

@@ -1,0 +1,73 @@
+"""Picture of augmented tiles: some tiles as they lie and as steps might show them, beside their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.evaluation.figures import coloured, save_panels, stretched
+from segmenter.labels import IGNORE, ClassMap
+from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.index import TileIndex
+from segmenter.tiles.store import Tile
+
+_GAP = 4
+"""Pixels between two tiles of a column."""
+_LEAST = 256
+"""Pixels of a tile in the picture, at least: smaller ones are enlarged, each pixel to a square."""
+_SIDE = 2400
+"""Pixels of the picture's longer side, about."""
+
+
+def tiles_to_show(index: TileIndex, count: int) -> list[int]:
+    """Tiles that show most of a class, the rarest class first; each tile once."""
+    rarest = [c for c in np.argsort(index.shares(), kind="stable") if index.counts_NK[:, c].any()]
+    ranked_KN = [np.argsort(-index.counts_NK[:, c], kind="stable") for c in rarest]
+    chosen = dict.fromkeys(int(tile) for place in np.stack(ranked_KN, axis=1) for tile in place)
+    return list(chosen)[:count]
+
+
+def draw_augmented(
+    loader: BatchLoader, index: TileIndex, classes: ClassMap, path: Path, *, tiles: int = 4, draws: int = 3
+) -> None:
+    """Write a PNG: a row for each tile, as it lies and `draws` times augmented, each beside its label."""
+    rows = [loader.samples(tile, draws) for tile in tiles_to_show(index, tiles)]
+    step = max(
+        1, -(-(2 * (draws + 1) * index.tile.width) // _SIDE), -(-len(rows) * index.tile.height // _SIDE)
+    )
+    columns = [_pictures(row, classes, step) for row in rows]
+    captions = ["as it lies", "its label"]
+    captions += [text for i in range(1, draws + 1) for text in (f"draw {i}", f"label of draw {i}")]
+    panels = {caption: _stacked([row[i] for row in columns]) for i, caption in enumerate(captions)}
+    hatched = any(not tile[1].all() or (tile[2] == IGNORE).any() for row in rows for tile in row)
+    shown = f", shown 1:{step}" if step > 1 else ""
+    title = f"{len(rows)} training tiles of {index.tile} px{shown}"
+    save_panels(panels, classes, hatched, title, _SIDE, path)
+
+
+def _pictures(row: Sequence[Tile], classes: ClassMap, step: int) -> list[NDArray[np.uint8]]:
+    """Image, label, image, label, …; one stretch for all, so that changed brightness shows."""
+    every = slice(None, None, step)
+    thin = [(image[every, every], valid[every, every], ids[every, every]) for image, valid, ids in row]
+    images = stretched(_beside(thin, 0), _beside(thin, 1))
+    width = thin[0][2].shape[1]
+    parts = [images[:, i * width : (i + 1) * width] for i in range(len(row))]
+    return [
+        panel for part, tile in zip(parts, thin, strict=True) for panel in (part, coloured(tile[2], classes))
+    ]
+
+
+def _beside(tiles: Sequence[Sequence[NDArray[Any]]], part: int) -> NDArray[Any]:
+    return np.concatenate([tile[part] for tile in tiles], axis=1)
+
+
+def _stacked(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """One column, with white between the pictures."""
+    gap = np.full((_GAP, *pictures[0].shape[1:]), 255, np.uint8)
+    column = np.concatenate([part for picture in pictures for part in (picture, gap)][:-1])
+    times = max(1, _LEAST // pictures[0].shape[0])
+    return column.repeat(times, axis=0).repeat(times, axis=1)

@@ -1,0 +1,196 @@
+"""Tiles put together from several: mosaics, and regions of rare classes pasted from other tiles.
+
+Both act on a tile before it is augmented, and move label and validity with the image. All that is drawn is
+keyed by the tile's place in the training, apart from what else is drawn there: a recipe without them computes
+the same bits as before they were known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.augmentation import CopyPasteConfig
+from segmenter.config.recipe import AugmentationConfig
+from segmenter.errors import ConfigError, shortened
+from segmenter.geometry import Window
+from segmenter.tiles.index import TileIndex
+from segmenter.tiles.store import Tile
+from segmenter.tiles.transforms import libraries
+
+_RARE = 0.5
+"""Of an even share of the pixels: what has less is rare."""
+_MOST = 0.5
+"""Share of a tile that may be pasted over: a region that covers more is a tile of its own."""
+_KEPT = 0.5
+"""Probability of each region of the other tile, as in the paper: a random subset of its objects."""
+_NO_MOSAIC_FROM = 4
+"""Attempt from which a tile that lost its class is drawn by itself: a mosaic shows a quarter of it."""
+
+
+class _Reads(Protocol):
+    def read(self, scene: int, window: Window) -> Tile: ...
+
+
+class Paster:
+    """Changes tiles with the help of others of the same index.
+
+    At most four more tiles are read for one: three for a mosaic, one to paste from.
+    """
+
+    def __init__(
+        self,
+        config: AugmentationConfig,
+        index: TileIndex,
+        store: _Reads,
+        names: Sequence[str],
+        min_pixels: int,
+    ) -> None:
+        """`names` are the classes'; a tile to paste from holds its class with `min_pixels`.
+
+        Raises:
+            ConfigError: a class is unknown, or there is nothing to paste.
+        """
+        self._mosaic, self._index, self._store = config.mosaic, index, store
+        self._paste = config.copy_paste
+        self._min_pixels = min_pixels
+        self._donors: dict[int, NDArray[np.int64]] = {}
+        if self._paste is not None:
+            self._donors = donors(self._paste, index, names, min_pixels)
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether every tile stays as it is."""
+        return not self._mosaic and self._paste is None
+
+    def __call__(self, tile: Tile, key: Sequence[int]) -> Tile:
+        """The tile, perhaps in a mosaic, perhaps with regions of another one.
+
+        Args:
+            tile: image (S, S, C), valid (S, S), class ids (S, S); `IGNORE` where not valid.
+            key: seed, epoch, step, slot and attempt: all randomness follows from it.
+        """
+        if self.does_nothing:
+            return tile
+        rng = np.random.default_rng(np.random.SeedSequence(key, spawn_key=(1,)))
+        if rng.random() < self._mosaic and key[-1] < _NO_MOSAIC_FROM:
+            others = [self._read(int(i)) for i in rng.integers(len(self._index), size=3)]
+            tile = mosaic(tile, others, rng)
+        if self._paste is not None and rng.random() < self._paste.p:
+            class_id = int(rng.choice(list(self._donors)))
+            donor = self._read(int(rng.choice(self._donors[class_id])))
+            tile = paste(tile, donor, class_id, rng, self._min_pixels)
+        return tile
+
+    def _read(self, i: int) -> Tile:
+        """A tile at its place on the grid, where it holds what the index says."""
+        return self._store.read(int(self._index.scene_N[i]), self._index.window(i))
+
+
+def donors(
+    config: CopyPasteConfig, index: TileIndex, names: Sequence[str], min_pixels: int
+) -> dict[int, NDArray[np.int64]]:
+    """Class id → the tiles that it may be pasted from.
+
+    Raises:
+        ConfigError: a class is unknown, no tile holds it, or none is rare.
+    """
+    if config.classes == "rare":
+        chosen = [c for c, share in enumerate(index.shares()) if 0 < share < _RARE / len(names)]
+    else:
+        chosen = named_classes(config, names)
+    holding = {c: np.flatnonzero(index.counts_NK[:, c] >= min_pixels) for c in dict.fromkeys(chosen)}
+    if config.classes != "rare" and (empty := [names[c] for c, tiles in holding.items() if not len(tiles)]):
+        raise ConfigError(
+            f"augmentation.copy_paste.classes: expected classes that training tiles hold with {min_pixels} "
+            f"pixels (sampling.min_pixels), got {', '.join(empty)}; leave out what no tile holds"
+        )
+    holding = {c: tiles for c, tiles in holding.items() if len(tiles)}
+    if not holding:
+        raise ConfigError(
+            f"augmentation.copy_paste.classes: rare: no class that a tile holds has less than "
+            f"{_RARE / len(names):.1%} of the pixels (half of an even share); name classes, or leave it out"
+        )
+    return holding
+
+
+def named_classes(config: CopyPasteConfig, names: Sequence[str]) -> list[int]:
+    """Ids of the classes that a recipe names; none for `rare`.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
+    named = () if config.classes == "rare" else config.classes
+    for name in named:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            known = f"expected names of classes ({', '.join(names)})"
+            raise ConfigError(f"augmentation.copy_paste.classes: {known}, got {shortened(name)}{hint}")
+    return [list(names).index(name) for name in named]
+
+
+def mosaic(tile: Tile, others: Sequence[Tile], rng: np.random.Generator) -> Tile:
+    """Four tiles in one, each at its own place (Bochkovskiy et al. 2020, arXiv:2004.10934, without scaling).
+
+    A cross in the middle half of the tile divides it; one part, at random, stays the tile's own. Ground size
+    means something here, so that tiles are cut and not shrunk.
+
+    Args:
+        others: three more, of the same size.
+    """
+    side = tile[2].shape[0]
+    row, col = (int(v) for v in rng.integers(side // 4, side - side // 4 + 1, 2))
+    rows, cols = (slice(0, row), slice(row, side)), (slice(0, col), slice(col, side))
+    parts = [(r, c) for r in rows for c in cols]
+    own = int(rng.integers(4))
+    image, valid, label = (array.copy() for array in tile)
+    for part, other in zip([p for i, p in enumerate(parts) if i != own], others, strict=True):
+        image[part], valid[part], label[part] = (array[part] for array in other)
+    return image, valid.astype(np.bool_), label.astype(np.uint8)
+
+
+def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator, min_pixels: int) -> Tile:
+    """Regions of a class of another tile, flipped and turned, drawn over a tile.
+
+    Simple copy-paste (Ghiasi et al. 2021, arXiv:2012.07177) for labels of classes: an object is a connected
+    region (neighbours by side or corner) of at least `min_pixels`. Nothing but its own pixels is drawn, so
+    what the other tile ignores never covers anything.
+    """
+    turned = _turned(donor, int(rng.integers(8)))
+    ids_HW, sizes = regions_of((turned[2] == class_id) & turned[1])
+    regions = rng.permutation(np.flatnonzero(sizes >= min_pixels))
+    kept = rng.random(len(regions)) < _KEPT
+    kept[:1] = True
+    drawn, left = np.zeros(len(sizes), np.bool_), _MOST * ids_HW.size
+    for region in regions[kept]:
+        if sizes[region] <= left:
+            drawn[region] = True
+            left -= sizes[region]
+    over_HW = drawn[ids_HW]
+    image = np.where(over_HW[..., None], turned[0], tile[0])
+    return image, tile[1] | over_HW, np.where(over_HW, turned[2], tile[2])
+
+
+def regions_of(mask_HW: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Connected regions of a mask: (H, W) numbers, 0 outside; and the pixels of each, 0 for number 0."""
+    _, cv2 = libraries()
+    count, ids_HW = cv2.connectedComponents(mask_HW.astype(np.uint8), connectivity=8)
+    sizes = np.bincount(ids_HW.reshape(-1), minlength=count).astype(np.int64)
+    sizes[0] = 0
+    return ids_HW, sizes
+
+
+def _turned(tile: Tile, symmetry: int) -> Tile:
+    """One of the square's eight symmetries of a tile."""
+
+    def turn(array: NDArray[np.generic]) -> NDArray[np.generic]:
+        moved = np.rot90(array, symmetry % 4)
+        return np.ascontiguousarray(moved[:, ::-1] if symmetry >= 4 else moved)
+
+    image, valid, label = (turn(array) for array in tile)
+    return image, valid.astype(np.bool_), label.astype(np.uint8)

@@ -1,0 +1,263 @@
+"""Probe of listed transforms: each is applied to a made tile of the data's bands, type and size.
+
+Many transforms are made for 8-bit RGB: they fail on other images, clip them or round them to 256 values, some
+without a word. What is found here in a second would else end a training, or spoil it in silence.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.recipe import AugmentationConfig
+from segmenter.errors import ConfigError, shortened
+from segmenter.geometry import Window
+from segmenter.labels import IGNORE
+from segmenter.raster import open_raster
+from segmenter.scenes import Dataset
+from segmenter.tiles.augment import Augmenter, apply_stage, in_one_line
+from segmenter.tiles.pasting import named_classes
+from segmenter.tiles.transforms import Stage, libraries, stages_of
+
+_SAMPLE = 512
+"""Pixels of the first training image that are looked at, each way, for the range of its values."""
+_SEEDS, _SEEDS_OF_LARGE = 6, 2
+_LARGE = 1024
+"""Pixels of a side from which a tile gets fewer draws, and its values are looked at every so many pixels."""
+_IDS = (0, 3, 5, 250)
+"""Class ids of the probe, with gaps: an id between two of them was interpolated."""
+_LEVELS = (0.0, 1.8, -1.8, 0.9)
+"""Brightness of these classes, in deviations; not in the order of the ids, so that no maximum fits both."""
+_LEAST_RANGE = 0.05
+"""Share of its range that an image must keep in the best of the draws."""
+_FEW_VALUES, _MANY_VALUES = 260, 520
+"""Distinct values of what went through 8 bits, and of what that is told from."""
+_ALIGNED = 0.8
+"""Share of the pixels well inside a class that must show it; drawn-over pixels cost some."""
+_SLACK = 0.01
+
+Moved = tuple[NDArray[Any], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A made tile: image (H, W, C), label and validity (H, W, 2), and what its bands and type are called."""
+
+    image_HWC: NDArray[Any]
+    mask_HW2: NDArray[np.uint8]
+    what: str
+
+
+def check_augmentation(config: AugmentationConfig, dataset: Dataset, side: int) -> None:
+    """Refuse what does not go with the training images; reads a part of the first one only.
+
+    Args:
+        side: of the tiles, in pixels.
+
+    Raises:
+        ConfigError: naming the setting or the transform and what it does, or a class that is not there.
+        RasterError: the first image cannot be read.
+    """
+    if config.copy_paste is not None:
+        named_classes(config.copy_paste, dataset.classes.names)
+    scenes = dataset.of("train")
+    if not scenes or not (config.transforms or config.hue or config.saturation):
+        return
+    stages_of(config)  # unknown names need no image
+    with open_raster(scenes[0].image, dataset.bands) as raster:
+        size = raster.info.size
+        height, width = min(_SAMPLE, size.height), min(_SAMPLE, size.width)
+        middle = Window((size.height - height) // 2, (size.width - width) // 2, height, width)
+        image_HWC, valid_HW = raster.read(middle)
+    pixels_NC = image_HWC[valid_HW] if valid_HW.any() else image_HWC.reshape(-1, image_HWC.shape[2])
+    mean_C, std_C = pixels_NC.mean(axis=0, dtype=np.float64), pixels_NC.std(axis=0, dtype=np.float64)
+    check_transforms(config, side, str(image_HWC.dtype), mean_C, std_C)
+
+
+def check_transforms(
+    config: AugmentationConfig,
+    side: int,
+    dtype: str,
+    mean_C: NDArray[np.float64],
+    std_C: NDArray[np.float64],
+) -> None:
+    """As `check_augmentation`, for tiles of a type and with a mean and deviation of each band."""
+    Augmenter(config, len(mean_C), dtype)
+    if not config.transforms:
+        return
+    always = tuple(one.model_copy(update={"p": 1.0}) for one in config.transforms)
+    probe = _probe(side, dtype, mean_C, std_C)
+    for stage in stages_of(config.model_copy(update={"transforms": always})):
+        if stage.asked_as:
+            draws = list(_draws(stage, probe))
+            for found in (*_shapes(draws, probe), *_values(stage, draws, probe)):
+                raise _refused(stage, found)
+            if stage.spatial:
+                for found in _labels(draws, probe):
+                    raise _refused(stage, found)
+
+
+def _refused(stage: Stage, found: str) -> ConfigError:
+    return ConfigError(f"{stage.asked_as}: {found.rstrip('.')}; change its parameters, or take it out")
+
+
+def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> _Probe:
+    """Blocks of four classes, each with its brightness and some noise, in the range of the data."""
+    rng, bands = np.random.default_rng(0), len(mean_C)
+    cells = -(-side // max(6, side // 6))
+    kinds = rng.permuted(np.arange(cells * cells) % len(_IDS)).reshape(cells, cells)
+    block = np.ones((-(-side // cells),) * 2, np.uint8)
+    kind_HW = np.kron(kinds, block)[:side, :side]
+    spread_C = np.where(std_C > 0, std_C, np.maximum(1e-3, np.abs(mean_C) * 0.1))
+    noise_HWC = rng.standard_normal((side, side, bands), np.float32)
+    parts_HWC = np.array(_LEVELS, np.float32)[kind_HW][..., None] + np.float32(0.15) * noise_HWC
+    image: NDArray[Any] = mean_C.astype(np.float32) + spread_C.astype(np.float32) * parts_HWC
+    if (kind := np.dtype(dtype)).kind in "iu":
+        image = np.clip(np.rint(image), np.iinfo(kind).min, np.iinfo(kind).max)
+    label_HW = np.array(_IDS, np.uint8)[kind_HW]
+    valid_HW = np.ones_like(label_HW)
+    label_HW[:1], valid_HW[:, :1] = IGNORE, 0
+    mask_HW2 = np.stack([np.where(valid_HW == 1, label_HW, IGNORE), valid_HW], axis=-1)
+    what = f"tiles of {_bands(bands)} of {dtype}"
+    return _Probe(image.astype(kind), mask_HW2.astype(np.uint8), what)
+
+
+def _bands(count: int) -> str:
+    return f"{count} band{'s' * (count > 1)}"
+
+
+def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
+    """The probe changed with several seeds; what takes no 8-bit image works on the range 0 … 1.
+
+    Raises:
+        ConfigError: it fails, or one seed gives two results.
+    """
+    assert stage.compose is not None
+    large = probe.image_HWC.shape[0] > _LARGE
+    for seed in range(_SEEDS_OF_LARGE if large else _SEEDS):
+        twice = []
+        for _ in range(1 + (seed < 2)):
+            stage.compose.set_random_seed(seed)
+            image, mask = probe.image_HWC.copy(), probe.mask_HW2.copy()
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                try:
+                    if stage.spatial or image.dtype == np.uint8:
+                        twice.append(apply_stage(stage, image, mask))
+                    else:
+                        twice.append((stage.compose(image=_unit(image))["image"], mask))
+                except Exception as error:
+                    raise _refused(stage, f"fails on {probe.what}: {in_one_line(error)}") from None
+            # It warns where it does nothing, for want of colours or boxes.
+            if told := [str(one.message) for one in said if issubclass(one.category, UserWarning)]:
+                raise _refused(stage, f"warns on {probe.what}: {shortened(told[0], 200)}")
+        if not all(a.tobytes() == b.tobytes() for a, b in zip(twice[0], twice[-1], strict=True)):
+            raise _refused(stage, "gives two results for one seed: a run with it cannot be repeated")
+        yield twice[0]
+
+
+def _unit(image_HWC: NDArray[Any]) -> NDArray[np.float32]:
+    """As `Augmenter` gives images that are not 8-bit to what changes their colour."""
+    low, high = float(image_HWC.min()), float(image_HWC.max())
+    return ((image_HWC - low) / max(high - low, 1e-12)).astype(np.float32)
+
+
+def _shapes(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
+    """What of size and type is not as before; nothing left at all."""
+    side = probe.image_HWC.shape[0]
+    for image, mask in draws:
+        if image.ndim != 3 or image.shape[:2] != (side, side) or mask.shape != probe.mask_HW2.shape:
+            got = " × ".join(map(str, image.shape[:2]))
+            yield f"expected tiles of {side} × {side} pixels after it, got {got}"
+        elif image.shape != probe.image_HWC.shape:
+            yield f"expected {_bands(probe.image_HWC.shape[2])} after it, got {image.shape[2]}"
+        elif image.dtype not in (probe.image_HWC.dtype, np.float32) or mask.dtype != np.uint8:
+            yield f"makes {image.dtype} of {probe.what}"
+    if not any((mask[..., 1] == 1).any() for _, mask in draws):
+        yield f"leaves no labelled pixel of {probe.what}"
+
+
+def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
+    """What of the values is lost: no number, clipped, rounded."""
+    native = stage.spatial or probe.image_HWC.dtype == np.uint8
+    before = probe.image_HWC if native else _unit(probe.image_HWC)
+    for image, _ in draws:
+        if image.dtype != before.dtype:
+            yield f"makes {image.dtype} of {before.dtype} on {probe.what}"
+        elif not np.isfinite(image).all():
+            yield f"makes values that are no numbers (NaN or infinite) of {probe.what}"
+        elif not native and (image.min() < -_SLACK or image.max() > 1 + _SLACK):
+            yield (
+                f"leaves the range of the values on {probe.what}: expected 0 to 1, as they are given, got "
+                f"{image.min():.4g} to {image.max():.4g}"
+            )
+    kept = max(float(np.ptp(image.astype(np.float64))) for image, _ in draws)
+    if kept < _LEAST_RANGE * (range_before := float(np.ptp(before.astype(np.float64)))):
+        yield (
+            f"clips {probe.what}: a range of {range_before:.4g} (of {float(before.min()):.4g} to "
+            f"{float(before.max()):.4g}) becomes one of {kept:.4g}"
+        )
+    some = _thinned(before)
+    values, left = len(np.unique(before[some])), max(len(np.unique(image[some])) for image, _ in draws)
+    if values > _MANY_VALUES and left < _FEW_VALUES:
+        yield f"works in 8 bits: of {values:,} values in {probe.what} it leaves {left}"
+    if stage.spatial and before.dtype.kind == "f" and (before.min() < 0 or before.max() > 1):
+        piled = np.mean([np.isin(image[mask[..., 1] == 1], (0, 1)).mean() for image, mask in draws])
+        if piled > _SLACK + np.isin(before, (0, 1)).mean() and _within_unit(draws):
+            yield f"clips {probe.what} to 0 … 1: they hold {before.min():.4g} to {before.max():.4g}"
+
+
+def _thinned(image_HWC: NDArray[Any]) -> tuple[slice, slice]:
+    """Every so many pixels of a large tile: sorting and comparing all would take minutes."""
+    every = slice(None, None, max(1, image_HWC.shape[0] // _LARGE))
+    return every, every
+
+
+def _within_unit(draws: Sequence[Moved]) -> bool:
+    return all(image.min() >= 0 and image.max() <= 1 for image, _ in draws)
+
+
+def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
+    """What of the label is not that of the image any more."""
+    for _, mask in draws:
+        invented = np.setdiff1d(mask[..., 0], (*_IDS, IGNORE)).tolist()
+        invented += np.setdiff1d(mask[..., 1], (0, 1, IGNORE)).tolist()
+        if invented:
+            yield f"invents label values ({', '.join(map(str, invented[:3]))}): it mixes class ids"
+            return
+    inside, aligned, unchanged = 0, 0, []
+    for image, mask in draws:
+        some = _thinned(image)
+        inner_HW = (_well_inside(mask[..., 0]) & (mask[..., 1] == 1))[some]
+        inside += int(inner_HW.sum())
+        alike_HW = _nearest_class(image[some], probe) == mask[..., 0][some]
+        aligned += int(alike_HW[inner_HW].sum())
+        same = (image == probe.image_HWC).all(axis=2).mean()
+        unchanged.append(same if np.array_equal(mask, probe.mask_HW2) else 0.0)
+    # What only draws over pixels leaves the rest as they are, to the bit.
+    if inside and aligned < _ALIGNED * inside and np.mean(unchanged) < 1 - _ALIGNED:
+        yield (
+            f"moves image and label apart on {probe.what}: {aligned / inside:.0%} of the pixels well inside "
+            "a class still show it"
+        )
+
+
+def _well_inside(label_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Pixels of a class whose neighbours, two either way, are of the same: interpolation mixes the others."""
+    _, cv2 = libraries()
+    label_HW, square = np.ascontiguousarray(label_HW), np.ones((5, 5), np.uint8)
+    even = cv2.erode(label_HW, square) == cv2.dilate(label_HW, square)
+    return np.asarray(even & (label_HW != IGNORE))
+
+
+def _nearest_class(image_HWC: NDArray[Any], probe: _Probe) -> NDArray[np.uint8]:
+    """(H, W): the class id whose pixels in the probe are the most alike."""
+    means = [probe.image_HWC[probe.mask_HW2[..., 0] == i].astype(np.float64).mean(axis=0) for i in _IDS]
+    scale_C = np.maximum(np.ptp(np.array(means), axis=0), 1e-9)
+    distance = [(((image_HWC - mean) / scale_C) ** 2).mean(axis=2) for mean in means]
+    return np.array(_IDS, np.uint8)[np.argmin(distance, axis=0)]

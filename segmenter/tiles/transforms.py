@@ -1,0 +1,208 @@
+"""Transforms of albumentations by name, built and checked. The only module that imports the library.
+
+albumentations 2.0.8 is the last release under the MIT licence and no longer maintained: all that the
+program asks of it passes through here and `Augmenter`, so that it can be replaced. It only warns of
+parameters that it does not know, and fills what comes in from outside with class 0: both are mended here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from segmenter.config.augmentation import TransformConfig
+from segmenter.config.recipe import AugmentationConfig
+from segmenter.errors import ConfigError, shortened
+from segmenter.labels import IGNORE
+
+if TYPE_CHECKING:
+    from albumentations import Compose
+
+_UNFIT = {
+    "Lambda": "it takes functions, which a recipe cannot hold",
+    "Morphological": "it lets classes with high ids grow over those with low ones",
+    "MaskDropout": "it takes whatever is not class 0 for objects",
+    "Mosaic": "use the setting augmentation.mosaic",
+    "Normalize": "the model normalises, with the statistics of the training scenes",
+}
+"""Transforms that no tile can take, where the library would not say so."""
+_KEEP_ALL_PIXELS = frozenset(
+    ("D4", "SquareSymmetry", "HorizontalFlip", "VerticalFlip", "Transpose", "RandomRotate90", "NoOp")
+)
+"""Spatial transforms that lose no pixel of a square tile."""
+_TILE_KEYS = {"image", "mask"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Transforms that are drawn together, from one seed.
+
+    Attributes:
+        compose: of the library; None where there is nothing to do.
+        spatial: whether it moves pixels, and the label with them.
+        keeps_all: whether each class keeps its pixels.
+        asked_as: place in the recipe and name, for messages; empty for a shorthand.
+    """
+
+    compose: Compose | None
+    spatial: bool
+    keeps_all: bool
+    asked_as: str = ""
+
+
+@functools.cache
+def libraries() -> tuple[Any, Any]:
+    """albumentations and OpenCV, imported at first use: whoever augments must not forget their settings."""
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # importing must not ask the network for news
+    import albumentations
+    import cv2
+
+    cv2.setNumThreads(0)  # the pipeline has its own threads; OpenCV's would fight them for the same cores
+    return albumentations, cv2
+
+
+def stages_of(config: AugmentationConfig) -> list[Stage]:
+    """Stages of a recipe's augmentation: flips and turns, zoom and rotation, colour, then what is listed.
+
+    Raises:
+        ConfigError: naming the listed transform that is unknown, or has a wrong parameter.
+    """
+    flips, affine, colour = shorthand(config)
+    stages = [Stage(_compose(flips), spatial=True, keeps_all=True)]  # has a seed of its own, also when empty
+    if affine:
+        stages.append(Stage(_compose(affine), spatial=True, keeps_all=False))
+    if colour:
+        stages.append(Stage(_compose(colour), spatial=False, keeps_all=True))
+    for number, one in enumerate(config.transforms):
+        stages.append(_listed(one, f"augmentation.transforms.{number}"))
+    return stages
+
+
+def shorthand(
+    config: AugmentationConfig,
+) -> tuple[list[TransformConfig], list[TransformConfig], list[TransformConfig]]:
+    """What the section's settings stand for: flips and turns; zoom and rotation; colour."""
+
+    def transform(name: str, p: float = 1.0, **parameters: Any) -> TransformConfig:
+        return TransformConfig(name=name, p=p, **parameters)
+
+    flips = [transform("D4")] if config.d4 else []
+    affine, colour = [], []
+    if config.scale or config.rotation:
+        zoom, turn = (1 - config.scale, 1 + config.scale), (-config.rotation, config.rotation)
+        affine.append(transform("Affine", scale=zoom, rotate=turn))
+    if config.brightness or config.contrast:
+        limits = {"brightness_limit": config.brightness, "contrast_limit": config.contrast}
+        colour.append(transform("RandomBrightnessContrast", **limits))
+    if config.hue or config.saturation:
+        # OpenCV's 8-bit hue runs over 0 … 179: two degrees a step.
+        limits = {"hue_shift_limit": config.hue / 2, "sat_shift_limit": 255 * config.saturation}
+        colour.append(transform("HueSaturationValue", **limits, val_shift_limit=0))
+    if config.blur:
+        colour.append(transform("GaussianBlur", p=config.blur, blur_limit=(3, 5)))
+    if config.noise:
+        colour.append(transform("GaussNoise", std_range=(0.0, config.noise)))
+    return flips, affine, colour
+
+
+def _compose(transforms: Sequence[TransformConfig]) -> Compose | None:
+    library, _ = libraries()
+    built = [_built(one, _class(one.name, ""), "") for one in transforms]
+    return library.Compose(built) if built else None
+
+
+def _listed(config: TransformConfig, where: str) -> Stage:
+    library, _ = libraries()
+    asked_as, kind = f"{where} ({config.name})", _class(config.name, where)
+    transform = None if "BBox" in config.name else _built(config, kind, asked_as)
+    needed = ["boxes around objects"] if transform is None else transform.targets_as_params
+    if missing := sorted(set(needed) - _TILE_KEYS):
+        raise ConfigError(f"{asked_as}: needs {', '.join(missing)}, which tiles do not have; take it out")
+    spatial = isinstance(transform, library.DualTransform)
+    keeps_all = not spatial or config.name in _KEEP_ALL_PIXELS
+    return Stage(library.Compose([transform]), spatial, keeps_all, asked_as)
+
+
+def _class(name: str, where: str) -> Callable[..., Any]:
+    """The library's class of a transform.
+
+    Raises:
+        ConfigError: there is none, or it cannot be used.
+    """
+    if why := _UNFIT.get(name):
+        raise ConfigError(f"{where}: {name} is not for tiles with labels: {why}; take it out")
+    if name not in (known := _known()):
+        library, _ = libraries()
+        near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name.title(), known, 3, 0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else "docs/augmentation.md says how to list them"
+        raise ConfigError(
+            f"{where}: albumentations {library.__version__} has no transform {shortened(name)}; {hint}"
+        )
+    return known[name]
+
+
+@functools.cache
+def _known() -> dict[str, Callable[..., Any]]:
+    """Transforms of images by name; those of volumes and the base classes are none."""
+    A, _ = libraries()
+    bases = (A.BasicTransform, A.DualTransform, A.ImageOnlyTransform, A.Transform3D)
+    found = {name: value for name, value in vars(A).items() if inspect.isclass(value) and value not in bases}
+    kinds = (A.DualTransform, A.ImageOnlyTransform)
+    return {n: c for n, c in found.items() if issubclass(c, kinds) and not issubclass(c, A.Transform3D)}
+
+
+def known_transforms() -> list[str]:
+    """Names of the transforms that a recipe may list, as far as the data allow them."""
+    return sorted(set(_known()) - set(_UNFIT))
+
+
+def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any:
+    """An instance of a transform; masks move by nearest neighbour, and what comes in from outside is ignored.
+
+    Raises:
+        ConfigError: a parameter is unknown, missing or wrong.
+    """
+    known = [name for name in inspect.signature(kind).parameters if name not in ("p", "strict")]
+    given = config.parameters
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            what = f"unknown parameter {shortened(name)}; known here: {', '.join(known) or 'none'}"
+            raise ConfigError(f"{where}: {what}{hint}")
+    own = {"fill_mask": IGNORE, "mask_interpolation": 0}  # 0: OpenCV's nearest neighbour
+    for name in own.keys() & given.keys():
+        # Without a fill, dropped pixels keep their label, as in cut-out (arXiv:1708.04552).
+        if given[name] != own[name] and not (name == "fill_mask" and given[name] is None):
+            raise ConfigError(
+                f"{where}: {name}: labels move by nearest neighbour and are ignored outside; "
+                f"leave it out, got {shortened(repr(given[name]))}"
+            )
+    own = {name: value for name, value in own.items() if name in known and name not in given}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice on other transforms; what is unknown was refused above
+        try:
+            return kind(**given, **own, p=config.p)
+        except Exception as error:
+            raise ConfigError(f"{where}: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    """What the library has against a transform's parameters, on one line."""
+    cause = error.__cause__
+    if not isinstance(cause, ValidationError):
+        return shortened(" ".join(str(error).split()) or type(error).__name__)
+    said = []
+    for one in cause.errors():
+        name = ".".join(str(part) for part in one["loc"][:1])
+        got = "" if one["type"] == "missing" or not name else f", got {shortened(repr(one['input']), 80)}"
+        said.append(f"{name}: {one['msg']}{got}".removeprefix(": "))
+    return shortened("; ".join(dict.fromkeys(said)))

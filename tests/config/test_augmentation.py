@@ -1,0 +1,86 @@
+"""Section `augmentation`: listed transforms survive every form of a recipe, and a list is a whole section."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segmenter.config.reading import describe_recipe, dump_recipe, load_recipe, recipe_from
+from segmenter.config.recipe import Recipe
+from segmenter.errors import ConfigError
+
+GAMMA = {"name": "RandomGamma", "p": 0.3, "gamma_limit": [80, 120]}
+ELASTIC = {"name": "ElasticTransform", "p": 0.5, "alpha": 30.5, "approximate": True}
+
+
+def recipe(augmentation: Any) -> Recipe:
+    data = {"name": "t", "dataset": {"kind": "potsdam", "root": "unused"}, "augmentation": augmentation}
+    return recipe_from(data, "recipe.yaml")
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"transforms": [GAMMA, ELASTIC]},
+        {"mosaic": 0.2, "copy_paste": {"p": 0.5, "classes": ["car"]}},
+        {"copy_paste": {}},
+        [ELASTIC],
+    ],
+    ids=["transforms", "mosaic and copy-paste", "copy-paste", "list"],
+)
+def test_what_is_written_is_what_is_read(tmp_path: Path, section: Any) -> None:
+    before = recipe(section)
+    for text in (dump_recipe(before), describe_recipe(before)):
+        (tmp_path / "again.yaml").write_text(text)
+        again = load_recipe(tmp_path / "again.yaml")
+        assert again == before
+        assert again.model_dump(mode="json") == before.model_dump(mode="json")
+
+
+def test_a_list_is_all_the_augmentation_there_is() -> None:
+    listed = recipe([GAMMA]).augmentation
+    assert [(one.name, one.p, one.parameters) for one in listed.transforms] == [
+        ("RandomGamma", 0.3, {"gamma_limit": [80, 120]})
+    ]
+    assert not any((listed.d4, listed.brightness, listed.contrast, listed.scale, listed.mosaic))
+    kept = recipe({"transforms": [GAMMA]}).augmentation
+    assert kept.d4
+    assert kept.brightness == 0.2
+    assert kept.transforms == listed.transforms
+
+
+def test_transforms_can_be_set_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(dump_recipe(recipe({})))
+    override = "augmentation.transforms=[{name: RandomGamma, p: 0.3, gamma_limit: [80, 120]}]"
+    assert load_recipe(file, [override]) == recipe({"transforms": [GAMMA]}).model_copy()
+    pasted = load_recipe(file, ["augmentation.copy_paste.p=0.1", "augmentation.mosaic=0.2"]).augmentation
+    assert pasted.copy_paste is not None
+    assert (pasted.copy_paste.p, pasted.mosaic) == (0.1, 0.2)
+
+
+def test_a_changed_parameter_is_another_recipe() -> None:
+    other = recipe({"transforms": [{**GAMMA, "gamma_limit": [80, 121]}]})
+    assert other != recipe({"transforms": [GAMMA]})
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"transforms": [{"p": 0.5}]}, r"augmentation.transforms.0.name: expected a value, got none"),
+        ({"transforms": [{"name": "D4", "p": 0}]}, r"transforms.0.p: expected greater than 0 .*, got 0"),
+        ({"transforms": [{"name": "D4", "p": 1.5}]}, r"transforms.0.p: expected less than or equal to 1 "),
+        ({"transforms": ["D4"]}, r"augmentation.transforms.0: .* mapping of settings, got 'D4'"),
+        ({"transforms": {"name": "D4"}}, r"augmentation.transforms: .* list"),
+        ({"mosaic": 2}, r"augmentation.mosaic: expected less than or equal to 1 \(probability\), got 2"),
+        ({"copy_paste": {"classes": []}}, r"augmentation.copy_paste.classes: "),
+        ({"copy_paste": {"clases": ["car"]}}, r"copy_paste.clases: unknown key.* did you mean classes\?"),
+        ({"transforms": [{"name": "D4", "x": float("nan")}]}, r"transforms.0: expected finite numbers, got"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(section: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        recipe(section)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,256 @@
+"""Mosaics and pasted regions: image, label and validity stay together, and batches hold what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe
+from segmenter.errors import ConfigError
+from segmenter.labels import IGNORE, ClassMap
+from segmenter.sampling import plan
+from segmenter.scenes import Dataset, Scene
+from segmenter.tiles.batches import Batch, BatchLoader
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.pasting import mosaic, paste, regions_of
+from segmenter.tiles.probing import check_augmentation
+from segmenter.tiles.store import SceneStore, Tile
+
+SIDE, RARE = 32, 2
+BOTH = {"mosaic": 0.3, "copy_paste": {"p": 0.6}}
+
+
+@pytest.fixture
+def dataset(
+    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap], rng: np.random.Generator
+) -> Dataset:
+    """Scenes whose bands say each pixel's label and scene; one class covers 42 pixels of each."""
+    scenes = []
+    for number, (height, width) in enumerate([(101, 131), (67, 96), (96, 64)]):
+        label = rng.integers(0, 2, (height // 8 + 1, width // 8 + 1)).repeat(8, 0).repeat(8, 1)
+        label = label[:height, :width].astype(np.uint8)
+        row, col = rng.integers(0, height - 8), rng.integers(0, width - 8)
+        label[row : row + 6, col : col + 7] = RARE
+        image = np.stack([label + 1, np.full_like(label, 40 + number), rng.integers(1, 255, label.shape)], -1)
+        image_file = make_geotiff(f"i{number}.tif", image.astype(np.uint8))
+        label_file = make_geotiff(f"l{number}.tif", label)
+        scenes.append(Scene(f"s{number}", image_file, label_file, f"s{number}", "train"))
+    return Dataset("made", scenes[0].image.parent, tuple(scenes), make_classes(4))
+
+
+def recipe(augmentation: dict[str, Any], **sections: Any) -> Recipe:
+    plain = {"brightness": 0, "contrast": 0, **augmentation}
+    data = {
+        "name": "t",
+        "seed": 3,
+        "dataset": {"kind": "potsdam", "root": "unused"},
+        "tiles": {"size": SIDE},
+        "augmentation": plain,
+        "training": {"global_batch": 6},
+    }
+    return recipe_from({**data, **sections}, "test")
+
+
+def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
+    index = build_index(dataset, "train", settings.tiles, progress=False)
+    store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
+    return BatchLoader(settings, index, store, 3, "uint8"), index
+
+
+def epoch_of(dataset: Dataset, settings: Recipe, epochs: int = 1) -> tuple[list[Batch], BatchLoader]:
+    loader, index = loader_of(dataset, settings)
+    batches = []
+    for epoch in range(epochs):
+        rows = plan(index.counts_NK, 6, settings.sampling, settings.seed, epoch)
+        assert rows.promised == (0, 1, RARE)
+        batches += [loader.load(rows, epoch, step) for step in range(rows.steps)]
+    return batches, loader
+
+
+def made(seed: int, classes: int = 3, side: int = 33) -> Tile:
+    """A tile in blocks whose first band is its label + 1, the second its seed."""
+    rng = np.random.default_rng(seed)
+    label = np.kron(rng.integers(0, classes, (9, 9)), np.ones((4, 4)))[:side, :side].astype(np.uint8)
+    valid = rng.random(label.shape) > 0.1
+    image = np.stack([label + 1, np.full_like(label, seed)], axis=-1)
+    image[~valid], label[~valid] = 0, IGNORE
+    label[rng.random(label.shape) < 0.05] = IGNORE  # labelled as nothing, though there is data
+    return image, valid, label
+
+
+COVERING = {"p": 1.0, "classes": ["a", "b"]}
+"""Common classes, which cover the rare one."""
+
+
+LISTED = {
+    "transforms": [
+        {"name": "RandomResizedCrop", "size": [SIDE, SIDE], "scale": [0.2, 0.6], "p": 0.8},
+        {"name": "CoarseDropout", "hole_height_range": [0.3, 0.5], "hole_width_range": [0.3, 0.5], "p": 0.5},
+        {"name": "ElasticTransform", "alpha": 40},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [{"mosaic": 1.0}, {"copy_paste": COVERING}, {"mosaic": 0.5, "copy_paste": COVERING}, LISTED],
+    ids=["mosaic", "copy-paste", "both", "listed transforms"],
+)
+def test_promised_classes_stay_in_every_batch(dataset: Dataset, pasted: dict[str, Any]) -> None:
+    """Law 1 on the labels as they come out, with turns and zoom on top."""
+    settings = recipe({**pasted, "scale": 0.2, "rotation": 20})
+    batches, loader = epoch_of(dataset, settings, epochs=3)
+    for image, valid, label in batches:
+        pixels = np.stack([[np.count_nonzero(one == c) for c in range(3)] for one in label])
+        assert (pixels.max(axis=0) >= settings.sampling.min_pixels).all()
+        assert (label[~valid] == IGNORE).all()
+        assert image.shape == (6, SIDE, SIDE, 3)
+    assert loader.drawn.redrawn > 0
+    assert loader.drawn.replaced < loader.drawn.tiles * 0.08, loader.drawn
+
+
+@pytest.mark.parametrize("pasted", [{"mosaic": 1.0}, {"copy_paste": {"p": 1.0}}, BOTH], ids=str)
+def test_label_and_validity_move_with_what_is_pasted(dataset: Dataset, pasted: dict[str, Any]) -> None:
+    batches, _ = epoch_of(dataset, recipe(pasted))
+    for image, valid, label in batches:
+        np.testing.assert_array_equal(image[..., 0][valid], label[valid] + 1)
+        assert (image[~valid] == 0).all()
+    mixed = [
+        len(np.unique(one[..., 1][there]))
+        for image, v, _ in batches
+        for one, there in zip(image, v, strict=True)
+    ]
+    assert max(mixed) > 1  # pixels of two scenes in one tile
+
+
+def test_pasting_shows_the_rare_class_more_often(dataset: Dataset) -> None:
+    def pixels(augmentation: dict[str, Any]) -> int:
+        batches, _ = epoch_of(dataset, recipe(augmentation), epochs=2)
+        return sum(int((label == RARE).sum()) for _, _, label in batches)
+
+    assert pixels({"copy_paste": {"p": 1.0}}) > 2 * pixels({})
+
+
+def test_a_batch_follows_from_seed_epoch_and_step(dataset: Dataset) -> None:
+    serial, loader = epoch_of(dataset, recipe(BOTH))
+    again, index = loader_of(dataset, recipe(BOTH))
+    rows = plan(index.counts_NK, 6, recipe(BOTH).sampling, 3, 0)
+    with ThreadPoolExecutor(4) as pool:
+        backwards = list(pool.map(lambda s: again.load(rows, 0, s), reversed(range(rows.steps))))
+    for one, other in zip(serial, reversed(backwards), strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(serial[0][0], loader.load(rows, 1, 0)[0])
+
+
+def test_tiles_that_are_left_alone_are_those_of_a_recipe_without(dataset: Dataset) -> None:
+    """What pasting draws is drawn apart: position, flips and turns are as they were."""
+    without, _ = epoch_of(dataset, recipe({}))
+    seldom, _ = epoch_of(dataset, recipe({"copy_paste": {"p": 0.2}}))
+    same = [
+        np.array_equal(a, b)
+        for x, y in zip(without, seldom, strict=True)
+        for a, b in zip(x[0], y[0], strict=True)
+    ]
+    assert 0.6 < np.mean(same) < 1
+
+
+def test_at_most_one_more_tile_is_read_to_paste_and_three_for_a_mosaic(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    read = SceneStore.read
+    monkeypatch.setattr(SceneStore, "read", lambda self, *a: reads.append(1) or read(self, *a))
+
+    def reads_of(augmentation: dict[str, Any]) -> float:
+        reads.clear()
+        _, loader = epoch_of(dataset, recipe(augmentation))
+        drawn = loader.drawn
+        return len(reads) - drawn.replaced, drawn.tiles + drawn.redrawn
+
+    assert len({*reads_of({})}) == 1
+    total, draws = reads_of({"copy_paste": {"p": 1.0}})
+    assert total == 2 * draws
+    total, draws = reads_of({"mosaic": 1.0})
+    assert 3 * draws < total <= 4 * draws
+
+
+def test_a_mosaic_is_four_tiles_each_at_its_place() -> None:
+    tiles = [made(seed) for seed in (1, 2, 3, 4)]
+    for seed in range(20):
+        image, valid, label = mosaic(tiles[0], tiles[1:], np.random.default_rng(seed))
+        whose = np.zeros(label.shape, int)
+        for number, (one, there, ids) in enumerate(tiles, start=1):
+            here = (
+                (image == one).all(axis=2)
+                & (valid == there)
+                & (label == ids)
+                & ((image[..., 1] == number) | ~there)
+            )
+            whose[here & (whose == 0)] = number
+        assert (whose > 0).all()
+        assert set(np.unique(image[..., 1][valid])) == {1, 2, 3, 4}
+        np.testing.assert_array_equal(
+            image[..., 0][valid & (label != IGNORE)], label[valid & (label != IGNORE)] + 1
+        )
+
+
+def test_only_regions_of_the_class_are_pasted() -> None:
+    below, above = made(1), made(2)
+    changed = 0
+    for seed in range(20):
+        image, valid, label = paste(below, above, 1, np.random.default_rng(seed), min_pixels=10)
+        new = valid & (image[..., 1] == 2)
+        assert (label[new] == 1).all()
+        assert new.mean() <= 0.5
+        for after, before in zip((image, valid, label), below, strict=True):
+            np.testing.assert_array_equal(after[~new], before[~new])
+        _, sizes = regions_of(new)
+        assert all(size >= 10 for size in sizes[1:])
+        changed += bool(new.any())
+    assert changed == 20
+
+
+def test_a_region_that_would_cover_the_tile_is_not_pasted() -> None:
+    below, above = made(1), made(2)
+    above[2][:], above[1][:] = 1, True
+    for after, before in zip(paste(below, above, 1, np.random.default_rng(0), 10), below, strict=True):
+        np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (
+            {"classes": ["a", "carr"]},
+            r"copy_paste.classes: expected names of classes \(a, b, c, d\), got carr",
+        ),
+        ({"classes": ["d"]}, r"expected classes that training tiles hold with 32 pixels .*, got d; leave"),
+    ],
+)
+def test_classes_that_cannot_be_pasted_are_refused(dataset: Dataset, section: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        loader_of(dataset, recipe({"copy_paste": section}))
+
+
+def test_names_are_checked_before_anything_is_read_and_nothing_rare_is_said(
+    dataset: Dataset, make_classes: Callable[..., ClassMap]
+) -> None:
+    with pytest.raises(ConfigError, match=r"got bb; did you mean b\?|got bb"):
+        check_augmentation(recipe({"copy_paste": {"classes": ["bb"]}}).augmentation, dataset, SIDE)
+    index = build_index(dataset, "train", recipe({}).tiles, progress=False)
+    from segmenter.tiles.pasting import donors
+
+    common = TileIndex(**{**vars(index), "counts_NK": np.full((len(index), 4), 200)})
+    rare = recipe({"copy_paste": {}}).augmentation.copy_paste
+    assert rare is not None
+    with pytest.raises(ConfigError, match=r"classes: rare: no class .* less than 12\.5% of the pixels"):
+        donors(rare, common, list("abcd"), 32)
+    assert set(donors(rare, index, list("abcd"), 32)) == {RARE}
