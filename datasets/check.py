@@ -18,7 +18,7 @@ from datasets.files import few
 from datasets.inventory import class_table, crs_name, image_lines
 from datasets.leaks import Seen, equal_scenes, find_leaks
 from datasets.pixels import coarse_mask, digest_of, in_turn, pieces
-from datasets.scale import contradictions, scale_line
+from datasets.scale_lines import contradictions, scale_line
 from segmenter.errors import BandsError, SegmenterError, grouped, plain
 from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info

@@ -25,9 +25,10 @@ from segmenter.diagnosis.data import (
 )
 from segmenter.diagnosis.limits import REPLICAS, limit, planned
 from segmenter.diagnosis.run import run_coverage
+from segmenter.diagnosis.scales import class_scales
 from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.errors import DatasetError
-from segmenter.sampling import order_for_replicas, plan
+from segmenter.sampling import order_for_replicas, part_title, plan
 from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
 from segmenter.scenes import Dataset
 from segmenter.tiles.index import TileIndex
@@ -94,6 +95,7 @@ def diagnose(
         ],
         limit=limit(recipe, dataset, index, statistics),
         run=ran,
+        scales=class_scales(recipe, dataset, index, progress=progress),
     )
 
 
@@ -167,6 +169,7 @@ def _compared(
         fillers=result.fillers,
         promised=list(result.promised),
         best_effort=list(result.best_effort),
+        rare_at_scale=[part_title(part, dataset.classes.names, index.strata) for part in result.rare_parts],
         plan=_side(result.rows_SB, holds_NK, occurring, ordered=ordered),
     )
 
