@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from segmenter.raster import RasterInfo
 from segmenter.scale import UNKNOWN, range_text, scene_strata
 from segmenter.scenes import Dataset, Scene
-from segmenter.tiles.scales import scale_of
 
 _APART = 1.1
 """Ratio of what the recipe and the georeference say from which it is pointed out."""
@@ -17,7 +16,7 @@ Images = Sequence[tuple[Scene, RasterInfo]]
 
 def scale_line(dataset: Dataset, images: Images) -> str:
     """A line on the scales of scenes: one, or how many there are of each octave."""
-    metres = [scale_of(dataset, scene, info) for scene, info in images]
+    metres = [dataset.scale_of(scene, info.metres_per_pixel) for scene, info in images]
     known = [m for m in metres if m is not None]
     if not known:
         return "unknown, which scale_to and scale_strata need: dataset.metres_per_pixel can say it"

@@ -68,6 +68,10 @@ class Dataset:
         """The scenes of one split."""
         return tuple(scene for scene in self.scenes if scene.split == split)
 
+    def scale_of(self, scene: Scene, georeference: float | None) -> float | None:
+        """Metres a pixel of a scene whose image's georeference tells so many; None where nothing does."""
+        return scene.metres_per_pixel or georeference or self.usual_metres
+
 
 @dataclass(frozen=True)
 class Layout:

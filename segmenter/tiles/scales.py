@@ -9,7 +9,7 @@ import numpy as np
 
 from segmenter.config.recipe import Recipe
 from segmenter.errors import DatasetError
-from segmenter.raster import RasterInfo, raster_info
+from segmenter.raster import raster_info
 from segmenter.sampling import TileStrata
 from segmenter.scale import scene_strata
 from segmenter.scenes import Dataset, Scene
@@ -17,22 +17,19 @@ from segmenter.threads import in_threads
 from segmenter.tiles.index import TileIndex
 
 
-def scale_of(dataset: Dataset, scene: Scene, info: RasterInfo) -> float | None:
-    """Metres a pixel of a scene whose image has this header; None where nothing tells them."""
-    return scene.metres_per_pixel or info.metres_per_pixel or dataset.usual_metres
-
-
 def scene_scales(
     dataset: Dataset, scenes: Sequence[Scene], *, progress: bool = True
 ) -> tuple[float | None, ...]:
-    """`scale_of` each scene; headers are read only where the recipe does not say the scale.
+    """`Dataset.scale_of` each scene; headers are read only where the recipe does not say the scale.
 
     Raises:
         RasterError: a header cannot be read.
     """
 
     def find(scene: Scene) -> float | None:
-        return scene.metres_per_pixel or scale_of(dataset, scene, raster_info(scene.image))
+        if scene.metres_per_pixel is not None:
+            return scene.metres_per_pixel
+        return dataset.scale_of(scene, raster_info(scene.image).metres_per_pixel)
 
     return tuple(in_threads(find, scenes, description="scales", unit="scene", progress=progress))
 
