@@ -155,6 +155,8 @@ class ScaleFacts:
         scenes, tiles: of each stratum.
         held: (strata, classes) tiles that hold each class.
         pixels: (strata, classes) labelled with it.
+        random: for the batches asked for: whether a random one holds each class at each scale that shows it;
+            of `columns` such pairs.
     """
 
     planned: bool
@@ -163,6 +165,8 @@ class ScaleFacts:
     tiles: list[int]
     held: list[list[int]]
     pixels: list[list[int]]
+    columns: int
+    random: list[Outlook]
 
 
 @dataclass(frozen=True)

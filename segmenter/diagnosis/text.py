@@ -66,7 +66,9 @@ def _scales(diagnosis: Diagnosis, scales: ScaleFacts) -> str:
     ]
     title = "tiles that hold a class, by metres a pixel of their scenes"
     title += "; the plan holds each at each:" if scales.planned else ":"
-    return f"{title}\n{_grid(['', *scales.strata], [*totals, *rows])}"
+    random = ", ".join(f"{_percent(one.probability, 1)} of {one.batch}" for one in scales.random)
+    note = f"random batches that hold each class at each scale ({scales.columns} in all): {random} tiles"
+    return f"{title}\n{_grid(['', *scales.strata], [*totals, *rows])}\n{_wrapped(note)}"
 
 
 def _forecast(diagnosis: Diagnosis) -> str:

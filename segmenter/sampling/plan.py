@@ -155,6 +155,7 @@ def plan(
         return _planned(table.counts_NP, batch, pixels, most, _generator(seed, epoch), blocks, table.titles)
 
     table = part_table(counts_NK, strata, names)
+    table.check_size()
     result = of(table)
     whole = table.with_whole(result.promised)
     if len(whole.parts) > len(table.parts):

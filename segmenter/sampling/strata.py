@@ -61,6 +61,19 @@ class PartTable:
             return None
         return [part_title(part, self.names, self.strata) for part in self.parts]
 
+    def check_size(self) -> None:
+        """Refuse more columns than a plan can have, with one for each class in reserve.
+
+        Raises:
+            DatasetError: saying how many there are.
+        """
+        classes = self.counts_NK.shape[1]
+        if self.strata is not None and len(self.parts) > MOST_CLASSES - classes:
+            raise DatasetError(
+                f"sampling.scale_strata: expected at most {MOST_CLASSES} classes and classes at a scale to "
+                f"plan for, got {classes} and {len(self.parts)}; name fewer boundaries"
+            )
+
     def with_whole(self, promised: Sequence[int]) -> PartTable:
         """Also with the whole of each class that has parts and none of them among the promised columns.
 
@@ -78,9 +91,6 @@ def part_table(
     """The table to plan for: without strata the classes, else each class in each stratum that shows it.
 
     A class that one stratum alone shows is one column.
-
-    Raises:
-        DatasetError: there are more columns than a plan can have.
     """
     classes = range(counts_NK.shape[1])
     if strata is None:
@@ -90,11 +100,6 @@ def part_table(
     for c in classes:
         there = [t for t, shown_K in enumerate(shown_TK) if shown_K[c]]
         parts += [Part(c, t) for t in there] if len(there) > 1 else [Part(c)]
-    if len(parts) > MOST_CLASSES - counts_NK.shape[1]:
-        raise DatasetError(
-            f"sampling.scale_strata: expected at most {MOST_CLASSES} classes and classes at a scale to plan "
-            f"for, got {counts_NK.shape[1]} and {len(parts)}; name fewer boundaries"
-        )
     return PartTable(counts_NK, tuple(parts), strata, names)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,8 @@ def test_text_and_chart_have_the_same_numbers(make: Make) -> None:
     block = table(found).split("\n\n")[2].splitlines()
     assert block[0] == "tiles that hold a class, by metres a pixel of their scenes:"
     assert block[2].split() == ["scenes", "2", "1", "1"]
-    assert [int(cell) for cell in block[-1].split()[1::2]] == [held[2] for held in scales.held]
+    assert [int(cell) for cell in block[6].split()[1::2]] == [held[2] for held in scales.held]
+    assert block[7].startswith("random batches that hold each class at each scale (9 in all): ")
     page = Page(html_report(found))
     chart = page.data()["charts"]["scales"]
     go.Figure(chart["figures"][0])  # raises on a key or value that Plotly does not know
@@ -69,6 +71,18 @@ def test_text_and_chart_have_the_same_numbers(make: Make) -> None:
     np.testing.assert_allclose(shown, wanted)
     assert "0.088–0.18 m (2 scenes" in page.text()
     assert "With boundaries in sampling.scale_strata" in " ".join(page.text().split())
+
+
+def test_random_batches_by_scale_are_as_likely_as_drawn(make: Make, rng: np.random.Generator) -> None:
+    dataset = make((0.1, 0.25, 2.0, 0.12))
+    scales = diagnosed(dataset).scales
+    assert scales is not None
+    index = build_index(dataset, "train", scaled_recipe().tiles, progress=False)
+    stratum_N = np.array([0, 1, 2, 0])[index.scene_N]
+    held_NP = np.concatenate([(index.counts_NK >= 32) & (stratum_N == t)[:, None] for t in range(3)], axis=1)
+    drawn = [held_NP[rng.permutation(len(index))[:12]].any(axis=0).all() for _ in range(4000)]
+    assert scales.random[0].batch == 12
+    assert scales.random[0].probability == pytest.approx(np.mean(drawn), abs=0.03)
 
 
 def test_a_class_that_is_rare_at_its_scale_is_named(make: Make) -> None:
@@ -83,10 +97,7 @@ def test_a_class_that_is_rare_at_its_scale_is_named(make: Make) -> None:
 
 def test_scenes_of_one_scale_or_of_none_known_have_no_such_table(make: Make) -> None:
     assert diagnosed(make((0.1, 0.1, 0.11))).scales is None
-    from dataclasses import replace
-
     unknown = make((0.1, 0.25))
-    scenes = tuple(replace(s, image=s.image) for s in unknown.scenes)
-    assert diagnosed(replace(unknown, scenes=scenes)).scales is not None
+    assert diagnosed(unknown).scales is not None
     plain = tuple(replace(s, metres_per_pixel=0.5) for s in unknown.scenes)
     assert diagnosed(replace(unknown, scenes=plain)).scales is None  # the recipe's word goes first

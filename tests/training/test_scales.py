@@ -57,9 +57,7 @@ def test_preparation_says_what_is_shown_and_planned_at_which_scale(
     assert tiles.metres_per_pixel == pytest.approx(0.2**0.5)
     assert "  best effort: c at 1–2 m, held by " in said
     assert "scale_to: tiles of 0.2–1 m a pixel, out of scenes of 0.1–2 m; a tile reads " in said
-    assert (
-        "  2 of 2 validation scenes are scored at their own scale, 0.12–2.1 m a pixel, which" in said
-    )
+    assert "  2 of 2 validation scenes are scored at their own scale, 0.12–2.1 m a pixel, which" in said
     # What the plan and the draws depend on: another scale of a scene is another training.
     other = replace(dataset, scenes=tuple(replace(s, metres_per_pixel=0.3) for s in dataset.scenes))
     assert prepare_tiles(settings, other).fingerprint() != tiles.fingerprint()

@@ -28,7 +28,7 @@ def scale_section(diagnosis: Diagnosis) -> Section:
     ids, facts = order(diagnosis), diagnosis.scales
     if facts is None or not ids:
         return Section("scales", title, [])
-    blocks: list[Block] = [Charts([_chart(diagnosis, facts, ids)])]
+    blocks: list[Block] = [Charts([_chart(diagnosis, facts, ids)]), _random(facts)]
     if not facts.planned:
         text = (
             "The plan does not tell scales apart: a step may hold a class at one scale only. With "
@@ -61,6 +61,12 @@ def _chart(diagnosis: Diagnosis, facts: ScaleFacts, ids: Sequence[int]) -> Chart
         "class is hardly there: the model sees it at other scales only."
     )
     return Chart("scales", _title(facts, ids, name), note, {"": figure}, _table(diagnosis, facts, ids))
+
+
+def _random(facts: ScaleFacts) -> Table:
+    rows = [[number(one.batch), percent(one.probability)] for one in facts.random]
+    header = ["Tiles in the batch", f"Random batches with all {facts.columns} classes at a scale"]
+    return Table("Does a random batch hold each class at each scale?", header, rows)
 
 
 def _title(facts: ScaleFacts, ids: Sequence[int], name: Sequence[str]) -> str:
