@@ -136,33 +136,41 @@ def _bounds() -> str:
 
 
 def resampled(tile: Tile, side: int) -> Tile:
-    """A square tile, image (H, H, C), valid (H, H), class ids (H, H), in `side` pixels; see the module."""
+    """A square tile, image (H, H, C), valid (H, H), class ids (H, H), in `side` pixels; see the module.
+
+    The image is 0 where there is no data, as `SceneStore.read` gives it.
+    """
     image_HWC, valid_HW, label_HW = tile
     if valid_HW.shape[0] == side:
         return tile
     precise = np.float32 if image_HWC.dtype.itemsize <= 2 or image_HWC.dtype == np.float32 else np.float64
-    values_HWC = image_HWC.astype(precise)
     if valid_HW.all():
         valid = np.ones((side, side), np.bool_)
-        values = _averaged(values_HWC, side)
+        values = _averaged(image_HWC, side, None if image_HWC.dtype.name in _NATIVE else precise)
     else:
-        weight_HW = valid_HW.astype(precise)
-        share = _averaged(weight_HW[..., None], side)
+        share = _averaged(valid_HW[..., None], side, precise)
         valid = share[..., 0] >= 0.5
-        total = _averaged(np.where(valid_HW[..., None], values_HWC, 0), side)
+        total = _averaged(image_HWC, side, precise)  # 0 where there is no data
         values = np.where(valid[..., None], total / np.where(share > 0, share, 1), 0)
     label = _label(label_HW, side)
     label[~valid] = IGNORE
     return _as_type(values, image_HWC.dtype), valid, label
 
 
-def _averaged(values_HWC: NDArray[Any], side: int) -> NDArray[Any]:
-    """Mean over the area of each new pixel, or, where these are the smaller ones, linear interpolation."""
-    cv2 = _opencv()
+def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]:
+    """Mean over the area of each new pixel, or, where these are the smaller ones, linear interpolation.
+
+    Args:
+        precise: type to compute in, a band at a time; None: OpenCV's own, rounded to the pixels' type.
+    """
+    cv2, bands = _opencv(), values_HWC.shape[2]
     method = cv2.INTER_AREA if side < values_HWC.shape[0] else cv2.INTER_LINEAR
-    bands = values_HWC.shape[2]
-    few = [values_HWC[..., first : first + _BANDS_AT_ONCE] for first in range(0, bands, _BANDS_AT_ONCE)]
-    made = [cv2.resize(part, (side, side), interpolation=method).reshape(side, side, -1) for part in few]
+    count = _BANDS_AT_ONCE if precise is None else 1
+    made = []
+    for first in range(0, bands, count):
+        part = values_HWC[..., first : first + count]
+        part = part if precise is None else part.astype(precise)
+        made.append(cv2.resize(part, (side, side), interpolation=method).reshape(side, side, -1))
     return made[0] if len(made) == 1 else np.concatenate(made, axis=-1)
 
 
@@ -184,6 +192,8 @@ def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return best
 
 
+_NATIVE = ("uint8", "uint16", "int16", "float32", "float64")
+"""Types of pixels that OpenCV averages."""
 _BANDS_AT_ONCE = 4
 """OpenCV averages areas of no more bands."""
 _ROUNDING = 1e-5
@@ -192,6 +202,8 @@ _ROUNDING = 1e-5
 
 def _as_type(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Averages as the pixels' own type: integers are rounded."""
+    if values.dtype == dtype:
+        return values
     return (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
 
 
