@@ -119,7 +119,9 @@ class GroundScale:
             only = range_text(*(side * metres for side in self.sides(short[0])))
             scenes = f"{len(short)} of {len(self._used)} scenes"
             name = self._index.scenes[short[0]].name
-            lines.append(f"  {scenes} are shown at a part of it, as {name} at {only}: {_bounds()}")
+            beside = sum(not self._meets(scene) for scene in short)
+            none = f" ({beside} beside it, as near as can be)" if beside else ""
+            lines.append(f"  {scenes} are shown at a part of it{none}, as {name} at {only}: {_bounds()}")
         return lines
 
     def _cost(self, scene: int) -> float:

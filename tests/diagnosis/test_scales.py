@@ -63,7 +63,7 @@ def test_text_and_chart_have_the_same_numbers(make: Make) -> None:
     assert [int(cell) for cell in block[6].split()[1::2]] == [held[2] for held in scales.held]
     assert block[7].startswith("random batches that hold each class at each scale (9 in all): ")
     page = Page(html_report(found))
-    chart = page.data()["charts"]["scales"]
+    chart = page.data()["charts"]["class-scales"]
     go.Figure(chart["figures"][0])  # raises on a key or value that Plotly does not know
     shown = np.array(chart["figures"][0]["data"][0]["z"], float)
     order = sorted(range(3), key=lambda c: found.classes[c].tiles)

@@ -198,6 +198,16 @@ def test_a_range_that_no_scene_can_be_shown_at_is_refused(dataset: Dataset) -> N
         GroundScale(recipe, index, store)
 
 
+def test_scenes_that_can_only_be_shown_beside_the_range_are_counted(dataset: Dataset) -> None:
+    """0.1 m in 203×171 pixels is at most 0.53 m a tile, 2 m at least 0.5 m."""
+    recipe = scaled_recipe(augmentation={"scale_to": [0.6, 0.9]})
+    store, index = parts(dataset, recipe)
+    ground = GroundScale(recipe, index, store)
+    assert "shown at a part of it (2 beside it, as near as can be), as s0 at 0.534 m" in ground.describe()[1]
+    windows = [ground.window(i, (0, 0, i, 0)) for i in range(len(index)) if index.scene_N[i] == 0]
+    assert {window.height for window in windows} == {171}
+
+
 @pytest.mark.parametrize(
     ("sections", "setting"),
     [

@@ -60,7 +60,7 @@ def _chart(diagnosis: Diagnosis, facts: ScaleFacts, ids: Sequence[int]) -> Chart
         "Read down a column: of the tiles whose scenes have that scale, how many hold the class. Pale: the "
         "class is hardly there: the model sees it at other scales only."
     )
-    return Chart("scales", _title(facts, ids, name), note, {"": figure}, _table(diagnosis, facts, ids))
+    return Chart("class-scales", _title(facts, ids, name), note, {"": figure}, _table(diagnosis, facts, ids))
 
 
 def _random(facts: ScaleFacts) -> Table:
@@ -82,7 +82,7 @@ def _table(diagnosis: Diagnosis, facts: ScaleFacts, ids: Sequence[int]) -> Table
         f"{title} ({counted(scenes, 'scene')}, {counted(tiles, 'tile')})"
         for title, scenes, tiles in zip(facts.strata, facts.scenes, facts.tiles, strict=True)
     ]
-    rows = [
+    rows: list[list[str | Named]] = [
         [Named(classes[c].name, classes[c].colour), *(number(held[c]) for held in facts.held)] for c in ids
     ]
     return Table("Tiles that hold each class at each scale", ["Class", *heads], rows)
