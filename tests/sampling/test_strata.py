@@ -102,3 +102,12 @@ def test_too_many_columns_are_refused() -> None:
     counts, by_scale = np.full((90, 16), 100, np.int64), TileStrata(np.arange(90, dtype=np.int32) % 3, TITLES)
     with pytest.raises(DatasetError, match="scale_strata: expected at most 62 classes and classes"):
         plan(counts, 64, CONFIG, 0, 0, strata=by_scale)
+
+
+def test_each_replica_gets_every_class_at_every_scale_where_that_is_asked_for() -> None:
+    counts, by_scale = table(300, 2, 3, 4)
+    guarantee = CONFIG.model_copy(update={"per_replica": "guarantee"})
+    result = plan(counts, 32, guarantee, 0, 0, replicas=4, strata=by_scale)
+    assert (result.blocks, len(result.parts)) == (4, 6)
+    for block in np.split(result.rows_SB, 4, axis=1):
+        assert all(rows_hold(block, counts, by_scale, part).all() for part in result.parts)
