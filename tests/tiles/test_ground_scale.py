@@ -12,6 +12,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.errors import ConfigError, DatasetError
 from segmenter.geometry import Window
 from segmenter.labels import IGNORE, ClassMap
+from segmenter.raster import open_raster
 from segmenter.sampling import plan
 from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
@@ -64,7 +65,7 @@ def test_shrinking_averages_areas_and_keeps_the_largest_class(
     share = A @ valid @ A.T
     sure = np.abs(share - 0.5) > 1e-4
     np.testing.assert_array_equal(got_valid[sure], (share >= 0.5)[sure])
-    total = np.einsum("ih,hwc,jw->ijc", A, image * valid[..., None].astype(float), A)
+    total = np.einsum("ih,hwc,jw->ijc", A, image * valid[..., None].astype(float), A, optimize=True)
     mean = total / np.maximum(share, 1e-9)[..., None]
     step = 0.51 if dtype != "float32" else 0.02  # of values to 25,000
     assert np.abs(got_image[got_valid] - mean[got_valid]).max() <= step
@@ -84,6 +85,22 @@ def test_shrinking_does_not_alias() -> None:
     board = (np.indices((96, 96)).sum(axis=0) % 2 * 200).astype(np.uint8)[..., None]
     image, _, _ = resampled((board, np.ones((96, 96), bool), np.zeros((96, 96), np.uint8)), 32)
     assert np.abs(image.astype(int) - 100).max() <= 12  # 4 or 5 of nine pixels
+
+
+@pytest.mark.parametrize("side", [101, 256, 333])
+def test_real_imagery_keeps_its_mean(shared_data: Callable[[str], Path], side: int) -> None:
+    """Sentinel-2 in degrees, 8-bit: averaging adds and takes no light, not by rounding either."""
+    images = sorted((shared_data("amazon") / "training" / "images").glob("*.tiff"))[:3]
+    for path in images:
+        with open_raster(path) as raster:
+            assert raster.info.metres_per_pixel == pytest.approx(10, rel=0.01)
+            image, valid = raster.read(Window.of(raster.info.size))
+        label = np.zeros(valid.shape, np.uint8)
+        shown, shown_valid, _ = resampled((image, valid, label), side)
+        assert valid.all()
+        assert shown_valid.all()
+        np.testing.assert_allclose(shown.mean(axis=(0, 1)), image.mean(axis=(0, 1)), rtol=1e-3)
+        assert shown.std() < image.std()
 
 
 def test_enlarging_keeps_labels_whole_and_does_not_bleed_what_has_no_data() -> None:
