@@ -168,10 +168,11 @@ def test_every_class_is_in_every_step_at_any_scale_and_twice_the_same(dataset: D
     for epoch in (1,):
         rows = plan(index.counts_NK, 12, recipe.sampling, 3, epoch, strata=index.strata)
         assert len(rows.parts) == 9
-        for step in range(rows.steps):
+        for step in range(1, rows.steps, 2):
             image, valid, label = loaders[0].load(rows, epoch, step)
-            again = loaders[1].load(rows, epoch, step)
-            assert all(np.array_equal(a, b) for a, b in zip((image, valid, label), again, strict=True))
+            if step % 4 == 1:  # any one can be had without those before it
+                again = loaders[1].load(rows, epoch, step)
+                assert all(np.array_equal(a, b) for a, b in zip((image, valid, label), again, strict=True))
             held = np.stack([[np.count_nonzero(one == c) >= 32 for c in range(3)] for one in label])
             assert held.any(axis=0).all()
             assert (label[~valid] == IGNORE).all()
