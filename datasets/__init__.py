@@ -10,6 +10,7 @@ from datasets.files import path_of
 from datasets.folder import folder_layout, load_folder
 from datasets.naic2020 import load_naic2020, naic2020_layout
 from datasets.potsdam import load_potsdam, potsdam_layout
+from datasets.scale import with_scale
 from segmenter.config.recipe import Recipe
 from segmenter.scenes import Dataset, Layout
 
@@ -36,7 +37,7 @@ def load_dataset(recipe: Recipe) -> Dataset:
     Raises:
         ConfigError, DatasetError, LabelError: as the loader of that kind says.
     """
-    dataset = LOADERS[recipe.dataset.kind](recipe.dataset)
+    dataset = with_scale(LOADERS[recipe.dataset.kind](recipe.dataset), recipe.dataset.metres_per_pixel)
     if recipe.dataset.cache is None:
         return dataset
     return replace(dataset, cache=path_of(recipe.dataset.cache, "dataset.cache"))

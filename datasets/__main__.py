@@ -124,6 +124,7 @@ def _coverage(args: argparse.Namespace) -> int:
     from segmenter.diagnosis import diagnose, table
     from segmenter.files import write_whole
     from segmenter.tiles.index import build_index
+    from segmenter.tiles.scales import with_scales
 
     recipe = load_recipe(args.config, args.set)
     batches = _batches(args.batch, recipe.training.global_batch)
@@ -140,7 +141,8 @@ def _coverage(args: argparse.Namespace) -> int:
         print(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
         print(plain(note))
-    found = diagnose(recipe, dataset, build_index(dataset, args.split, recipe.tiles), batches, args.run_dir)
+    index = with_scales(build_index(dataset, args.split, recipe.tiles), dataset, recipe)
+    found = diagnose(recipe, dataset, index, batches, args.run_dir)
     print(table(found))
     if args.json:
         write_whole(args.json, (json.dumps(found.to_dict(), allow_nan=False) + "\n").encode())

@@ -18,6 +18,7 @@ from datasets.files import few
 from datasets.inventory import class_table, crs_name, image_lines
 from datasets.leaks import Seen, equal_scenes, find_leaks
 from datasets.pixels import coarse_mask, digest_of, in_turn, pieces
+from datasets.scale_lines import contradictions, scale_line
 from segmenter.errors import BandsError, SegmenterError, grouped, plain
 from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
@@ -60,6 +61,7 @@ class CheckReport:
         remarks: warnings about images: not wrong, but perhaps not intended.
         images: lines on bands, types, pixels' sizes and CRS of the images.
         equal: names of scenes with the same pixels, where they are of one split.
+        scale: line on the scenes' metres a pixel; empty without scenes.
     """
 
     dataset: Dataset
@@ -71,6 +73,7 @@ class CheckReport:
     remarks: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     equal: tuple[tuple[str, ...], ...] = ()
+    scale: str = ""
 
     @property
     def pixels_K(self) -> NDArray[np.int64]:
@@ -101,6 +104,7 @@ class CheckReport:
             if groups:
                 yield f"{split}: {_list(groups, everything)}"
         yield from (f"images: {line}" for line in self.images)
+        yield from (f"scale: {line}" for line in filter(None, [self.scale]))
         yield from self.dataset.notes
         for alike in self.equal[: None if everything else 1]:
             more = "" if everything or len(self.equal) == 1 else f"; {len(self.equal) - 1} more such sets"
@@ -183,6 +187,7 @@ def check_dataset(dataset: Dataset, *, workers: int | None = None, progress: boo
     findings += _equal_colours(dataset)
     seen = [audit.seen(dataset) for audit in audits]
     findings += (Finding("leak", leak.text(), leak.second) for leak in find_leaks(seen))
+    images = [(audit.scene, audit.info) for audit in audits if audit.info is not None]
     counts_SK = np.array([audit.pixels_K for audit in audits]).reshape(-1, len(dataset.classes))
     findings += _missing_classes(dataset, counts_SK)
     return CheckReport(
@@ -192,7 +197,11 @@ def check_dataset(dataset: Dataset, *, workers: int | None = None, progress: boo
         scenes_K=(counts_SK > 0).sum(axis=0),
         ignored=sum(audit.ignored for audit in audits),
         unlabelled=tuple(audit.scene.name for audit in audits if not audit.pixels_K.any()),
-        remarks=tuple(audit.remark for audit in audits if audit.remark is not None),
+        remarks=(
+            *(audit.remark for audit in audits if audit.remark is not None),
+            *contradictions(images),
+        ),
+        scale=scale_line(dataset, images) if images else "",
         images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
         equal=tuple(_equal_within_a_split(seen)),
     )

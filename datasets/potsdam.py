@@ -11,6 +11,8 @@ from segmenter.config.datasets import PotsdamConfig, SplitByNames
 from segmenter.errors import DatasetError
 from segmenter.scenes import Dataset, Layout, Scene
 
+METRES_PER_PIXEL = 0.05
+"""As published."""
 _IMAGE = re.compile(r"top_potsdam_(?P<row>\d+)_(?P<column>\d+)_(RGB|IRRG|RGBIR)\.tiff?", re.IGNORECASE)
 _LABEL = re.compile(r"top_potsdam_(\d+)_(\d+)_label(_noBoundary)?\.tiff?", re.IGNORECASE)
 _NAME = re.compile(r"(?:top_potsdam_)?(\d+)_(\d+)")
@@ -54,6 +56,7 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
         expand_palette=True,
         unused=found.unused(nowhere, "named in no split") + found.unused(left, "named in leave_out"),
         notes=notes,
+        usual_metres=METRES_PER_PIXEL,
     )
 
 

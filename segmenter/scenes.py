@@ -24,6 +24,7 @@ class Scene:
         label: the label file; None where a scene is only predicted.
         group: scenes of one group show one place (or flight) and are never split.
         split: what the scene is used for.
+        metres_per_pixel: as the recipe says it, which goes before the file's georeference; None: it does not.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Scene:
     label: Path | None
     group: str
     split: Split
+    metres_per_pixel: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Dataset:
         unused: files that a configured rule left out, with the reason; printed, never silent.
         notes: further messages of the loader, a line each; printed where the dataset is announced.
         cache: folder for the tile index and decoded scenes, where not in the root.
+        usual_metres: a pixel's side of scenes that neither the recipe nor their georeference tells the scale
+            of; None: unknown.
     """
 
     name: str
@@ -58,10 +62,15 @@ class Dataset:
     unused: tuple[tuple[Path, str], ...] = ()
     notes: tuple[str, ...] = ()
     cache: Path | None = None
+    usual_metres: float | None = None
 
     def of(self, split: Split) -> tuple[Scene, ...]:
         """The scenes of one split."""
         return tuple(scene for scene in self.scenes if scene.split == split)
+
+    def scale_of(self, scene: Scene, georeference: float | None) -> float | None:
+        """Metres a pixel of a scene whose image's georeference tells so many; None where nothing does."""
+        return scene.metres_per_pixel or georeference or self.usual_metres
 
 
 @dataclass(frozen=True)

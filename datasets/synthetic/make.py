@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
+from datasets.potsdam import METRES_PER_PIXEL
 from datasets.synthetic import Cover, render_country, render_town
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size
 from segmenter.labels import ClassMap
 from segmenter.raster import RasterSpec, write_raster
 
-POTSDAM_GSD = 0.05
-"""Metres per pixel, as published."""
 POTSDAM_CRS = "EPSG:25833"
 """UTM zone 33 north, as published."""
 BORDER = 3
@@ -146,7 +145,7 @@ def _potsdam_files(root: Path, name: str, padded: bool) -> dict[str, Path]:
 
 
 def _write_potsdam_scene(files: dict[str, Path], name: str, seed: int, size: Size) -> None:
-    rendering = render_town(size, POTSDAM_GSD, _generator(seed, "potsdam", *map(int, name.split("_"))))
+    rendering = render_town(size, METRES_PER_PIXEL, _generator(seed, "potsdam", *map(int, name.split("_"))))
     ids = _class_ids(rendering.cover_HW, POTSDAM, _POTSDAM_OF)
     colours = POTSDAM.palette()[ids]
     grid: dict[str, Any] = {"crs": POTSDAM_CRS, "transform": potsdam_transform(name, size)}
@@ -163,9 +162,9 @@ def _write_potsdam_scene(files: dict[str, Path], name: str, seed: int, size: Siz
 def potsdam_transform(name: str, size: Size) -> Affine:
     """Pixel to EPSG:25833 metres: row and column of the name count scenes southwards and eastwards."""
     row, col = map(int, name.split("_"))
-    west = _EASTING + (col - 1) * size.width * POTSDAM_GSD
-    north = _NORTHING - (row - 1) * size.height * POTSDAM_GSD
-    return Affine(POTSDAM_GSD, 0.0, west, 0.0, -POTSDAM_GSD, north)
+    west = _EASTING + (col - 1) * size.width * METRES_PER_PIXEL
+    north = _NORTHING - (row - 1) * size.height * METRES_PER_PIXEL
+    return Affine(METRES_PER_PIXEL, 0.0, west, 0.0, -METRES_PER_PIXEL, north)
 
 
 def class_borders(ids_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.sections import Section, setting
@@ -15,6 +15,75 @@ def _cache() -> str | None:
     """The setting that all kinds of datasets have."""
     found: str | None = setting(
         None, "", "folder for the tile index and decoded scenes, some GB; default: .tile-index in root"
+    )
+    return found
+
+
+def _one_group(value: str) -> str:
+    """A regular expression with one group.
+
+    Raises:
+        PydanticCustomError: it is another text.
+    """
+    try:
+        groups = re.compile(value).groups
+    except re.error as error:
+        raise PydanticCustomError("regex", "expected a regular expression ({e})", {"e": str(error)}) from None
+    if groups != 1:
+        raise PydanticCustomError("regex", "expected a regular expression with one (group)")
+    return value
+
+
+class PathScale(Section):
+    """Ground sampling distance out of the path of each image."""
+
+    pattern: str = setting(
+        ..., "", "regular expression on the image's relative path; its one group is the number"
+    )
+    unit: Literal["m", "cm"] = setting("m", "", "of that number")
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        return _one_group(value)
+
+
+def _form_of_scale(value: object) -> str:
+    if isinstance(value, (dict, PathScale)):
+        return "PathScale"
+    try:
+        float(str(value))
+    except ValueError:
+        return "georeference"
+    return "number"
+
+
+def _georeference(value: object) -> object:
+    if value != "georeference":
+        raise PydanticCustomError(
+            "scale",
+            "expected georeference, a number of metres, or a pattern and its unit in {braces}, got {value}",
+            {"braces": "{pattern: '(…)', unit: m or cm}", "value": repr(value)[:100]},
+        )
+    return value
+
+
+Metres = Annotated[float, Field(gt=0, le=100_000)]
+Scale = Annotated[
+    Annotated[Literal["georeference"], BeforeValidator(_georeference), Tag("georeference")]
+    | Annotated[Metres, Tag("number")]
+    | Annotated[PathScale, Tag("PathScale")],
+    Discriminator(_form_of_scale),
+]
+"""How a dataset says its scenes' scale; told apart by their form, so that a mistake is explained once."""
+
+
+def _scale() -> Scale:
+    """The setting that all kinds of datasets have."""
+    found: Scale = setting(
+        "georeference",
+        "metres",
+        "of a pixel on the ground: georeference, a number, or {pattern, unit} of images' paths",
     )
     return found
 
@@ -48,6 +117,7 @@ class PotsdamConfig(Section):
     )
     ignore: tuple[str, ...] = setting((), "", "further colours of label files, '#rrggbb', that count nowhere")
     leave_out: tuple[str, ...] = setting((), "", "scenes that are not used; they are counted and printed")
+    metres_per_pixel: Scale = _scale()
     cache: str | None = _cache()
 
 
@@ -61,6 +131,7 @@ class Naic2020Config(Section):
     leave_out: tuple[str, ...] = setting(
         (), "", "stems or glob patterns of tiles that are not used; they are counted and printed"
     )
+    metres_per_pixel: Scale = _scale()
     cache: str | None = _cache()
     validation_share: float = setting(
         0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
@@ -97,16 +168,7 @@ class FolderSplit(Section):
     @field_validator("group")
     @classmethod
     def _compiles(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                groups = re.compile(value).groups
-            except re.error as error:
-                raise PydanticCustomError(
-                    "regex", "expected a regular expression ({e})", {"e": str(error)}
-                ) from None
-            if groups != 1:
-                raise PydanticCustomError("regex", "expected a regular expression with one (group)")
-        return value
+        return value if value is None else _one_group(value)
 
 
 class FolderConfig(Section):
@@ -135,6 +197,7 @@ class FolderConfig(Section):
         "full", "", "for the protocol of scores: are borders ignored?"
     )
     split: FolderSplit = setting(FolderSplit(), "", "what trains, validates and tests")
+    metres_per_pixel: Scale = _scale()
     cache: str | None = _cache()
 
     @field_validator("bands")

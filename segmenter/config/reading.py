@@ -12,7 +12,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from segmenter.config.datasets import FolderConfig, Naic2020Config, PotsdamConfig, SplitByNames
+from segmenter.config.datasets import (
+    FolderConfig,
+    Naic2020Config,
+    PathScale,
+    PotsdamConfig,
+    SplitByNames,
+)
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.plain_yaml import parse, read_text
 from segmenter.config.recipe import MAX_NAME, Recipe
@@ -22,6 +28,10 @@ from segmenter.errors import ConfigError, shortened
 _DATASET_KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
 _KINDS: dict[str, Any] = {**_DATASET_KINDS, **MODEL_KINDS}
 """Tags of the unions among the sections."""
+_ONE_OF = {"SplitByNames": SplitByNames, "PathScale": PathScale}
+"""Sections that a setting may hold instead of a word or a number."""
+_WORDS = ("georeference", "number")
+"""Other forms of such settings."""
 _SHOWN = 10
 """Mistakes that are reported together, at most."""
 
@@ -86,7 +96,7 @@ def _override(data: dict[str, Any], override: str) -> None:
 def _explain(error: ErrorDetails, where: str) -> str:
     # The tag of a union (`dataset.folder.root`) is no part of what the user wrote.
     full = [shortened(str(part)) for part in error["loc"]]
-    tags = (*_KINDS, "SplitByNames")
+    tags = (*_KINDS, *_ONE_OF, *_WORDS)
     location = [p for p in full if p not in tags and not p.startswith(("function-", "tuple[", "literal["))]
     # An impossible combination names its own path; its location is only the section that checks it.
     dotted = error["type"] if "." in error["type"] else ".".join(location) or "recipe"
@@ -122,8 +132,8 @@ def _section(location: Sequence[str]) -> Any:
     for part in location:
         if part in _KINDS:
             model = _KINDS[part]
-        elif part == "SplitByNames":
-            model = SplitByNames
+        elif part in _ONE_OF:
+            model = _ONE_OF[part]
         elif part.isdigit():  # an item of a list of sections
             model = next(iter(get_args(model)), None)
         else:

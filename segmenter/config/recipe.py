@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.config.augmentation import CopyPasteConfig, TransformConfig, as_mapping
 from segmenter.config.datasets import DatasetConfig as DatasetConfig
+from segmenter.config.datasets import Metres
 from segmenter.config.devices import DistributionConfig as DistributionConfig
 from segmenter.config.losses import LossConfig as LossConfig
 from segmenter.config.models import EncoderDecoderConfig as EncoderDecoderConfig
@@ -72,6 +73,11 @@ class SamplingConfig(Section):
         "",
         "order each row so that every device sees as many classes as it can; guarantee: plan all for each",
     )
+    scale_strata: tuple[Metres, ...] = setting(
+        (),
+        "metres",
+        "a pixel of the scenes: boundaries between which each class is planned for as one of its own",
+    )
 
     @property
     def planned_per_replica(self) -> bool:
@@ -83,12 +89,30 @@ class SamplingConfig(Section):
     def _off_is_a_word(cls, value: object) -> object:
         return "off" if value is False else value  # YAML reads a bare `off` as false
 
+    @model_validator(mode="after")
+    def _strata_fit(self) -> SamplingConfig:
+        if any(b <= a for a, b in pairwise(self.scale_strata)):
+            raise PydanticCustomError(
+                "sampling.scale_strata",
+                "expected rising metres a pixel, as in [0.3, 1.0], got {got}",
+                {"got": str(list(self.scale_strata))},
+            )
+        if self.scale_strata and self.coverage == "off":
+            raise PydanticCustomError(
+                "sampling.scale_strata",
+                "expected coverage: relaxed or strict with it, got off",
+            )
+        return self
+
 
 class AugmentationConfig(Section):
     """Random changes of a tile; 0 turns one off. Geometry moves the label along."""
 
     d4: bool = setting(True, "", "the eight flips and quarter turns: land has no up from above")
     scale: float = setting(0.0, "share", "zoom in or out by up to this share", ge=0, lt=0.9)
+    scale_to: tuple[Metres, Metres] | None = setting(
+        None, "metres", "a pixel, finest and coarsest: each tile is shown at one drawn between; docs/scale.md"
+    )
     rotation: float = setting(
         0.0, "degrees", "rotate by up to this; uncovered corners are ignored", ge=0, le=180
     )
@@ -114,6 +138,24 @@ class AugmentationConfig(Section):
     @classmethod
     def _list(cls, data: object) -> object:
         return as_mapping(data)
+
+    @model_validator(mode="after")
+    def _one_scale(self) -> AugmentationConfig:
+        if self.scale_to is None:
+            return self
+        if self.scale_to[0] > self.scale_to[1]:
+            raise PydanticCustomError(
+                "augmentation.scale_to",
+                "expected the finest and then the coarsest metres a pixel, as in [0.2, 1.0], got {got}",
+                {"got": str(list(self.scale_to))},
+            )
+        if self.scale:
+            raise PydanticCustomError(
+                "augmentation.scale",
+                "expected 0 with scale_to, which draws the size of what is shown itself, got {got}",
+                {"got": self.scale},
+            )
+        return self
 
 
 # ------------------------------------------------------------------------------- what is trained

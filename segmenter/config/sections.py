@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _NUMBER_WITH_UNIT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?")
 _SHORT_UNITS = {"px": "pixels", "pixel": "pixels", "°": "degrees", "deg": "degrees", "epoch": "epochs"}
-_SHORT_UNITS |= {"step": "steps", "tile": "tiles", "GB": "GiB"}
+_SHORT_UNITS |= {"step": "steps", "tile": "tiles", "GB": "GiB", "m": "metres"}
 
 
 def setting(default: Any, unit: str, why: str, **limits: Any) -> Any:

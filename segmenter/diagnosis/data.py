@@ -101,6 +101,7 @@ class PlanFacts:
     Attributes:
         refused: why there is no plan; then `plan` is None and the numbers are 0.
         repeats_bound: no plan does with fewer repeats.
+        rare_at_scale: classes that are best effort at one scale, as `water at 1–4 m`.
     """
 
     batch: int
@@ -113,6 +114,7 @@ class PlanFacts:
     fillers: int = 0
     promised: list[int] = field(default_factory=list)
     best_effort: list[int] = field(default_factory=list)
+    rare_at_scale: list[str] = field(default_factory=list)
     plan: Side | None = None
 
     @property
@@ -141,6 +143,30 @@ class Limit:
     class_id: Annotated[int | None, Field(alias="class")]
     why: str
     levers: list[Lever]
+
+
+@dataclass(frozen=True)
+class ScaleFacts:
+    """Classes by strata of the scenes' scale, finest first.
+
+    Attributes:
+        planned: these are the strata that the recipe plans by; else octaves.
+        strata: as `0.35–0.71 m`, metres a pixel.
+        scenes, tiles: of each stratum.
+        held: (strata, classes) tiles that hold each class.
+        pixels: (strata, classes) labelled with it.
+        random: for the batches asked for: whether a random one holds each class at each scale that shows it;
+            of `columns` such pairs.
+    """
+
+    planned: bool
+    strata: list[str]
+    scenes: list[int]
+    tiles: list[int]
+    held: list[list[int]]
+    pixels: list[list[int]]
+    columns: int
+    random: list[Outlook]
 
 
 @dataclass(frozen=True)
@@ -186,6 +212,7 @@ class Diagnosis:
         maps: where the classes lie; `maps_left_out` more are not drawn.
         plans: one for each batch size that was asked for.
         run: None where no run was named.
+        scales: None where the scenes have one scale, or it is not known.
     """
 
     version: int
@@ -207,6 +234,7 @@ class Diagnosis:
     plans: list[PlanFacts]
     limit: Limit
     run: RunFacts | None
+    scales: ScaleFacts | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: numbers, text, lists, dicts and None."""

@@ -7,7 +7,6 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +24,11 @@ from segmenter.diagnosis.data import (
 )
 from segmenter.diagnosis.limits import REPLICAS, limit, planned
 from segmenter.diagnosis.run import run_coverage
+from segmenter.diagnosis.scales import class_scales, without_rounding
 from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.errors import DatasetError
-from segmenter.sampling import order_for_replicas, plan
-from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
+from segmenter.sampling import order_for_replicas, part_title, plan
+from segmenter.sampling.forecast import ClassStatistics, Forecast, class_statistics, forecast, holds
 from segmenter.scenes import Dataset
 from segmenter.tiles.index import TileIndex
 
@@ -94,6 +94,7 @@ def diagnose(
         ],
         limit=limit(recipe, dataset, index, statistics),
         run=ran,
+        scales=class_scales(recipe, dataset, index, batches, progress=progress),
     )
 
 
@@ -118,7 +119,7 @@ def _classes(dataset: Dataset, statistics: ClassStatistics) -> list[ClassFacts]:
 
 def _forecast(outlook: Forecast, batches: Sequence[int]) -> ForecastFacts:
     sizes = [size for size in _curve_sizes() if size <= outlook.tiles]
-    found = [_without_rounding(one) for one in outlook.outlook([*sizes, *batches])]
+    found = [without_rounding(one) for one in outlook.outlook([*sizes, *batches])]
     return ForecastFacts(
         method=outlook.method,
         classes=list(outlook.classes),
@@ -134,11 +135,6 @@ def _curve_sizes() -> list[int]:
     while sizes[-1] < _CURVE_END:
         sizes.append(min(_CURVE_END, sizes[-1] + max(1, sizes[-1] // 16)))
     return sizes
-
-
-def _without_rounding(one: Outlook) -> Outlook:
-    """The rounding errors of the sum are no probability."""
-    return replace(one, probability=round(one.probability, 12))
 
 
 # ------------------------------------------------------------------------- the plan and the shuffle
@@ -167,6 +163,7 @@ def _compared(
         fillers=result.fillers,
         promised=list(result.promised),
         best_effort=list(result.best_effort),
+        rare_at_scale=[part_title(part, dataset.classes.names, index.strata) for part in result.rare_parts],
         plan=_side(result.rows_SB, holds_NK, occurring, ordered=ordered),
     )
 

@@ -70,7 +70,12 @@ def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> P
     """
     recipe = _relaxed(recipe) if recipe.sampling.coverage == "off" else recipe
     names = dataset.classes.names
-    return plan(index.counts_NK, batch, recipe.sampling, recipe.seed, 0, names=names, replicas=REPLICAS)
+    return plan(
+        *(index.counts_NK, batch, recipe.sampling, recipe.seed, 0),
+        names=names,
+        replicas=REPLICAS,
+        strata=index.strata,
+    )
 
 
 def limit(recipe: Recipe, dataset: Dataset, index: TileIndex, statistics: ClassStatistics) -> Limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, RunFacts
+from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, RunFacts, ScaleFacts
 from segmenter.terminal import aligned
 
 __all__ = ["table"]
@@ -15,8 +15,10 @@ _WIDTH = 100
 
 def table(diagnosis: Diagnosis) -> str:
     """The facts of a diagnosis as a compact text: classes, forecast, plan against shuffle, limits, run."""
-    parts = [_head(diagnosis), _classes(diagnosis), _forecast(diagnosis), _plans(diagnosis)]
-    parts += [_limit(diagnosis.limit)]
+    parts = [_head(diagnosis), _classes(diagnosis)]
+    if diagnosis.scales is not None:
+        parts.append(_scales(diagnosis, diagnosis.scales))
+    parts += [_forecast(diagnosis), _plans(diagnosis), _limit(diagnosis.limit)]
     if diagnosis.run is not None:
         parts.append(_run(diagnosis, diagnosis.run))
     return "\n\n".join(parts)
@@ -51,6 +53,24 @@ def _classes(diagnosis: Diagnosis) -> str:
     return _grid(head, rows) + "\n" + _wrapped(f"classes in a tile: {spread}")
 
 
+def _scales(diagnosis: Diagnosis, scales: ScaleFacts) -> str:
+    """Tiles that hold each class in each stratum, and their share of the stratum's."""
+    totals = [["scenes", *map(str, scales.scenes)], ["tiles", *map(str, scales.tiles)]]
+    rows = [
+        [_shown(c.name)]
+        + [
+            f"{held[c.id]} ({_percent(held[c.id] / max(1, tiles), 1)})"
+            for held, tiles in zip(scales.held, scales.tiles, strict=True)
+        ]
+        for c in diagnosis.classes
+    ]
+    title = "tiles that hold a class, by metres a pixel of their scenes"
+    title += "; the plan holds each at each:" if scales.planned else ":"
+    random = ", ".join(f"{_percent(one.probability, 1)} of {one.batch}" for one in scales.random)
+    note = f"random batches that hold each class at each scale ({scales.columns} in all): {random} tiles"
+    return f"{title}\n{_grid(['', *scales.strata], [*totals, *rows])}\n{_wrapped(note)}"
+
+
 def _forecast(diagnosis: Diagnosis) -> str:
     said = diagnosis.forecast
     exact = said.method == "exact"
@@ -83,6 +103,9 @@ def _plans(diagnosis: Diagnosis) -> str:
         elif one.best_effort:
             names = _names(diagnosis, one.best_effort)
             lines.append(_wrapped(f"batch {one.batch}: not promised, best effort: {names}"))
+        if one.rare_at_scale:
+            names = ", ".join(map(_shown, one.rare_at_scale))
+            lines.append(_wrapped(f"batch {one.batch}: best effort at their scale: {names}"))
     return "\n".join(lines)
 
 

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import SegmenterError, plain
+from segmenter.evaluation.by_scale import ScaleConfusions, scale_facts, scale_table
 from segmenter.evaluation.scores import MEANS, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.request import MapRequest
-from segmenter.mapping.truth import Truth
+from segmenter.mapping.truth import ScaleOf, Truth, by_georeference
 from segmenter.raster import read_label
 from segmenter.terminal import aligned
 from segmenter.windows import COLUMN, grid
@@ -107,6 +108,7 @@ class Scoring:
         split: what is scored, for the record.
         protocol: name of a published one; None: all classes of the run.
         tta: test-time augmentation.
+        scale_of: see `Truth`; `strata`: boundaries between scales that are scored apart; without, octaves.
     """
 
     classes: ClassMap
@@ -114,6 +116,8 @@ class Scoring:
     split: str
     protocol: str | None = None
     tta: str = "none"
+    scale_of: ScaleOf = by_georeference
+    strata: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         ConfusionMatrix(self.classes).scores(
@@ -123,7 +127,10 @@ class Scoring:
     @classmethod
     def asked_for(cls, request: MapRequest, run: Run, truth: Truth) -> Scoring:
         """How the maps of a request are scored; what does not fit is refused before hours are spent."""
-        return cls(run.classes, request.label_kind or truth.kind, truth.split, request.protocol, request.tta)
+        kind, strata = request.label_kind or truth.kind, run.recipe.sampling.scale_strata
+        return cls(
+            run.classes, kind, truth.split, request.protocol, request.tta, truth.scale_of, tuple(strata)
+        )
 
     def of(self, scenes: Sequence[str]) -> Protocol:
         """The protocol with the scenes that were scored."""
@@ -136,7 +143,8 @@ class Scoring:
 def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -> str:
     """Write `scores.json` and `confusion.png` of the maps that have a label; gives the tables for people.
 
-    Beside the total, `scores.json` has under `per_scene` the scores of each scene and the name of its map.
+    Beside the total, `scores.json` has under `per_scene` the scores of each scene and the name of its map,
+    and where the scenes' scales differ under `per_scale` those of each stratum.
     """
     from segmenter.evaluation.figures import confusion_figure  # brings matplotlib
 
@@ -147,9 +155,20 @@ def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -
     scores = outcome.confusion.scores(protocol)
     alone = {name: confusion.scores(scoring.of([name])) for name, (_, confusion) in scenes.items()}
     per_scene = {name: _facts(scenes[name][0], found) for name, found in alone.items()}
-    scores.write(folder / "scores.json", {"per_scene": per_scene})
+    by_scale = _by_scale(scenes, scoring)
+    scores.write(folder / "scores.json", {"per_scene": per_scene, **scale_facts(by_scale)})
     confusion_figure(scores, folder / "confusion.png", f"{title}: {protocol}")
-    return "\n\n".join([*([scene_table(alone)] if len(alone) > 1 else []), scores.table()])
+    tables = [scene_table(alone)] if len(alone) > 1 else []
+    return "\n\n".join([*tables, *([scale_table(by_scale)] if by_scale else []), scores.table()])
+
+
+def _by_scale(scenes: Mapping[str, tuple[MapJob, ConfusionMatrix]], scoring: Scoring) -> dict[str, Scores]:
+    """Scores of each stratum of the scenes' scale; empty where it is one."""
+    scales = ScaleConfusions(scoring.classes)
+    for name, (job, confusion) in scenes.items():
+        metres = scoring.scale_of(job.info.path, job.info.metres_per_pixel)
+        scales.add(name, metres, confusion)
+    return scales.scores(scoring.of, scoring.strata)
 
 
 def _scene(job: MapJob) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from segmenter.runs.run import Run
 
 _LOOKING_THREADS = 4
+ScaleOf = Callable[[Path, float | None], float | None]
+
+
+def by_georeference(image: Path, metres: float | None) -> float | None:
+    """Metres a pixel of an image that belongs to no dataset: those of its georeference."""
+    return metres
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class Truth:
         kind: full or eroded.
         split: what is scored, for the record.
         scenes: image → its scene's name; without, scores call it as its map.
+        scale_of: an image and the metres a pixel of its georeference → those that count.
     """
 
     asked: str
@@ -44,6 +51,7 @@ class Truth:
     kind: Literal["full", "eroded"]
     split: str
     scenes: Mapping[Path, str] = field(default_factory=dict)
+    scale_of: ScaleOf = by_georeference
 
     def label(self, image: Path) -> Path:
         """The label of an image.
@@ -132,6 +140,7 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: Run, reci
             "dataset.split, or another recipe with --recipe"
         )
     names = output_names(scene.image for scene in dataset.scenes)
+    by_image = {scene.image: scene for scene in scenes}
     truth = Truth(
         f"--split {split}",
         {
@@ -142,6 +151,7 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: Run, reci
         dataset.labels,
         split,
         {scene.image: scene.name for scene in scenes},
+        lambda image, metres: dataset.scale_of(by_image[image], metres),
     )
     inputs = Inputs(tuple(scene.image for scene in scenes), (), ())
     bands = None if dataset.bands == run.bands else dataset.bands

@@ -33,7 +33,7 @@ Wide = NDArray[np.longdouble]
 """64 bits of mantissa where the processor has them: the terms of a sum of 2^20 cancel each other."""
 
 
-def holds(counts_NK: NDArray[np.int64], min_pixels: int) -> NDArray[np.bool_]:
+def holds(counts_NK: NDArray[np.integer], min_pixels: int) -> NDArray[np.bool_]:
     """(tiles, classes): whether a tile alone shows at least `min_pixels` pixels of a class."""
     return np.asarray(counts_NK >= min_pixels)
 

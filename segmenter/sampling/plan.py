@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from segmenter.errors import DatasetError
 from segmenter.sampling.kinds import MOST_CLASSES, Kinds, class_codes, numbered, projected, smallest_batch
 from segmenter.sampling.rows import lay_out, shuffled
 from segmenter.sampling.search import Cover, TooRareError, cover
+from segmenter.sampling.strata import Part, PartTable, TileStrata, part_table
 
 Tiles = NDArray[np.int64]
 
@@ -37,6 +38,9 @@ class Plan:
         best_effort: ids of the classes that are too rare to be promised.
         blocks: equal parts of a row that hold each promised class on their own; 1 unless
             `sampling.per_replica: guarantee`.
+        parts: what every row holds, where classes are planned by scale: of each promised class the strata in
+            which it is promised, or the class as a whole.
+        rare_parts: classes at a scale that are too rare to be promised there.
     """
 
     rows_SB: Tiles
@@ -47,6 +51,13 @@ class Plan:
     promised: tuple[int, ...]
     best_effort: tuple[int, ...]
     blocks: int = 1
+    parts: tuple[Part, ...] = ()
+    rare_parts: tuple[Part, ...] = ()
+
+    @property
+    def promises(self) -> tuple[Part, ...]:
+        """What every row holds: classes, or classes at a scale."""
+        return self.parts or tuple(map(Part, self.promised))
 
     @property
     def steps(self) -> int:
@@ -112,6 +123,7 @@ def plan(
     *,
     names: Sequence[str] | None = None,
     replicas: int = 1,
+    strata: TileStrata | None = None,
 ) -> Plan:
     """The plan of an epoch under the recipe's sampling rules; see `plan_epoch` for the law.
 
@@ -120,14 +132,15 @@ def plan(
         global_batch: tiles of a step, over all replicas.
         names: of the classes, for what is said of them.
         replicas: only `per_replica: guarantee` asks for it: each replica's block of a row holds each class.
+        strata: of the tiles' scale; each class is then planned for in each stratum that shows it.
 
     Raises:
         DatasetError: there are no tiles, no `global_batch` tiles hold all classes, or `strict` coverage
             would need repeats.
     """
     _check(counts_NK, global_batch)
-    rng = _generator(seed, epoch)
     if config.coverage == "off":
+        rng = _generator(seed, epoch)
         rows = shuffled(len(counts_NK), global_batch, rng)
         return Plan(rows, 0, 0, True, rows.size - len(counts_NK), (), ())
     blocks = replicas if config.planned_per_replica else 1
@@ -136,13 +149,34 @@ def plan(
             "sampling.per_replica: guarantee: expected a training.global_batch that is a multiple of the "
             f"{blocks} devices, got {global_batch}"
         )
-    result = _planned(
-        *(counts_NK, global_batch // blocks, config.min_pixels, config.max_repeats_per_tile, rng, blocks),
-        names,
-    )
+
+    def of(table: PartTable) -> Plan:
+        batch, pixels, most = global_batch // blocks, config.min_pixels, config.max_repeats_per_tile
+        return _planned(table.counts_NP, batch, pixels, most, _generator(seed, epoch), blocks, table.titles)
+
+    table = part_table(counts_NK, strata, names)
+    table.check_size()
+    result = of(table)
+    whole = table.with_whole(result.promised)
+    if len(whole.parts) > len(table.parts):
+        table, result = whole, of(whole)
     if config.coverage == "strict" and (result.coverage_repeats or result.best_effort):
-        raise DatasetError(_strict_refusal(counts_NK, result, config.min_pixels, names))
-    return result
+        raise DatasetError(_strict_refusal(table.counts_NP, result, config.min_pixels, table.titles))
+    return result if strata is None else _of_classes(result, table)
+
+
+def _of_classes(result: Plan, table: PartTable) -> Plan:
+    """A plan for the columns of a table, told of its classes."""
+    held = tuple(table.parts[p] for p in result.promised)
+    promised = sorted({part.class_id for part in held})
+    rare = [table.parts[p] for p in result.best_effort]
+    return replace(
+        result,
+        promised=tuple(promised),
+        best_effort=tuple(sorted({part.class_id for part in rare} - set(promised))),
+        parts=held,
+        rare_parts=tuple(part for part in rare if part.stratum is not None),
+    )
 
 
 def held_by_rows(rows_SB: Tiles, counts_NK: NDArray[np.integer], min_pixels: int) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ thread or machine makes it, it is the same, and any one can be had without those
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -19,8 +20,10 @@ from segmenter.geometry import Window
 from segmenter.labels import class_pixels
 from segmenter.sampling import Plan, order_for_replicas
 from segmenter.tiles.augment import Augmenter
+from segmenter.tiles.ground_scale import GroundScale, resampled
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.pasting import Paster
+from segmenter.tiles.promises import Promises
 from segmenter.tiles.store import SceneStore, Tile
 
 _REDRAWS = 6
@@ -86,7 +89,8 @@ class BatchLoader:
         self._recipe, self._index, self._store = recipe, index, store
         self._augmenter = Augmenter(recipe.augmentation, bands, dtype)
         least = recipe.sampling.min_pixels
-        self._paster = Paster(recipe.augmentation, index, store, store.class_names, least)
+        self._paster = Paster(recipe.augmentation, index, self._donor, store.class_names, least)
+        self._ground = GroundScale.of(recipe, index, store)
         self._replicas = replicas if recipe.sampling.per_replica == "best_effort" else 1
         self.tile_shape = (recipe.tiles.size, recipe.tiles.size, bands)
         self.dtype = dtype
@@ -111,11 +115,12 @@ class BatchLoader:
         row_B = plan.rows_SB[step]
         tiles = [self._draw(int(tile), _Key(epoch, step, slot, 0)) for slot, tile in enumerate(row_B)]
         held_BK = np.stack([self._held(tile) for tile in tiles])
+        promises = Promises(plan, self._index)
         counts, size = DrawCounts(len(row_B)), len(row_B) // plan.blocks
         for first in range(0, len(row_B), size):
             part = slice(first, first + size)
             block = _Block(first, row_B[part], tiles[part], held_BK[part])
-            self._keep_promise(plan, block, _Key(epoch, step, 0, 0), counts)
+            self._keep_promises(promises, block, _Key(epoch, step, 0, 0), counts)
             tiles[part] = block.tiles
         with self._lock:
             self._drawn.add(counts)
@@ -133,16 +138,16 @@ class BatchLoader:
         as_it_lies = self._store.read(int(self._index.scene_N[tile]), self._index.window(tile))
         return [as_it_lies, *(self._draw(tile, _Key(draw, 0, tile, 0)) for draw in range(count))]
 
-    def _keep_promise(self, plan: Plan, block: _Block, where: _Key, counts: DrawCounts) -> None:
-        """Draw tiles of the block again until it holds all promised classes; changes its tiles and `held`."""
-        for class_id in plan.promised:
-            if not block.held_BK[:, class_id].any():
-                self._draw_again(class_id, plan, block, where, counts)
+    def _keep_promises(self, promises: Promises, block: _Block, where: _Key, counts: DrawCounts) -> None:
+        """Draw tiles of the block again until it holds all that is promised; changes its tiles and `held`."""
+        for promise in range(len(promises)):
+            if promise in promises.broken(block.held_BK, block.row_B):
+                self._draw_again(promise, promises, block, where, counts)
         replaced = 0
-        while missing := [c for c in plan.promised if not block.held_BK[:, c].any()]:
+        while broken := promises.broken(block.held_BK, block.row_B):
             # At its place on the grid a tile holds all that the index says; so each class ends this for good.
-            i = self._place_for(block, missing[0])
-            if replaced >= len(plan.promised):
+            i = promises.place_for(broken[0], block.row_B)
+            if replaced >= len(promises):
                 name = self._index.scenes[int(self._index.scene_N[block.row_B[i]])].name
                 raise DatasetError(f"{name}: has changed since it was indexed; start a new run")
             key = replace(where, slot=block.first + i)
@@ -151,19 +156,26 @@ class BatchLoader:
             replaced += 1
         counts.replaced += replaced
 
-    def _draw_again(self, class_id: int, plan: Plan, block: _Block, where: _Key, counts: DrawCounts) -> None:
+    def _draw_again(
+        self, promise: int, promises: Promises, block: _Block, where: _Key, counts: DrawCounts
+    ) -> None:
         """New random draws of the tile that was picked for a class, until one holds it and loses no other."""
-        i = self._place_for(block, class_id)
-        others_K = np.asarray(np.delete(block.held_BK, i, axis=0).any(axis=0))
-        needed = [c for c in plan.promised if c == class_id or (block.held_BK[i, c] and not others_K[c])]
-        positions = self._positions(int(block.row_B[i]), self._own(int(block.row_B[i]), needed))
+        i = promises.place_for(promise, block.row_B)
+        tile, kept_BP = int(block.row_B[i]), promises.kept(block.held_BK, block.row_B)
+        others_P = np.delete(kept_BP, i, axis=0).any(axis=0)
+        own = [promise, *np.flatnonzero(kept_BP[i] & ~others_P)]
+        needed = sorted({promises.class_P[p] for p in own})
+        positions: dict[Window, NDArray[np.int64] | None] = {}
         for attempt in range(1, _REDRAWS + 1):
             counts.redrawn += 1
             key = replace(where, slot=block.first + i, attempt=attempt)
-            tile = self._draw(int(block.row_B[i]), key, positions)
-            held_K = self._held(tile)
+            window = self._window(tile, key)
+            if window not in positions:
+                positions[window] = self._positions(tile, self._own(tile, needed), window)
+            drawn = self._draw(tile, key, positions[window])
+            held_K = self._held(drawn)
             if np.all(held_K[needed]):
-                block.tiles[i], block.held_BK[i] = tile, held_K
+                block.tiles[i], block.held_BK[i] = drawn, held_K
                 return
 
     def _own(self, tile: int, classes: list[int]) -> list[int]:
@@ -178,17 +190,24 @@ class BatchLoader:
         pixels_K = class_pixels(tile[2], classes)
         return np.asarray(pixels_K >= self._recipe.sampling.min_pixels)
 
-    def _place_for(self, block: _Block, class_id: int) -> int:
-        """The place of the tile that shows most of a class: the likeliest to keep it."""
-        return int(np.argmax(self._index.counts_NK[block.row_B, class_id]))
-
     # --------------------------------------------------------------------------------- one tile
 
-    @property
-    def _reach(self) -> int:
-        """Pixels by which a tile may be moved from its place on the grid, either way."""
+    def _window(self, tile: int, key: _Key) -> Window:
+        """The window that a draw shows, before it is moved: the tile's own, or that of its drawn scale."""
+        if self._ground is None:
+            return self._index.window(tile)
+        return self._ground.window(tile, (key.epoch, key.step, key.slot, key.attempt))
+
+    def _donor(self, tile: int, key: Sequence[int]) -> Tile:
+        """A tile at its place on the grid, at the scale that the draw of this key shows."""
+        window = self._window(tile, _Key(*key[1:]))
+        return resampled(self._store.read(int(self._index.scene_N[tile]), window), self._recipe.tiles.size)
+
+    def _reach(self, window: Window) -> int:
+        """Pixels by which a window may be moved, either way; a smaller one than its tile, all over it."""
         tiles = self._recipe.tiles
-        return (tiles.size - tiles.overlap) // 2 if tiles.jitter else 0
+        jitter = (tiles.size - tiles.overlap) // 2 if tiles.jitter else 0
+        return jitter + max(0, tiles.size - window.height) // 2
 
     def _draw(
         self,
@@ -201,37 +220,40 @@ class BatchLoader:
         """A tile at a random position, changed at random; `positions`: (P, 2) corners to choose from."""
         seed = np.random.SeedSequence([self._recipe.seed, key.epoch, key.step, key.slot, key.attempt])
         rng = np.random.default_rng(seed)
-        scene, window = int(self._index.scene_N[tile]), self._index.window(tile)
+        scene = int(self._index.scene_N[tile])
+        window = self._index.window(tile) if as_it_lies else self._window(tile, key)
+        reach = self._reach(window)
         if positions is not None and len(positions) and not as_it_lies:
             row, col = (int(v) for v in positions[rng.integers(len(positions))])
             window = Window(row, col, window.height, window.width)
-        elif self._reach and not as_it_lies:
-            rows, cols = (int(v) for v in rng.integers(-self._reach, self._reach + 1, 2))
+        elif reach and not as_it_lies:
+            rows, cols = (int(v) for v in rng.integers(-reach, reach + 1, 2))
             window = self._store.window_in_scene(scene, window.shifted(rows, cols))
-        content = self._store.read(scene, window)
+        content = resampled(self._store.read(scene, window), self._recipe.tiles.size)
         if not as_it_lies:
             content = self._paster(content, (self._recipe.seed, *astuple(key)))
         seed_of_change = int(rng.integers(2**32))
         return self._augmenter(content, seed_of_change, geometry_that_loses_nothing=as_it_lies)
 
-    def _positions(self, tile: int, needed: list[int]) -> NDArray[np.int64] | None:
-        """(P, 2) the corners within reach from which a tile shows all of `needed`; None if it may not move.
+    def _positions(self, tile: int, needed: list[int], home: Window) -> NDArray[np.int64] | None:
+        """(P, 2) corners within reach of `home` from which a window shows all of `needed`; None: it stays.
 
         If there are any, only those that show them in the tile's middle, which no change moves out of view.
         """
-        if not self._reach:
+        reach, scene = self._reach(home), int(self._index.scene_N[tile])
+        if not reach:
             return None
-        scene, home = int(self._index.scene_N[tile]), self._index.window(tile)
-        first = self._store.window_in_scene(scene, home.shifted(-self._reach, -self._reach))
-        last = self._store.window_in_scene(scene, home.shifted(self._reach, self._reach))
+        first = self._store.window_in_scene(scene, home.shifted(-reach, -reach))
+        last = self._store.window_in_scene(scene, home.shifted(reach, reach))
         around = Window(first.row, first.col, last.row_stop - first.row, last.col_stop - first.col)
         label_HW = self._store.read_label(scene, around)
         margin = round(home.height * self._augmenter.border_at_risk)
+        least = self._recipe.sampling.min_pixels * (home.height / self._recipe.tiles.size) ** 2
         for inset in (margin, 0):
             enough = np.ones((last.row - first.row + 1, last.col - first.col + 1), bool)
             for class_id in needed:
                 shown = _shown(label_HW == class_id, home.height, inset)
-                enough &= shown >= self._recipe.sampling.min_pixels
+                enough &= shown >= least
             if enough.any():
                 break
         return np.argwhere(enough) + np.array([first.row, first.col])

@@ -19,6 +19,7 @@ from segmenter.config.recipe import TilesConfig
 from segmenter.errors import DatasetError, plain
 from segmenter.geometry import Size, Window
 from segmenter.raster import open_raster
+from segmenter.sampling import TileStrata
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.threads import in_threads
 from segmenter.tiles.cache import (
@@ -53,6 +54,8 @@ class TileIndex:
         counts_NK: of these, pixels of each class.
         tile: size of each tile.
         left_out: tiles with fewer labelled pixels than `min_labelled` asks for; they are not in here.
+        metres_S: metres a pixel of each scene; None where nothing asks for them.
+        strata: of the tiles' scale, where the plan asks for them.
     """
 
     scenes: tuple[Scene, ...]
@@ -63,6 +66,8 @@ class TileIndex:
     counts_NK: NDArray[np.int64]
     tile: Size
     left_out: int
+    metres_S: NDArray[np.float64] | None = None
+    strata: TileStrata | None = None
 
     def __len__(self) -> int:
         return len(self.scene_N)
@@ -76,6 +81,8 @@ class TileIndex:
         content = hashlib.sha256()
         for array in (self.scene_N, self.row_N, self.col_N, self.counts_NK):
             content.update(np.ascontiguousarray(array).data)
+        if self.metres_S is not None:
+            content.update(np.ascontiguousarray(self.metres_S).data)
         return content.hexdigest()[:32]
 
     def shares(self) -> NDArray[np.float64]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from segmenter.config.augmentation import CopyPasteConfig
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError, shortened
-from segmenter.geometry import Window
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import Tile
 from segmenter.tiles.transforms import libraries
@@ -32,10 +30,6 @@ _NO_MOSAIC_FROM = 4
 """Attempt from which a tile that lost its class is drawn by itself: a mosaic shows a quarter of it."""
 
 
-class _Reads(Protocol):
-    def read(self, scene: int, window: Window) -> Tile: ...
-
-
 class Paster:
     """Changes tiles with the help of others of the same index.
 
@@ -46,16 +40,20 @@ class Paster:
         self,
         config: AugmentationConfig,
         index: TileIndex,
-        store: _Reads,
+        read: Callable[[int, Sequence[int]], Tile],
         names: Sequence[str],
         min_pixels: int,
     ) -> None:
-        """`names` are the classes'; a tile to paste from holds its class with `min_pixels`.
+        """Tiles come by `read`, from their place on the grid, given their number and the key of the draw.
+
+        Args:
+            names: of the classes.
+            min_pixels: of its class that a tile to paste from holds.
 
         Raises:
             ConfigError: a class is unknown, or there is nothing to paste.
         """
-        self._mosaic, self._index, self._store = config.mosaic, index, store
+        self._mosaic, self._index, self._read = config.mosaic, index, read
         self._paste = config.copy_paste
         self._min_pixels = min_pixels
         self._donors: dict[int, NDArray[np.int64]] = {}
@@ -78,17 +76,13 @@ class Paster:
             return tile
         rng = np.random.default_rng(np.random.SeedSequence(key, spawn_key=(1,)))
         if rng.random() < self._mosaic and key[-1] < _NO_MOSAIC_FROM:
-            others = [self._read(int(i)) for i in rng.integers(len(self._index), size=3)]
+            others = [self._read(int(i), key) for i in rng.integers(len(self._index), size=3)]
             tile = mosaic(tile, others, rng)
         if self._paste is not None and rng.random() < self._paste.p:
             class_id = int(rng.choice(list(self._donors)))
-            donor = self._read(int(rng.choice(self._donors[class_id])))
+            donor = self._read(int(rng.choice(self._donors[class_id])), key)
             tile = paste(tile, donor, class_id, rng, self._min_pixels)
         return tile
-
-    def _read(self, i: int) -> Tile:
-        """A tile at its place on the grid, where it holds what the index says."""
-        return self._store.read(int(self._index.scene_N[i]), self._index.window(i))
 
 
 def donors(

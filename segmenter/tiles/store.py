@@ -101,6 +101,10 @@ class SceneStore:
         shape, info = (window.height, window.width), self._raster(scene).info
         return _label(self._dataset, self._scenes[scene], window, shape, info)
 
+    def size(self, scene: int) -> Size:
+        """Size of a scene."""
+        return self._sizes[scene]
+
     def window_in_scene(self, scene: int, window: Window) -> Window:
         """The window moved so that it lies in its scene, as far as the scene is large enough."""
         size = self._sizes[scene]

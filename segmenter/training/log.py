@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from segmenter.errors import OutputError
+from segmenter.evaluation.by_scale import scale_facts
 from segmenter.evaluation.figures import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.labels import ClassMap
@@ -37,12 +38,19 @@ class TrainLog:
                 if not isinstance(value, list):
                     tf.summary.scalar(f"training/{name}", value)
 
-    def validated(self, step: int, epoch: int, scores: Scores, confusion: ConfusionMatrix) -> None:
+    def validated(
+        self,
+        step: int,
+        epoch: int,
+        scores: Scores,
+        confusion: ConfusionMatrix,
+        by_scale: Mapping[str, Scores] | None = None,
+    ) -> None:
         """The scores of a validation: a line of the log, and the files of the last validation."""
         data = scores.to_dict()
         said = {"miou": data["miou"], "iou": data["iou"], "protocol": str(scores.protocol)}
         self._log.append({"step": step, "epoch": epoch, **said})
-        write_last(self._run, step, epoch, scores, confusion)
+        write_last(self._run, step, epoch, scores, confusion, scale_facts(by_scale or {}))
         with self._shown(step):
             for key in ("miou", "mf1", "oa"):
                 tf.summary.scalar(f"validation/{key}", data[key] or 0.0)

@@ -15,7 +15,6 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
 from segmenter.model.normalisation import Normalisation
-from segmenter.raster import raster_info
 from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
@@ -27,9 +26,11 @@ from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.pasting import donors
 from segmenter.tiles.probing import check_augmentation
+from segmenter.tiles.scales import scene_scales, with_scales
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
+from segmenter.training.scales import describe_rare_parts, describe_scales, trained_scale
 
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "dataset.cache", "prediction."),
@@ -134,7 +135,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     if not scenes:
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
     check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)  # before hours of reading
-    index = build_index(dataset, "train", recipe.tiles)
+    index = with_scales(build_index(dataset, "train", recipe.tiles), dataset, recipe)
     if recipe.augmentation.copy_paste is not None:
         donors(recipe.augmentation.copy_paste, index, dataset.classes.names, recipe.sampling.min_pixels)
     if dataset.of("validation"):  # the same check of every file as for training, before hours are spent
@@ -146,9 +147,9 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     digests = scene_digests([*scenes, *dataset.of("validation")])
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
     print(_summary(recipe, dataset, index))
-    sizes = [info.metres_per_pixel for info in map(raster_info, (s.image for s in scenes[:100]))]
-    known = [size for size in sizes if size]
-    metres = float(np.median(known)) if known else None
+    for line in describe_scales(recipe, dataset, index, store):
+        print(plain(line))
+    metres = trained_scale(recipe, scene_scales(dataset, scenes[:100], progress=False))
     return Tiles(index, statistics, store, metres, digests)
 
 
@@ -204,14 +205,20 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
         note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
         lines.append(f"  {padded(name, width)} {share:8.3%} of the pixels, held by {held} tiles{note}")
     if not recipe.sampling.planned_per_replica:  # that plan needs the number of devices: said once known
-        lines += describe_plan(epoch_plan(recipe, index, names, 0), held_K, names)
+        lines += describe_plan(first := epoch_plan(recipe, index, names, 0), held_K, names)
+        lines += describe_rare_parts(recipe, first, index, names)
     return "\n".join(lines)
 
 
 def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: int, replicas: int = 1) -> Plan:
     """The plan of an epoch under a recipe; `names` are those of the classes."""
     batch, rules = recipe.training.global_batch, recipe.sampling
-    return plan(index.counts_NK, batch, rules, recipe.seed, epoch, names=names, replicas=replicas)
+    return plan(
+        *(index.counts_NK, batch, rules, recipe.seed, epoch),
+        names=names,
+        replicas=replicas,
+        strata=index.strata,
+    )
 
 
 def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) -> list[str]:

@@ -27,6 +27,7 @@ from segmenter.tiles.scene_files import save_digests
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.prepare import Tiles, changed_data, class_weights, describe_plan, epoch_plan
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
+from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.trainer import StoppedError, Trainer
 
@@ -155,6 +156,7 @@ def _describe(trainer: Trainer) -> None:
     if planned_for > 1:
         held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
         lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
+        lines += describe_rare_parts(recipe, trainer.first_plan, trainer.index, trainer.run.classes.names)
         print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, TrainingError
+from segmenter.evaluation.by_scale import ScaleConfusions, scale_table
 from segmenter.inference.function import predict_function
 from segmenter.model.building import build_model
 from segmenter.runs.arrays import META, save_arrays
@@ -282,11 +283,16 @@ class Trainer:
 
     def _validate(self, bar: Any) -> None:
         bar.set_description("validating")
-        confusion = validate(self.run, self._predict, self.dataset)
+        scales = ScaleConfusions(self.run.classes)
+        confusion = validate(self.run, self._predict, self.dataset, scales)
         protocol = validation_protocol(self.dataset)
+        by_scale = scales.scores(
+            lambda names: replace(protocol, scenes=tuple(names)), self.run.recipe.sampling.scale_strata
+        )
         scores = confusion.scores(protocol)
-        self._log.validated(self.position.done, self.position.epoch, scores, confusion)
-        tqdm.write(f"after epoch {self.position.epoch}:\n{scores.table()}")
+        self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
+        tables = [scores.table(), *([scale_table(by_scale)] if by_scale else [])]
+        tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         # The best is saved with the record it sets, so that resuming from it knows it.
         if scores.miou > self.position.best_miou:
             self.position = self.position._replace(best_miou=scores.miou)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from segmenter.errors import DatasetError
+from segmenter.evaluation.by_scale import ScaleConfusions
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.geometry import Size
 from segmenter.inference.blending import Blend
@@ -28,9 +29,13 @@ class _SceneJob:
     done_rows: int = 0
     abandoned: bool = False
     label: Any = None
+    metres: float | None = None
+    confusion: ConfusionMatrix | None = None
 
     def open(self) -> AbstractContextManager[Raster]:
-        return open_raster(self.scene.image, self.dataset.bands)
+        raster = open_raster(self.scene.image, self.dataset.bands)
+        self.metres = self.dataset.scale_of(self.scene, raster.info.metres_per_pixel)
+        return raster
 
     def truth(self) -> Any:
         """Class ids of the whole scene: one byte a pixel, since a PNG cannot be read in parts cheaply."""
@@ -49,8 +54,13 @@ def tiling_of(run: Run) -> Tiling:
     return Tiling(window, network.radius, network.stride, batch)
 
 
-def validate(run: Run, predict: Predictor, dataset: Dataset) -> ConfusionMatrix:
+def validate(
+    run: Run, predict: Predictor, dataset: Dataset, scales: ScaleConfusions | None = None
+) -> ConfusionMatrix:
     """The confusion matrix over all pixels of the validation scenes.
+
+    Args:
+        scales: takes that of each scene with its scale.
 
     Raises:
         RasterError, LabelError: a scene cannot be read; nothing is skipped.
@@ -61,12 +71,18 @@ def validate(run: Run, predict: Predictor, dataset: Dataset) -> ConfusionMatrix:
         if isinstance(event, Failed):
             raise event.error
         if isinstance(event, Finished):
-            event.job.label = None
+            job, event.job.label = event.job, None
+            if job.confusion is not None:
+                confusion.merge(job.confusion)
+                if scales is not None:
+                    scales.add(job.scene.name, job.metres, job.confusion)
+                job.confusion = None
         elif isinstance(event, Mapped):
             truth_HW = event.job.truth()
             if truth_HW is None:
                 raise DatasetError(f"{event.job.scene.name}: expected a label to validate on, there is none")
-            confusion.add(truth_HW[event.window.slices()], event.ids)
+            event.job.confusion = event.job.confusion or ConfusionMatrix(run.classes)
+            event.job.confusion.add(truth_HW[event.window.slices()], event.ids)
     return confusion
 
 

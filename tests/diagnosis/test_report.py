@@ -46,6 +46,18 @@ CASES: dict[str, dict[str, Any]] = {
         "run": 401,
     },
     "some refused": {"refused": (16, 32)},
+    "scales": {
+        "scales": {
+            "planned": False,
+            "strata": ["0.05–0.3 m", "0.3–1 m", "<b>unknown scale</b>"],
+            "scenes": [20, 3, 1],
+            "tiles": [1400, 101, 0],
+            "held": [[900, 5, 0, 3, 1400, 1], [101, 0, 7, 0, 50, 0], [0] * 6],
+            "pixels": [[90000, 500, 0, 300, 140000, 100], [10100, 0, 700, 0, 5000, 0], [0] * 6],
+            "columns": 9,
+            "random": [{"batch": 16, "probability": 0.002, "error": 0.0, "expected_classes": 4.5}],
+        }
+    },
     "all refused": {"refused": (16, 32, 64, 128), "maps": 0},
     "absent class": {"rates": (0.9, 0.5, 0.0, 0.7, 0.3, 0.04)},
     "no class at all": {"rates": (0.0,) * 6, "refused": (16, 32, 64, 128)},

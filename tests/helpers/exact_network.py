@@ -95,6 +95,7 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
             name="exact",
             dataset=SimpleNamespace(kind="folder", root=".", images="{name}.tif", labels="{name}_label.tif"),
             prediction=SimpleNamespace(window=64, batch=4),
+            sampling=SimpleNamespace(scale_strata=()),
         ),
         "predictor": lambda wanted=None, **_: exact_network(RADIUS, STRIDE, wanted=wanted),
     }

@@ -63,6 +63,7 @@ class Tiles:
             name="exact",
             dataset=FolderConfig(**{**section, **changes}),
             prediction=SimpleNamespace(window=64, batch=4),
+            sampling=SimpleNamespace(scale_strata=()),
         )
 
 
@@ -99,6 +100,29 @@ def test_a_split_is_scored_scene_by_scene_and_in_total(
     assert len({len(row) for row in rows}) == 1
     assert rows[1].split()[1] == f"{100 * scores['per_scene']['3_p']['miou']:.2f}"
     assert any(re.search(r"test split \(2 scenes\)", line) for line in lines)
+
+
+def test_scenes_of_different_scale_are_scored_by_scale_too(
+    tmp_path: Path, tiles: Tiles, call: Callable[..., int], capsys: Any
+) -> None:
+    """The scale is in the recipe: 30 cm for p and 2 m for q; scores of each are those of its scenes."""
+    for part, name in (("p", "30cm"), ("q", "200cm")):
+        for tile in (t for t in TILES if part in TILES[t]):
+            for kind, end in (("images", "tif"), ("masks", "png")):
+                folder = tiles.root / f"tile_{tile}" / kind
+                (folder / f"{part}.{end}").rename(folder / f"{part}_{name}.{end}")
+    scale = {"pattern": r"_(\d+)cm\.", "unit": "cm"}
+    assert call("--split", "test", recipe=tiles.recipe(metres_per_pixel=scale)) == 0
+    found = scores_of(tmp_path)["per_scale"]
+    assert list(found) == ["0.18–0.35 m", "1.4–2.8 m"]
+    for entry, scene in zip(found.values(), ("3_p", "3_q"), strict=True):
+        assert entry["scenes"] == 1
+        assert entry["miou"] == pytest.approx(iou(tiles.truth[scene], tiles.guess[scene]), rel=1e-12)
+    confusion = np.sum([entry["confusion"] for entry in found.values()], axis=0)
+    np.testing.assert_array_equal(confusion, scores_of(tmp_path)["confusion"])
+    assert "metres a pixel" in capsys.readouterr().out
+    assert call("--split", "test", "--redo", recipe=tiles.recipe(metres_per_pixel=0.3)) == 0
+    assert "per_scale" not in scores_of(tmp_path)  # one scale
 
 
 def test_splits_share_a_folder_and_are_gone_on_with(

@@ -43,7 +43,11 @@ def validate(
     classes = make_classes(2)
     protocol = Protocol(tuple(classes.names), "full", "validation")
     state = SimpleNamespace(
-        run=SimpleNamespace(path=tmp_path),
+        run=SimpleNamespace(
+            path=tmp_path,
+            classes=classes,
+            recipe=SimpleNamespace(sampling=SimpleNamespace(scale_strata=())),
+        ),
         dataset=None,
         position=Position(),
         _predict=None,

@@ -16,22 +16,20 @@ from segmenter.diagnosis.report.html import (
     Named,
     Table,
     counted,
-    label,
     lines,
     number,
     percent,
     plain,
 )
 from segmenter.diagnosis.report.layout import (
-    COLOUR_BAR,
     GREY,
     HOVER,
-    RAMP,
     ROW,
     SHUFFLE,
     Data,
     axis,
     bars,
+    heat,
     layout,
     names,
     names_axis,
@@ -161,31 +159,11 @@ def together(diagnosis: Diagnosis) -> Chart | None:
         for a, row in zip(ids, share, strict=True)
     ]
     numbered = len(ids) <= _NUMBERED
-    texts = [["" if x is None else percent(x).removesuffix(" %") for x in row] for row in share]
-    heat: Data = {
-        "type": "heatmap",
-        "z": [[None if x is None else 100 * x for x in row] for row in share],
-        "zmin": 0,
-        "zmax": 100,
-        "colorscale": RAMP,
-        "colorbar": COLOUR_BAR,
-        "showscale": not numbered,
-        "xgap": 1,
-        "ygap": 1,
-        "hoverongaps": False,
-        "customdata": hovers,
-        "hovertemplate": HOVER,
-        **(
-            {"text": [[label(t) for t in row] for row in texts], "texttemplate": "%{text}"}
-            if numbered
-            else {}
-        ),
-    }
     columns = names_axis([name[c] for c in ids]) | {"range": [-0.5, len(ids) - 0.5], "tickangle": -90}
     columns["title"] = {"text": "also hold … (%)", "standoff": 8}
     rows = names_axis([name[c] for c in ids]) | {"range": [len(ids) - 0.5, -0.5]}
     look = layout(ROW * len(ids) + 200, columns, rows, plot_bgcolor="#c9ced4")
-    figure = {"data": [heat], "layout": look}
+    figure = {"data": [heat(share, hovers, numbered=numbered)], "layout": look}
     note = (
         "Read along a row: of the tiles with that class, how many also hold the class of the column. Dark: "
         "nearly all; pale: nearly none. Classes that come together can share a tile of the batch."

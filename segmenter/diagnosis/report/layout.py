@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from segmenter.diagnosis.data import Diagnosis
-from segmenter.diagnosis.report.html import label, short
+from segmenter.diagnosis.report.html import label, percent, short
 
 PLAN, SHUFFLE, BAR, GREY = "#0072b2", "#d55e00", "#4a6fa5", "#52606d"
 FILLER = "#e69f00"
@@ -76,3 +76,23 @@ def bars(values: Sequence[float], texts: Sequence[str], hovers: Iterable[str], *
     bar = {"type": "bar", "text": [label(t) for t in texts], "textposition": "outside", "cliponaxis": False}
     look = {"textfont": {"size": 12}, "hovertemplate": HOVER, "customdata": list(hovers)}
     return {**bar, **look, "marker": {"color": BAR}, **more}
+
+
+def heat(share: Sequence[Sequence[float | None]], hovers: Sequence[Sequence[str]], *, numbered: bool) -> Data:
+    """A heat map of shares, by row and column; `numbered`: with its percentages instead of a colour bar."""
+    texts = [["" if x is None else label(percent(x).removesuffix(" %")) for x in row] for row in share]
+    return {
+        "type": "heatmap",
+        "z": [[None if x is None else 100 * x for x in row] for row in share],
+        "zmin": 0,
+        "zmax": 100,
+        "colorscale": RAMP,
+        "colorbar": COLOUR_BAR,
+        "showscale": not numbered,
+        "xgap": 1,
+        "ygap": 1,
+        "hoverongaps": False,
+        "customdata": hovers,
+        "hovertemplate": HOVER,
+        **({"text": texts, "texttemplate": "%{text}"} if numbered else {}),
+    }

@@ -27,6 +27,7 @@ from segmenter.diagnosis.report.html import (
 )
 from segmenter.diagnosis.report.layout import names, order
 from segmenter.diagnosis.report.maps import map_data, map_section
+from segmenter.diagnosis.report.scales import scale_section
 from segmenter.errors import SegmenterError
 
 _USUAL_BATCH = 64
@@ -50,6 +51,7 @@ def html_report(diagnosis: Diagnosis) -> str:
     sections = [
         _classes(diagnosis),
         _together(diagnosis),
+        scale_section(diagnosis),
         _forecast(diagnosis),
         _plans(diagnosis),
         _limits(diagnosis),
@@ -206,13 +208,20 @@ def _best_effort(diagnosis: Diagnosis) -> list[Block]:
         for c in p.best_effort
     ]
     if not rows:
-        return [Paragraph("The plan promises every class that occurs, at every batch size that has a plan.")]
+        text = "The plan promises every class that occurs, at every batch size that has a plan."
+        return [Paragraph(text), *_rare_at_scale(diagnosis)]
     header = ["Class", "Tiles in the batch", "Shuffle: steps that hold it", "Plan: steps that hold it"]
     text = (
         "These classes are in so few tiles that a promise would show the same tiles again and again. The "
         "plan spreads them as far as the limit of repeats allows, and promises nothing:"
     )
-    return [Paragraph(text), Table("Classes at best effort", header, rows)]
+    return [Paragraph(text), Table("Classes at best effort", header, rows), *_rare_at_scale(diagnosis)]
+
+
+def _rare_at_scale(diagnosis: Diagnosis) -> list[Block]:
+    """Classes that are too rare for a promise at one scale, where the recipe plans by it."""
+    rows = [[name, number(p.batch)] for p in report_plans.made(diagnosis) for name in p.rare_at_scale]
+    return [Table("Best effort at their scale", ["Class", "Tiles in the batch"], rows)] if rows else []
 
 
 def _run(diagnosis: Diagnosis) -> Section:

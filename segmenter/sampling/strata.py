@@ -1,0 +1,115 @@
+"""Classes by strata of the scenes' scale: columns of the table that an epoch is planned for. Pure NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import DatasetError
+from segmenter.sampling.kinds import MOST_CLASSES
+
+
+class Part(NamedTuple):
+    """A class, in one stratum of the scenes' scale or, where `stratum` is None, in all of them."""
+
+    class_id: int
+    stratum: int | None = None
+
+
+@dataclass(frozen=True)
+class TileStrata:
+    """Tiles by strata of their scenes' scale.
+
+    Attributes:
+        number_N: (tiles,) the stratum of each.
+        titles: of the strata, as `0.3–1 m`.
+    """
+
+    number_N: NDArray[np.int32]
+    titles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PartTable:
+    """Columns that an epoch is planned for: the classes, or the parts of them by scale.
+
+    The parts of a class together are the class: where one is in every row, so is the class.
+    """
+
+    counts_NK: NDArray[np.integer]
+    parts: tuple[Part, ...]
+    strata: TileStrata | None
+    names: Sequence[str] | None
+
+    @cached_property
+    def counts_NP(self) -> NDArray[np.integer]:
+        """(tiles, parts) pixels of each part's class in the tiles of its stratum."""
+        if self.strata is None:
+            return self.counts_NK
+        counts_NP = self.counts_NK[:, [part.class_id for part in self.parts]]
+        return np.where(tiles_of_parts(self.parts, self.strata.number_N), counts_NP, 0)
+
+    @property
+    def titles(self) -> list[str] | None:
+        """Names of the parts, as `water at 0.3–1 m`; None where the classes have none."""
+        if self.names is None and self.strata is None:
+            return None
+        return [part_title(part, self.names, self.strata) for part in self.parts]
+
+    def check_size(self) -> None:
+        """Refuse more columns than a plan can have, with one for each class in reserve.
+
+        Raises:
+            DatasetError: saying how many there are.
+        """
+        classes = self.counts_NK.shape[1]
+        if self.strata is not None and len(self.parts) > MOST_CLASSES - classes:
+            raise DatasetError(
+                f"sampling.scale_strata: expected at most {MOST_CLASSES} classes and classes at a scale to "
+                f"plan for, got {classes} and {len(self.parts)}; name fewer boundaries"
+            )
+
+    def with_whole(self, promised: Sequence[int]) -> PartTable:
+        """Also with the whole of each class that has parts and none of them among the promised columns.
+
+        Too rare at each scale, a class may still be common enough for every row.
+        """
+        kept = {self.parts[p].class_id for p in promised}
+        kept |= {part.class_id for part in self.parts if part.stratum is None}
+        lost = sorted({part.class_id for part in self.parts} - kept)
+        return PartTable(self.counts_NK, (*self.parts, *map(Part, lost)), self.strata, self.names)
+
+
+def part_table(
+    counts_NK: NDArray[np.integer], strata: TileStrata | None, names: Sequence[str] | None
+) -> PartTable:
+    """The table to plan for: without strata the classes, else each class in each stratum that shows it.
+
+    A class that one stratum alone shows is one column.
+    """
+    classes = range(counts_NK.shape[1])
+    if strata is None:
+        return PartTable(counts_NK, tuple(map(Part, classes)), None, names)
+    parts: list[Part] = []
+    shown_TK = [counts_NK[strata.number_N == t].any(axis=0) for t in range(len(strata.titles))]
+    for c in classes:
+        there = [t for t, shown_K in enumerate(shown_TK) if shown_K[c]]
+        parts += [Part(c, t) for t in there] if len(there) > 1 else [Part(c)]
+    return PartTable(counts_NK, tuple(parts), strata, names)
+
+
+def tiles_of_parts(parts: Sequence[Part], number_N: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """(tiles, parts): whether a tile's stratum is the part's."""
+    wanted_P = np.array([-1 if part.stratum is None else part.stratum for part in parts], np.int64)
+    return np.asarray((wanted_P < 0) | (wanted_P == number_N[:, None]))
+
+
+def part_title(part: Part, names: Sequence[str] | None, strata: TileStrata | None) -> str:
+    """`water at 0.3–1 m`, or the class alone."""
+    name = names[part.class_id] if names else f"class {part.class_id}"
+    return name if part.stratum is None or strata is None else f"{name} at {strata.titles[part.stratum]}"

@@ -1,0 +1,64 @@
+"""Scale of scenes, in metres a pixel on the ground (ground sampling distance), and strata of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+OCTAVES = tuple(float(f"{2.0 ** (power + 0.5):.2g}") for power in range(-8, 12))
+"""Boundaries of strata in metres, each about twice the one before: …, 0.18, 0.35, 0.71, 1.4, ….
+
+Halfway between the powers of two, so that the usual scales (0.1, 0.25, 0.5, 1, 2 m) lie in the middle.
+"""
+UNKNOWN = "unknown scale"
+
+
+@dataclass(frozen=True)
+class SceneStrata:
+    """Scenes by strata of their scale.
+
+    Attributes:
+        number_S: (scenes,) the stratum of each.
+        titles: of the strata that have scenes, finest first; `UNKNOWN` comes last.
+    """
+
+    number_S: NDArray[np.int32]
+    titles: tuple[str, ...]
+
+    @property
+    def differ(self) -> bool:
+        """Whether there are scenes of two known strata."""
+        return len([title for title in self.titles if title != UNKNOWN]) > 1
+
+
+def scene_strata(metres_S: Sequence[float | None], boundaries: Sequence[float] = OCTAVES) -> SceneStrata:
+    """Scenes of so many metres a pixel, None where unknown, by strata; a scale on a boundary is in the upper.
+
+    Args:
+        boundaries: rising, in metres a pixel.
+    """
+    last = len(boundaries) + 1
+    raw_S = [last if metres is None else bisect_right(boundaries, metres) for metres in metres_S]
+    known = [metres for metres in metres_S if metres is not None]
+    there = sorted(set(raw_S))
+    ends = (min(known), *boundaries, max(known)) if known else ()
+    titles = tuple(
+        UNKNOWN if number == last else _title(number, boundaries, ends[0], ends[-1]) for number in there
+    )
+    return SceneStrata(np.array([there.index(number) for number in raw_S], np.int32), titles)
+
+
+def _title(number: int, boundaries: Sequence[float], least: float, most: float) -> str:
+    low = boundaries[number - 1] if number else least
+    high = boundaries[number] if number < len(boundaries) else most
+    return range_text(low, high)
+
+
+def range_text(low: float, high: float) -> str:
+    """`0.05–0.3 m`; one number where both read alike."""
+    ends = dict.fromkeys(f"{end:.3g}" for end in (low, high))
+    return f"{'–'.join(ends)} m"

@@ -1,0 +1,206 @@
+"""Tiles shown at another ground sampling distance than their scene's: `augmentation.scale_to`.
+
+For each draw the metres a pixel of the shown tile are drawn log-uniformly, so that 0.2 to 0.4 m are as likely
+as 0.5 to 1 m; the window that covers such a tile is read and resampled. Its side is a whole number of pixels,
+so what is shown misses the drawn scale by at most half a pixel in the side of the window.
+
+Shrinking averages over the area of each new pixel, as a coarser sensor does, so that nothing aliases; of the
+label the class with the largest area stays, for that is what such a pixel shows most of (the nearest pixel
+alone would be noise at every border, and as often another than what the averaged image shows). Enlarging
+interpolates linearly, and takes the nearest label. Pixels without data are left out of every average; a new
+pixel has data, or a label, where at least half of it has.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.recipe import Recipe
+from segmenter.errors import ConfigError
+from segmenter.geometry import Window
+from segmenter.labels import IGNORE
+from segmenter.scale import range_text
+from segmenter.tiles.index import TileIndex
+from segmenter.tiles.store import SceneStore, Tile
+
+MOST_SHRUNK = 8
+"""Times a side is shrunk at most: a tile then reads 64 times its pixels."""
+MOST_ENLARGED = 4
+"""Times a side is enlarged at most: beyond, a tile shows hardly anything."""
+_SCALE_STREAM = 1
+"""Last word of the key: the draw of the scale is apart from those of position and change."""
+_RANDOM_ATTEMPTS = 3
+"""Draws at a random scale before a tile that lost its class is shown as fine as it can be."""
+
+
+class GroundScale:
+    """Windows of a training set by ground size."""
+
+    def __init__(self, recipe: Recipe, index: TileIndex, store: SceneStore) -> None:
+        """Needs `augmentation.scale_to` and the index's `metres_S`.
+
+        Raises:
+            ConfigError: no scene can be shown at any of the asked scales.
+        """
+        assert recipe.augmentation.scale_to is not None, "asked for before"
+        assert index.metres_S is not None, "with_scales comes first"
+        self._wanted, self._seed = recipe.augmentation.scale_to, recipe.seed
+        self._index, self._store, self._tile = index, store, recipe.tiles.size
+        self._metres_S = index.metres_S
+        self._reach_S = [self._reach(scene) for scene in range(len(index.scenes))]
+        self._used = np.unique(index.scene_N)
+        if not any(self._meets(int(scene)) for scene in self._used):
+            low = min(self._reach_S[s][0] * self._metres_S[s] for s in self._used) / self._tile
+            high = max(self._reach_S[s][1] * self._metres_S[s] for s in self._used) / self._tile
+            raise ConfigError(
+                "augmentation.scale_to: expected metres a pixel that a training scene can be shown at, "
+                f"{range_text(low, high)}, got {list(self._wanted)}; {_bounds()}"
+            )
+
+    @classmethod
+    def of(cls, recipe: Recipe, index: TileIndex, store: SceneStore) -> GroundScale | None:
+        """That of a recipe; None where it shows tiles at their own scale."""
+        return None if recipe.augmentation.scale_to is None else cls(recipe, index, store)
+
+    def _reach(self, scene: int) -> tuple[int, int]:
+        """Smallest and largest side of a window of a scene, in its pixels."""
+        size = self._store.size(scene)
+        largest = min(MOST_SHRUNK * self._tile, max(self._tile, min(size.height, size.width)))
+        return -(-self._tile // MOST_ENLARGED), largest
+
+    def _asked(self, scene: int) -> tuple[float, float]:
+        """Sides of the windows that would show a scene at all of the asked scales."""
+        low, high = (self._tile * metres / float(self._metres_S[scene]) for metres in self._wanted)
+        return low, high
+
+    def _meets(self, scene: int) -> bool:
+        (least, most), (low, high) = self._reach_S[scene], self._asked(scene)
+        return math.floor(low) <= most and math.ceil(high) >= least
+
+    def sides(self, scene: int) -> tuple[float, float]:
+        """Sides of a scene's windows, in its pixels, between which they are drawn."""
+        least, most = self._reach_S[scene]
+        low, high = (min(max(side, least), most) for side in self._asked(scene))
+        return low, high
+
+    def window(self, tile: int, key: tuple[int, int, int, int]) -> Window:
+        """The window around a tile's middle that is shown as the tile; keyed by (epoch, step, slot, attempt).
+
+        It lies in the scene as far as this is large enough. The last attempts are as fine as can be.
+        """
+        scene, home = int(self._index.scene_N[tile]), self._index.window(tile)
+        low, high = self.sides(scene)
+        rng = np.random.default_rng(np.random.SeedSequence([self._seed, *key, _SCALE_STREAM]))
+        share = rng.random() if key[-1] <= _RANDOM_ATTEMPTS else 0.0
+        least, most = self._reach_S[scene]
+        side = min(max(round(low * (high / low) ** share), least), most)
+        moved = (home.height - side) // 2
+        window = Window(home.row + moved, home.col + moved, side, side)
+        return self._store.window_in_scene(scene, window)
+
+    def describe(self) -> list[str]:
+        """Lines on what is shown, what it costs to read, and the scenes that do not give all of it."""
+        tiles_S = np.bincount(self._index.scene_N, minlength=len(self._reach_S))
+        cost = float(tiles_S @ [self._cost(scene) for scene in range(len(tiles_S))]) / max(1, tiles_S.sum())
+        scales = self._metres_S[self._used]
+        lines = [
+            f"scale_to: tiles of {range_text(*self._wanted)} a pixel, out of scenes of "
+            f"{range_text(float(scales.min()), float(scales.max()))}; a tile reads "
+            f"{cost:.1f} times its pixels on average"
+        ]
+        short = [int(s) for s in self._used if not np.allclose(self.sides(int(s)), self._asked(int(s)))]
+        if short:
+            metres = self._metres_S[short[0]] / self._tile
+            only = range_text(*(side * metres for side in self.sides(short[0])))
+            scenes = f"{len(short)} of {len(self._used)} scenes"
+            name = self._index.scenes[short[0]].name
+            beside = sum(not self._meets(scene) for scene in short)
+            none = f" ({beside} beside it, as near as can be)" if beside else ""
+            lines.append(f"  {scenes} are shown at a part of it{none}, as {name} at {only}: {_bounds()}")
+        return lines
+
+    def _cost(self, scene: int) -> float:
+        """Mean pixels read for a pixel shown: of (side / tile)², log-uniform between both ends."""
+        low, high = (side / self._tile for side in self.sides(scene))
+        return (high**2 - low**2) / (2 * math.log(high / low)) if high > low * (1 + 1e-9) else low**2
+
+
+def _bounds() -> str:
+    return (
+        f"windows stay in their scene and are shrunk at most {MOST_SHRUNK} times and enlarged at most "
+        f"{MOST_ENLARGED} times a side"
+    )
+
+
+def resampled(tile: Tile, side: int) -> Tile:
+    """A square tile, image (H, H, C), valid (H, H), class ids (H, H), in `side` pixels; see the module.
+
+    The image is 0 where there is no data, as `SceneStore.read` gives it.
+    """
+    image_HWC, valid_HW, label_HW = tile
+    if valid_HW.shape[0] == side:
+        return tile
+    precise = np.float32 if image_HWC.dtype.itemsize <= 2 or image_HWC.dtype == np.float32 else np.float64
+    if valid_HW.all():
+        valid = np.ones((side, side), np.bool_)
+        values = _averaged(image_HWC, side, precise)
+    else:
+        share = _averaged(valid_HW[..., None], side, precise)
+        valid = share[..., 0] >= 0.5 - _ROUNDING
+        total = _averaged(image_HWC, side, precise)  # 0 where there is no data
+        values = np.where(valid[..., None], total / np.where(share > 0, share, 1), 0)
+    label = _label(label_HW, side)
+    label[~valid] = IGNORE
+    return _as_type(values, image_HWC.dtype), valid, label
+
+
+def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]:
+    """Mean over the area of each new pixel, or, where these are the smaller ones, linear interpolation.
+
+    In floats, a band at a time to save memory: in 8 bits OpenCV rounds the halves of 2×2 averages up, which
+    brightens an image by an eighth of a level.
+    """
+    cv2, bands = _opencv(), values_HWC.shape[2]
+    method = cv2.INTER_AREA if side < values_HWC.shape[0] else cv2.INTER_LINEAR
+    parts = (values_HWC[..., band].astype(precise) for band in range(bands))
+    return np.stack([cv2.resize(part, (side, side), interpolation=method) for part in parts], axis=-1)
+
+
+def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """The class with the largest area in each new pixel, the first of equal ones; the nearest if enlarged."""
+    cv2 = _opencv()
+    if side > label_HW.shape[0]:
+        return np.asarray(cv2.resize(label_HW, (side, side), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
+    found = np.flatnonzero(np.bincount(label_HW.reshape(-1), minlength=IGNORE + 1))
+    classes = [int(c) for c in found if c != IGNORE]
+    best = np.full((side, side), IGNORE, np.uint8)
+    most, labelled = np.zeros((side, side), np.float32), np.zeros((side, side), np.float32)
+    for c in classes:
+        area = cv2.resize((label_HW == c).astype(np.float32), (side, side), interpolation=cv2.INTER_AREA)
+        labelled += area
+        larger = area > most + _ROUNDING
+        best[larger], most[larger] = c, area[larger]
+    best[labelled < 0.5 - _ROUNDING] = IGNORE
+    return best
+
+
+_ROUNDING = 1e-5
+"""Of areas summed in float32: equal ones must not differ by their last bit."""
+
+
+def _as_type(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Averages as the pixels' own type: integers are rounded."""
+    return (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
+
+
+@functools.cache
+def _opencv() -> Any:
+    import cv2  # not at import: --help needs none of it
+
+    cv2.setNumThreads(0)  # the pipeline has its own threads
+    return cv2

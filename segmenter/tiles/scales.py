@@ -1,0 +1,59 @@
+"""Scale of the scenes of an index: as the recipe says it, else of their georeference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from segmenter.config.recipe import Recipe
+from segmenter.errors import DatasetError
+from segmenter.raster import raster_info
+from segmenter.sampling import TileStrata
+from segmenter.scale import scene_strata
+from segmenter.scenes import Dataset, Scene
+from segmenter.threads import in_threads
+from segmenter.tiles.index import TileIndex
+
+
+def scene_scales(
+    dataset: Dataset, scenes: Sequence[Scene], *, progress: bool = True
+) -> tuple[float | None, ...]:
+    """`Dataset.scale_of` each scene; headers are read only where the recipe does not say the scale.
+
+    Raises:
+        RasterError: a header cannot be read.
+    """
+
+    def find(scene: Scene) -> float | None:
+        if scene.metres_per_pixel is not None:
+            return scene.metres_per_pixel
+        return dataset.scale_of(scene, raster_info(scene.image).metres_per_pixel)
+
+    return tuple(in_threads(find, scenes, description="scales", unit="scene", progress=progress))
+
+
+def with_scales(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: bool = True) -> TileIndex:
+    """The index with its scenes' scales and strata, where the recipe asks for any.
+
+    Raises:
+        DatasetError: the scale of a scene is not known.
+    """
+    boundaries = recipe.sampling.scale_strata
+    asking = "augmentation.scale_to" if recipe.augmentation.scale_to else "sampling.scale_strata"
+    if not boundaries and recipe.augmentation.scale_to is None:
+        return index
+    metres = scene_scales(dataset, index.scenes, progress=progress)
+    unknown = [scene for scene, m in zip(index.scenes, metres, strict=True) if m is None]
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise DatasetError(
+            f"{asking}: expected the metres a pixel of every scene, unknown for {unknown[0].name}{more}: "
+            f"{unknown[0].image} has no georeference that tells them; say them with dataset.metres_per_pixel"
+        )
+    strata = None
+    if boundaries:
+        found = scene_strata(metres, boundaries)
+        strata = TileStrata(found.number_S[index.scene_N], found.titles)
+    return replace(index, metres_S=np.array(metres, np.float64), strata=strata)

@@ -1,0 +1,258 @@
+"""Tiles by ground size: at the asked scale, averaged where shrunk, in their scene, every class in view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from segmenter.config.recipe import Recipe
+from segmenter.errors import ConfigError, DatasetError
+from segmenter.geometry import Window
+from segmenter.labels import IGNORE, ClassMap
+from segmenter.raster import open_raster
+from segmenter.sampling import plan
+from segmenter.scenes import Dataset
+from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.ground_scale import GroundScale, resampled
+from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.scales import with_scales
+from segmenter.tiles.store import SceneStore
+from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
+
+METRES = (0.1, 0.25, 0.6, 2.0, 0.1)
+Parts = tuple[SceneStore, TileIndex]
+
+
+@pytest.fixture
+def dataset(
+    tmp_path: Path, make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
+) -> Dataset:
+    return scaled_dataset(tmp_path, make_geotiff, make_classes(3), METRES)
+
+
+def parts(dataset: Dataset, recipe: Recipe) -> Parts:
+    index = build_index(dataset, "train", recipe.tiles, progress=False)
+    store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
+    return store, with_scales(index, dataset, recipe, progress=False)
+
+
+def overlaps(old: int, new: int) -> np.ndarray:
+    """(new, old) share of each new pixel's side that each old one takes, by intervals."""
+    edges, wide = np.arange(old + 1.0), old / new
+    low, high = np.arange(new)[:, None] * wide, np.arange(1, new + 1)[:, None] * wide
+    return np.clip(np.minimum(edges[1:], high) - np.maximum(edges[:-1], low), 0, None) / wide
+
+
+@pytest.mark.parametrize("old", [33, 64, 101, 255])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32", "int32"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_shrinking_averages_areas_and_keeps_the_largest_class(
+    old: int, dtype: str, whole: bool, rng: np.random.Generator
+) -> None:
+    """Against a plain computation of areas; pixels without data count nowhere."""
+    image = (rng.integers(0, 250, (old, old, 5)) * (1 if dtype == "uint8" else 100)).astype(dtype)
+    valid = (rng.random((old, old)) > 0.4) | whole
+    label = rng.integers(0, 3, (old, old)).astype(np.uint8)
+    label[~valid] = IGNORE
+    label[: old // 3] = IGNORE  # unlabelled where there is data
+    image[~valid] = 0
+    got_image, got_valid, got_label = resampled((image, valid, label), 32)
+    A = overlaps(old, 32)
+    share = A @ valid @ A.T
+    sure = np.abs(share - 0.5) > 1e-4
+    np.testing.assert_array_equal(got_valid[sure], (share >= 0.5)[sure])
+    total = np.einsum("ih,hwc,jw->ijc", A, image * valid[..., None].astype(float), A, optimize=True)
+    mean = total / np.maximum(share, 1e-9)[..., None]
+    step = 0.51 if dtype != "float32" else 0.02  # of values to 25,000
+    assert np.abs(got_image[got_valid] - mean[got_valid]).max() <= step
+    assert (got_image[~got_valid] == 0).all()
+    assert got_image.dtype == dtype
+    areas = np.stack([A @ (label == c) @ A.T for c in range(3)])
+    ranked = np.sort(areas, axis=0)
+    labelled = areas.sum(axis=0)
+    clear = got_valid & (np.abs(labelled - 0.5) > 1e-4) & (ranked[2] - ranked[1] > 1e-4)
+    wanted = np.where(labelled >= 0.5, areas.argmax(axis=0), IGNORE)
+    np.testing.assert_array_equal(got_label[clear], wanted[clear])
+    assert (got_label[~got_valid] == IGNORE).all()
+
+
+def test_shrinking_does_not_alias() -> None:
+    """A checkerboard of single pixels is grey, not a coarser pattern."""
+    board = (np.indices((96, 96)).sum(axis=0) % 2 * 200).astype(np.uint8)[..., None]
+    image, _, _ = resampled((board, np.ones((96, 96), bool), np.zeros((96, 96), np.uint8)), 32)
+    assert np.abs(image.astype(int) - 100).max() <= 12  # 4 or 5 of nine pixels
+
+
+@pytest.mark.parametrize("side", [101, 256, 333])
+def test_real_imagery_keeps_its_mean(shared_data: Callable[[str], Path], side: int) -> None:
+    """Sentinel-2 in degrees, 8-bit: averaging adds and takes no light, not by rounding either."""
+    images = sorted((shared_data("amazon") / "training" / "images").glob("*.tiff"))[:3]
+    for path in images:
+        with open_raster(path) as raster:
+            assert raster.info.metres_per_pixel == pytest.approx(10, rel=0.01)
+            image, valid = raster.read(Window.of(raster.info.size))
+        label = np.zeros(valid.shape, np.uint8)
+        shown, shown_valid, _ = resampled((image, valid, label), side)
+        assert valid.all()
+        assert shown_valid.all()
+        np.testing.assert_allclose(shown.mean(axis=(0, 1)), image.mean(axis=(0, 1)), rtol=1e-3)
+        assert shown.std() < image.std()
+
+
+def test_enlarging_keeps_labels_whole_and_does_not_bleed_what_has_no_data() -> None:
+    label = np.repeat(np.arange(8, dtype=np.uint8), 2)[:, None].repeat(16, 1)
+    valid = np.ones((16, 16), bool)
+    valid[:, 8:] = False
+    image = np.where(valid, 200, 0).astype(np.uint8)[..., None]
+    got_image, got_valid, got_label = resampled((image, valid, label), 32)
+    assert (got_image[got_valid] == 200).all()
+    np.testing.assert_array_equal(got_label[:, :16], np.arange(8).repeat(4)[:, None].repeat(16, 1))
+    assert (got_label[:, 16:] == IGNORE).all()
+
+
+def test_windows_have_the_drawn_ground_size_and_stay_in_their_scene(dataset: Dataset) -> None:
+    recipe = scaled_recipe()
+    store, index = parts(dataset, recipe)
+    ground = GroundScale(recipe, index, store)
+    shown: dict[int, list[float]] = {}
+    for tile in range(len(index)):
+        scene = int(index.scene_N[tile])
+        for attempt in range(12):
+            window = ground.window(tile, (0, 1, tile, attempt % 4))
+            assert Window.of(store.size(scene)).contains(window)
+            shown.setdefault(scene, []).append(window.height / SIDE * METRES[scene])
+    for scene, metres in enumerate(METRES):
+        gsd, size = np.array(shown[scene]), store.size(scene)
+        half = metres / SIDE / 2 + 1e-9  # half a pixel in the window's side
+        low = min(max(0.2, metres / 4), metres * 8)
+        high = max(low, min(1.0, metres * min(8, min(size.height, size.width) / SIDE)))
+        assert low - half <= gsd.min() <= low * 1.2 + half
+        assert high * 0.85 - half <= gsd.max() <= high + half
+    logs = np.log([g for scene in (1, 2) for g in shown[scene]])  # reach all of it: as many below as above
+    assert 0.35 < (logs < np.log(0.2 * 1.0) / 2).mean() < 0.65
+
+
+def test_one_ground_is_shown_alike_whatever_the_scene_s_scale(dataset: Dataset) -> None:
+    """Fields of 12 m are as wide in pixels at 0.1 m as at 0.6 m, once both are shown at 0.5 m."""
+    recipe = scaled_recipe(augmentation={"scale_to": [0.5, 0.5], "d4": False, "brightness": 0, "contrast": 0})
+    store, index = parts(dataset, recipe)
+    loader = BatchLoader(recipe, index, store, 3, "uint8")
+    rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0)
+    changes: dict[int, list[int]] = {}
+    for step in range(rows.steps):
+        _, _, label = loader.load(rows, 0, step)
+        for tile, one in zip(rows.rows_SB[step], label, strict=True):
+            scene = int(index.scene_N[tile])
+            clean = one[:, ~(one > 1).any(axis=0)]  # without the patch
+            changes.setdefault(scene, []).append(
+                int((np.diff(clean.astype(int), axis=0) != 0).sum(axis=0).max(initial=0))
+            )
+    for scene in (1, 2):  # 32 pixels of 0.5 m: 16 m, one or two borders of fields of 12 m
+        assert 1 <= max(changes[scene]) <= 2
+        assert np.mean(changes[scene]) > 0.9
+
+
+def test_every_class_is_in_every_step_at_any_scale_and_twice_the_same(dataset: Dataset) -> None:
+    """Law 1, on the labels as the model receives them; a batch follows from seed, epoch and step."""
+    recipe = scaled_recipe(
+        augmentation={"scale_to": [0.2, 1.0], "rotation": 20, "brightness": 0, "contrast": 0},
+        sampling={"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40},
+    )
+    store, index = parts(dataset, recipe)
+    loaders = [BatchLoader(recipe, index, store, 3, "uint8", replicas=2) for _ in range(2)]
+    assert index.strata is not None
+    for epoch in (1,):
+        rows = plan(index.counts_NK, 12, recipe.sampling, 3, epoch, strata=index.strata)
+        assert len(rows.parts) == 9
+        for step in range(1, rows.steps, 2):
+            image, valid, label = loaders[0].load(rows, epoch, step)
+            if step % 4 == 1:  # any one can be had without those before it
+                again = loaders[1].load(rows, epoch, step)
+                assert all(np.array_equal(a, b) for a, b in zip((image, valid, label), again, strict=True))
+            held = np.stack([[np.count_nonzero(one == c) >= 32 for c in range(3)] for one in label])
+            assert held.any(axis=0).all()
+            assert (label[~valid] == IGNORE).all()
+    drawn = loaders[0].drawn
+    assert drawn.redrawn > 0
+    assert drawn.replaced < drawn.tiles / 2
+
+
+def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(dataset: Dataset) -> None:
+    """The order of one replica is that of the slots, so that the scene of each tile is known."""
+    recipe = scaled_recipe(
+        augmentation={"scale_to": [0.2, 1.0], "brightness": 0, "contrast": 0},
+        sampling={"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40},
+    )
+    store, index = parts(dataset, recipe)
+    loader = BatchLoader(recipe, index, store, 3, "uint8")
+    rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0, strata=index.strata)
+    assert index.strata is not None
+    for step in range(rows.steps):
+        _, _, label = loader.load(rows, 0, step)
+        stratum_B = index.strata.number_N[rows.rows_SB[step]]
+        for part in rows.parts:
+            tiles = [one for one, t in zip(label, stratum_B, strict=True) if part.stratum in (None, t)]
+            assert max(np.count_nonzero(one == part.class_id) for one in tiles) >= 32
+
+
+def test_what_it_costs_and_what_scenes_cannot_give_is_said(dataset: Dataset) -> None:
+    recipe = scaled_recipe()
+    store, index = parts(dataset, recipe)
+    lines = GroundScale(recipe, index, store).describe()
+    assert lines[0].startswith("scale_to: tiles of 0.2–1 m a pixel, out of scenes of 0.1–2 m; a tile reads ")
+    assert "  3 of 5 scenes are shown at a part of it, as s0 at 0.2–0.534 m: windows stay in" in lines[1]
+
+
+def test_a_range_that_no_scene_can_be_shown_at_is_refused(dataset: Dataset) -> None:
+    recipe = scaled_recipe(augmentation={"scale_to": [20.0, 30.0]})
+    store, index = parts(dataset, recipe)
+    with pytest.raises(
+        ConfigError, match=r"scale_to: expected metres .* at, 0.025–5.56 m, got \[20.0, 30.0\]"
+    ):
+        GroundScale(recipe, index, store)
+
+
+def test_scenes_that_can_only_be_shown_beside_the_range_are_counted(dataset: Dataset) -> None:
+    """0.1 m in 203×171 pixels is at most 0.53 m a tile, 2 m at least 0.5 m."""
+    recipe = scaled_recipe(augmentation={"scale_to": [0.6, 0.9]})
+    store, index = parts(dataset, recipe)
+    ground = GroundScale(recipe, index, store)
+    assert "shown at a part of it (2 beside it, as near as can be), as s0 at 0.534 m" in ground.describe()[1]
+    windows = [ground.window(i, (0, 0, i, 0)) for i in range(len(index)) if index.scene_N[i] == 0]
+    assert {window.height for window in windows} == {171}
+
+
+@pytest.mark.parametrize(
+    ("sections", "setting"),
+    [
+        ({}, "augmentation.scale_to"),
+        ({"augmentation": {}, "sampling": {"scale_strata": [1]}}, "sampling.scale_strata"),
+    ],
+)
+def test_a_scene_of_unknown_scale_is_refused_where_it_is_needed(
+    sections: dict[str, object],
+    setting: str,
+    tmp_path: Path,
+    make_geotiff: Callable[..., Path],
+    make_classes: Callable[..., ClassMap],
+) -> None:
+    from dataclasses import replace
+
+    made = scaled_dataset(tmp_path, make_geotiff, make_classes(3), METRES[:2])
+    image = make_geotiff("plain.tif", np.zeros((131, 187, 3), np.uint8), crs=None)
+    unknown = replace(made.scenes[1], image=image)
+    dataset = replace(made, scenes=(made.scenes[0], unknown))
+    recipe = scaled_recipe(**sections)
+    index = build_index(made, "train", recipe.tiles, progress=False)
+    index = replace(index, scenes=dataset.scenes)
+    message = (
+        rf"{setting}: expected the metres a pixel of every scene, unknown for s1: .*plain.tif has no geo"
+    )
+    with pytest.raises(DatasetError, match=message):
+        with_scales(index, dataset, recipe, progress=False)
+    said = replace(dataset, usual_metres=0.3)
+    assert with_scales(index, said, recipe, progress=False).metres_S == pytest.approx([0.1, 0.3], rel=0.01)

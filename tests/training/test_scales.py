@@ -1,0 +1,93 @@
+"""A training with scenes of several scales: what it says, records and scores; real steps on made scenes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.recipe import Recipe
+from segmenter.labels import ClassMap
+from segmenter.scenes import Dataset
+from segmenter.training.scales import trained_scale
+from tests.helpers.scaled_scenes import scaled_dataset, scaled_recipe
+
+METRES = (0.1, 0.25, 2.0, 0.12, 2.1)
+
+
+def recipe(**sections: Any) -> Recipe:
+    return scaled_recipe(
+        model={"depth": 1, "width": 4},
+        training={"global_batch": 12, "epochs": 1, "warmup": 0, "steps_per_call": 2},
+        prediction={"window": 64},
+        **sections,
+    )
+
+
+@pytest.fixture
+def dataset(
+    tmp_path: Path, make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
+) -> Dataset:
+    made = scaled_dataset(tmp_path, make_geotiff, make_classes(3), METRES)
+    scenes = [replace(s, split="validation" if s.name in ("s3", "s4") else "train") for s in made.scenes]
+    return replace(made, scenes=tuple(scenes))
+
+
+def test_the_scale_that_a_model_is_trained_for() -> None:
+    assert trained_scale(scaled_recipe(), (0.1, 0.1, None)) == pytest.approx((0.2 * 1.0) ** 0.5)
+    plain = scaled_recipe(augmentation={})
+    assert trained_scale(plain, (0.1, 0.3, 0.2, None)) == 0.2
+    assert trained_scale(plain, (None, None)) is None
+
+
+def test_preparation_says_what_is_shown_and_planned_at_which_scale(
+    dataset: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from segmenter.training.prepare import prepare_tiles
+
+    settings = recipe(sampling={"scale_strata": [0.15, 1.0], "max_repeats_per_tile": 0})
+    tiles = prepare_tiles(settings, dataset)
+    said = capsys.readouterr().out
+    assert tiles.metres_per_pixel == pytest.approx(0.2**0.5)
+    assert "  best effort: c at 1–2 m, held by " in said
+    assert "scale_to: tiles of 0.2–1 m a pixel, out of scenes of 0.1–2 m; a tile reads " in said
+    assert "  2 of 2 validation scenes are scored at their own scale, 0.12–2.1 m a pixel, which" in said
+    # What the plan and the draws depend on: another scale of a scene is another training.
+    other = replace(dataset, scenes=tuple(replace(s, metres_per_pixel=0.3) for s in dataset.scenes))
+    assert prepare_tiles(settings, other).fingerprint() != tiles.fingerprint()
+    plain = prepare_tiles(recipe(augmentation={}), dataset), prepare_tiles(recipe(augmentation={}), other)
+    assert plain[0].fingerprint() == plain[1].fingerprint()
+
+
+def test_a_training_scores_its_validation_by_scale(
+    dataset: Dataset, tensorflow: ModuleType, tmp_path: Path
+) -> None:
+    """One epoch, strict: a step without a class would end it; both validation scenes' scores apart."""
+    from segmenter.devices.strategy import make_devices
+    from segmenter.training.prepare import prepare_tiles
+    from segmenter.training.start import start_training
+
+    settings = recipe(
+        sampling={"scale_strata": [0.15, 1.0], "max_repeats_per_tile": 40},
+        distribution={"strategy": "one_device"},
+    )
+    tiles = prepare_tiles(settings, dataset)
+    run = tmp_path / "run"
+    devices = make_devices(settings.distribution, None)
+    assert start_training(settings, dataset, tiles, devices, run) == 0
+    scores = json.loads((run / "scores.json").read_text())
+    found = scores["per_scale"]
+    assert list(found) == ["0.12–0.15 m", "1–2.1 m"]
+    total = np.sum([entry["confusion"] for entry in found.values()], axis=0)
+    np.testing.assert_array_equal(total, scores["confusion"])
+    assert [entry["scenes"] for entry in found.values()] == [1, 1]
+    record = json.loads((run / "log.jsonl").read_text().splitlines()[0])
+    assert record["promised"] == [0, 1, 2]
+    assert record["short_steps"] == 0
+    assert json.loads((run / "run.json").read_text())["metres_per_pixel"] == pytest.approx(0.2**0.5)
