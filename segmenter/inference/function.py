@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,19 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import inference_bytes_per_pixel
 
 
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A Keras model that gives logits, and the normalisation of its input."""
+
+    model: Any
+    normalisation: Normalisation
+
+
 class PredictFunction:
     """(image (B, H, W, C) of any dtype, valid (B, H, W) bool) → `Prediction` of the batch.
 
-    Height and width are multiples of the model's stride. Normalisation, the average over symmetries and the
-    choice of the class are part of the compiled graph.
+    Height and width are multiples of the models' strides. Normalisation, the average over models and
+    symmetries and the choice of the class are part of the compiled graph.
 
     Attributes:
         wanted: what it gives beside class ids.
@@ -36,25 +45,20 @@ class PredictFunction:
 
     def __init__(
         self,
-        model: Any,
-        normalisation: Normalisation,
+        members: Sequence[Member],
         wanted: ExtraOutputs,
         symmetries: str,
         device: str | None,
     ) -> None:
         self.wanted, self._device = wanted, device
-        self.classes, self.bytes_per_pixel = _measures(model)
-        self._several = len(SYMMETRIES[symmetries]) > 1
+        measures = [_measures(member.model) for member in members]
+        self.classes, self.bytes_per_pixel = measures[0][0], max(each for _, each in measures)
+        self._several = len(SYMMETRIES[symmetries]) * len(members) > 1
 
         def scores(image_BHWC: Any, valid_BHW: Any) -> Any:
-            pixels = tf.cond(
-                tf.reduce_all(valid_BHW),
-                lambda: normalisation.apply(image_BHWC),  # a third of the time
-                lambda: normalisation.apply(image_BHWC, valid_BHW),
-            )
             if not self._several:
-                return model(pixels, training=False)
-            return _average(model, pixels, SYMMETRIES[symmetries])
+                return members[0].model(_normalised(members[0], image_BHWC, valid_BHW), training=False)
+            return _average(members, image_BHWC, valid_BHW, SYMMETRIES[symmetries])
 
         def compiled(image_BHWC: Any, valid_BHW: Any, box_4: Any) -> Any:
             found = scores(image_BHWC, valid_BHW)
@@ -173,7 +177,14 @@ def predict_function(
     Args:
         symmetries: none, flips or all: see `symmetries.SYMMETRIES`.
     """
-    return PredictFunction(model, normalisation, wanted or ExtraOutputs(), symmetries, None)
+    return ensemble_function([Member(model, normalisation)], wanted, symmetries)
+
+
+def ensemble_function(
+    members: Sequence[Member], wanted: ExtraOutputs | None = None, symmetries: str = "none"
+) -> PredictFunction:
+    """Several models as one: the mean of their probabilities, each with the same weight."""
+    return PredictFunction(members, wanted or ExtraOutputs(), symmetries, None)
 
 
 def _measures(model: Any) -> tuple[int, float]:
@@ -183,16 +194,29 @@ def _measures(model: Any) -> tuple[int, float]:
     return int(model.outputs[0].shape[-1]), inference_bytes_per_pixel(model)
 
 
-def _average(model: Any, pixels_BHWC: Any, symmetries: tuple[Symmetry, ...]) -> Any:
-    """Mean probabilities over symmetries, one after the other: memory for one of them at a time."""
+def _normalised(member: Member, image_BHWC: Any, valid_BHW: Any) -> Any:
+    return tf.cond(
+        tf.reduce_all(valid_BHW),
+        lambda: member.normalisation.apply(image_BHWC),  # a third of the time
+        lambda: member.normalisation.apply(image_BHWC, valid_BHW),
+    )
+
+
+def _average(
+    members: Sequence[Member], image_BHWC: Any, valid_BHW: Any, symmetries: tuple[Symmetry, ...]
+) -> Any:
+    """Mean probabilities over models and symmetries, one after the other: memory for one at a time."""
     total: Any = None
-    for symmetry in symmetries:
+    for member in members:
         with tf.control_dependencies([] if total is None else [total]):
-            turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
-        scores = model(turned, training=False)
-        found = symmetry.undo(per_pixel(tf.nn.softmax, scores), tf.transpose)
-        total = found if total is None else total + found
-    return total / len(symmetries)
+            pixels_BHWC = _normalised(member, tf.identity(image_BHWC), valid_BHW)
+        for symmetry in symmetries:
+            with tf.control_dependencies([] if total is None else [total]):
+                turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
+            scores = member.model(turned, training=False)
+            found = symmetry.undo(per_pixel(tf.nn.softmax, scores), tf.transpose)
+            total = found if total is None else total + found
+    return total / (len(members) * len(symmetries))
 
 
 def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns c pixels wide:
 
     base       1 GiB: Python, TensorFlow, GDAL's block cache
-    model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`)
+    model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), and the weights of
+               all models but the first
     under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
     rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4
 
@@ -79,6 +80,7 @@ class Needs:
         pixel_bytes: of one pixel of the rasters, all bands.
         wanted: beside class ids.
         usual: the window that the recipe names, in pixels; for blending.
+        weights: bytes of those of further models, beside the one that the base has room for.
     """
 
     network: NetworkGeometry
@@ -86,6 +88,7 @@ class Needs:
     pixel_bytes: int
     wanted: ExtraOutputs
     usual: int
+    weights: int = 0
 
     @property
     def out_bytes(self) -> int:
@@ -102,7 +105,7 @@ class Needs:
 
     def model(self, window: Size, batch: int) -> float:
         """Bytes that the model takes for a batch."""
-        return batch * window.pixels * self.network.bytes_per_pixel
+        return batch * window.pixels * self.network.bytes_per_pixel + self.weights
 
 
 def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Tiling, list[str]]:

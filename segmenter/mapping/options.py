@@ -72,7 +72,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # `--window` is not to be read as `--window-size`
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory that train.py made")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        type=_runs,
+        help="run directory that train.py made; several, as RUN1,RUN2, are averaged in one pass",
+    )
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="*", help="image, folder of images (not its subfolders) or glob"
     )
@@ -199,6 +204,13 @@ def _add_scores(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help="what --labels are of, for the record: test, … (default unstated)",
     )
+
+
+def _runs(text: str) -> Path | tuple[Path, ...]:
+    """One run directory, or several between commas; a directory may have a comma in its name."""
+    if "," not in text or Path(text).is_dir():
+        return Path(text)
+    return tuple(Path(each) for each in text.split(",") if each)
 
 
 def _positive(text: str) -> int:

@@ -38,7 +38,7 @@ class MapRequest:
     Each attribute has the name of its option in `python predict.py --help`, and its default.
 
     Attributes:
-        run: run directory.
+        run: run directory, or several whose probabilities are averaged.
         output: folder of all files that are written.
         inputs: files, folders and globs; empty with `split`.
         split: train, validation or test: the scenes of a recipe, scored with their labels.
@@ -67,7 +67,7 @@ class MapRequest:
         DatasetError: a value that none can be, or arguments that exclude each other.
     """
 
-    run: Path
+    run: Path | tuple[Path, ...]
     output: Path
     inputs: tuple[str, ...] = ()
     split: str | None = None
@@ -107,12 +107,25 @@ class MapRequest:
         for name in _COUNTS:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise DatasetError(f"{_option(name)}: expected 1 or more, got {value}")
+        self._check_runs()
         self._check_source()
         self._check_part()
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
         if (self.protocol or self.label_kind) and self.labels is None and self.split is None:
             raise DatasetError("--protocol and --label-kind say how to score: they need --labels or --split")
+
+    @property
+    def runs(self) -> tuple[Path, ...]:
+        """The run directories, one or more."""
+        return self.run if isinstance(self.run, tuple) else (self.run,)
+
+    def _check_runs(self) -> None:
+        if not self.runs:
+            raise DatasetError("RUN: expected a run directory or several, got none")
+        twice = [path for i, path in enumerate(self.runs) if path in self.runs[:i]]
+        if twice:
+            raise DatasetError(f"RUN: expected each run once, got {twice[0]} twice")
 
     def _check_source(self) -> None:
         """Images come from `inputs` or from a split, labels from a pattern or with the split."""

@@ -23,7 +23,7 @@ from segmenter.terminal import aligned
 from segmenter.windows import COLUMN, grid
 
 if TYPE_CHECKING:
-    from segmenter.runs.run import Run
+    from segmenter.runs.ensemble import AnyRun
 
 _SCENES_SHOWN = 40
 """Lines of the table of scenes: of more, those that need a look."""
@@ -121,7 +121,7 @@ class Scoring:
         )  # raises where the protocol does not fit the classes
 
     @classmethod
-    def asked_for(cls, request: MapRequest, run: Run, truth: Truth) -> Scoring:
+    def asked_for(cls, request: MapRequest, run: AnyRun, truth: Truth) -> Scoring:
         """How the maps of a request are scored; what does not fit is refused before hours are spent."""
         return cls(run.classes, request.label_kind or truth.kind, truth.split, request.protocol, request.tta)
 

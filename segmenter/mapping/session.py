@@ -36,7 +36,8 @@ from segmenter.mapping.tiling import computing_options, settled_tiling
 from segmenter.mapping.truth import Images, check_shared, images_of_inputs
 from segmenter.mapping.writing import Progress, write_maps
 from segmenter.raster import check_drivers, extent_text, quiet_libtiff, raster_info, remove_leftovers
-from segmenter.runs.run import Run, load_run
+from segmenter.runs.ensemble import AnyRun, joined
+from segmenter.runs.run import load_run
 
 _SCORE_FILES = ("scores.json", "confusion.png")
 _MANY_FILES, _MANY_PIXELS = 1000, 1e9
@@ -61,7 +62,7 @@ class Mapped:
         return EXIT_SOME_FAILED if self.failures else 0
 
 
-def map_rasters(request: MapRequest, run: Run | None = None, images: Images | None = None) -> Mapped:
+def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images | None = None) -> Mapped:
     """Map what is asked for, score it and draw it; what is finished from an earlier call is kept.
 
     Args:
@@ -74,7 +75,7 @@ def map_rasters(request: MapRequest, run: Run | None = None, images: Images | No
         SegmenterError: nothing can be done; what concerns some of the inputs only is in `failures`.
     """
     with output_folder(request.output):
-        run = load_run(request.run) if run is None else run
+        run = joined([load_run(path) for path in request.runs]) if run is None else run
         if images is None:
             images = _inputs_only(request, run)
         request = replace(request, bands=request.bands or images.bands)
@@ -124,7 +125,7 @@ def lines_of_notes(notes: Iterable[tuple[str, Path]]) -> list[str]:
     return [plain(f"{files[0]}{more[note]}: {note}") for note, files in paths.items()]
 
 
-def _inputs_only(request: MapRequest, run: Run) -> Images:
+def _inputs_only(request: MapRequest, run: AnyRun) -> Images:
     if request.split is not None:
         raise DatasetError(
             f"--split {request.split}: expected the images of the split; `truth.images_of_split` makes "
@@ -133,7 +134,7 @@ def _inputs_only(request: MapRequest, run: Run) -> Images:
     return images_of_inputs(request, run)
 
 
-def _style(request: MapRequest, run: Run) -> MapStyle:
+def _style(request: MapRequest, run: AnyRun) -> MapStyle:
     return MapStyle(
         classes=run.classes,
         folder=request.output,
@@ -151,7 +152,7 @@ def _style(request: MapRequest, run: Run) -> MapStyle:
 
 
 def _plan(
-    request: MapRequest, run: Run, images: Images, style: MapStyle
+    request: MapRequest, run: AnyRun, images: Images, style: MapStyle
 ) -> tuple[list[MapJob], list[SegmenterError]]:
     """Jobs whose outputs replace nothing, and the errors of inputs that cannot be mapped."""
     jobs, failures, beside = _read_headers(request, run, images, style)
@@ -172,7 +173,7 @@ def _plan(
 
 
 def _read_headers(
-    request: MapRequest, run: Run, images: Images, style: MapStyle
+    request: MapRequest, run: AnyRun, images: Images, style: MapStyle
 ) -> tuple[list[MapJob], list[SegmenterError], int]:
     """Jobs from the inputs' headers, errors, and the number of inputs beside the bounding box."""
     check_drivers(request.drivers)
@@ -214,7 +215,7 @@ def _tell_left_out(images: Images, beside: int) -> None:
 
 
 def _make_maps(
-    request: MapRequest, run: Run, style: MapStyle, jobs: Sequence[MapJob], failures: list[SegmenterError]
+    request: MapRequest, run: AnyRun, style: MapStyle, jobs: Sequence[MapJob], failures: list[SegmenterError]
 ) -> Outcome:
     """Make the maps that are not finished; adds what fails to `failures`."""
     journal = Journal(request.output)
@@ -231,7 +232,7 @@ def _make_maps(
 
 
 def _folder_state(
-    request: MapRequest, run: Run, style: MapStyle, tiling: Tiling, journal: Journal
+    request: MapRequest, run: AnyRun, style: MapStyle, tiling: Tiling, journal: Journal
 ) -> FolderState:
     how = {"bands": request.bands and list(request.bands), **computing_options(request, tiling)}
 
@@ -283,7 +284,7 @@ def _pixels(jobs: Iterable[MapJob]) -> int:
 
 def _write(
     request: MapRequest,
-    run: Run,
+    run: AnyRun,
     style: MapStyle,
     tiling: Tiling,
     folder_state: FolderState,
@@ -322,7 +323,7 @@ def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, sec
 # -------------------------------------------------------------------------------------------- scores
 
 
-def _score(outcome: Outcome, scoring: Scoring | None, style: MapStyle, run: Run) -> list[SegmenterError]:
+def _score(outcome: Outcome, scoring: Scoring | None, style: MapStyle, run: AnyRun) -> list[SegmenterError]:
     """Write and print the scores of the maps that have a label; what is wrong with others'."""
     score_kept(outcome, style)
     failures: list[SegmenterError] = [_not_scored(error) for _, error in outcome.unscored]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.journal import Journal
     from segmenter.mapping.request import MapRequest
     from segmenter.raster import RasterInfo
-    from segmenter.runs.run import Run
+    from segmenter.runs.ensemble import AnyRun
 
 _CHOSEN = ("mode", "overlap", "blend_weights", "tta", "memory", "window_size", "batch", "mosaic")
 """Of a request, what a tiling follows from."""
@@ -24,7 +24,7 @@ _BYTES_PER_WIDTH = 41
 """Of a pixel of a window, for each channel of the U-Net's first level: for runs that do not record it."""
 
 
-def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wanted: ExtraOutputs) -> Tiling:
+def tiling_for(request: MapRequest, run: AnyRun, infos: Sequence[RasterInfo], wanted: ExtraOutputs) -> Tiling:
     """The tiling for rasters; prints what is to be said about it.
 
     The same call on the same machine gives the same windows, however much of its memory is in use.
@@ -41,7 +41,7 @@ def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wante
     item_bytes = max((np.dtype(info.dtype).itemsize for info in infos), default=1)
     network = _network(run)
     usual = run.recipe.prediction.window
-    needs = Needs(network, len(run.classes), run.band_count * item_bytes, wanted, usual)
+    needs = Needs(network, len(run.classes), run.band_count * item_bytes, wanted, usual, _further_bytes(run))
     edge = 0
     if request.mosaic and network.radius is not None:  # each file is read with what lies around it
         edge = 2 * round_up(network.radius, network.stride)
@@ -55,7 +55,7 @@ def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wante
 
 
 def settled_tiling(
-    request: MapRequest, run: Run, wanted: ExtraOutputs, jobs: Sequence[MapJob], journal: Journal
+    request: MapRequest, run: AnyRun, wanted: ExtraOutputs, jobs: Sequence[MapJob], journal: Journal
 ) -> Tiling:
     """`tiling_for`, or what it gave an earlier call for the same, though that was on another machine.
 
@@ -102,7 +102,13 @@ def computing_options(request: MapRequest, tiling: Tiling) -> dict[str, Any]:
     return {**found, "mode": "smooth", "window": window, **how}
 
 
-def _network(run: Run) -> Any:
+def _further_bytes(run: AnyRun) -> int:
+    from segmenter.runs.ensemble import Ensemble
+
+    return run.further_bytes if isinstance(run, Ensemble) else 0
+
+
+def _network(run: AnyRun) -> Any:
     """The model's geometry; runs of older versions do not record the memory."""
     network = run.network
     if network.bytes_per_pixel:
