@@ -16,7 +16,7 @@ SCRIPTS = ("train.py", "predict.py")
 
 GROUND = {
     *("errors", "terminal", "files", "finding", "locks", "sealed", "machine", "threads"),
-    *("geometry", "windows", "labels", "scenes"),
+    *("geometry", "windows", "labels", "scenes", "resampling"),
 }
 """Modules that all rooms may use and that use each other only."""
 

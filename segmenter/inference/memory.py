@@ -6,7 +6,8 @@ Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns
     model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), and the weights of
                all models but the first
     under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
-    rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4
+    rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4; so
+               where they are brought back from a grid (`regridding`)
 
 where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K for probabilities; blended,
 4K more are under way. On a GPU the model's part is held against the card's memory. Wider rasters are mapped
@@ -81,6 +82,7 @@ class Needs:
         wanted: beside class ids.
         usual: the window that the recipe names, in pixels; for blending.
         weights: bytes of those of further models, beside the one that the base has room for.
+        regridded: whether predictions are brought back from a grid onto other pixels.
     """
 
     network: NetworkGeometry
@@ -89,6 +91,7 @@ class Needs:
     wanted: ExtraOutputs
     usual: int
     weights: int = 0
+    regridded: bool = False
 
     @property
     def out_bytes(self) -> int:
@@ -100,7 +103,8 @@ class Needs:
         """Bytes of a prediction without the model's part: see the head of this module."""
         pixels, out = batch * window.pixels, self.out_bytes
         under_way = _READ * (self.pixel_bytes + 1) + _GIVEN * (out + 4 * self.classes * blended)
-        rows = (window.height + BLOCK) * out + 4 * self.classes * window.height * blended
+        held = 4 * self.classes * window.height
+        rows = (window.height + BLOCK) * out + held * blended + held * self.regridded
         return BASE_BYTES + pixels * under_way + column * rows
 
     def model(self, window: Size, batch: int) -> float:

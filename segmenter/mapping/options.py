@@ -177,6 +177,16 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
         help="test-time augmentation: average over mirror images, 4 or 8 times the time",
     )
     group.add_argument(
+        "--gsd",
+        metavar="METRES",
+        type=_gsd,
+        help="ground sampling distance at which the model sees the inputs, as 0.5, or auto: that of its "
+        "training; they are resampled while they are read, and the map comes back on their own pixels",
+    )
+    group.add_argument(
+        "--raster-gsd", metavar="METRES", type=float, help="that of inputs that do not say it, with --gsd"
+    )
+    group.add_argument(
         "--memory",
         metavar="SIZE",
         type=_memory,
@@ -219,6 +229,15 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
     return value
+
+
+def _gsd(text: str) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected metres a pixel, as 0.5, or auto, got {text!r}") from None
 
 
 def _memory(text: str) -> int:

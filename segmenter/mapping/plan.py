@@ -137,8 +137,12 @@ def _replaces_none(path: Path, kept: Container[Path], folder: Path, dataset: Lay
         )
 
 
-def differences(run: AnyRun, job: MapJob) -> list[str]:
-    """In what an input differs from what the model has seen, and what its map does not keep."""
+def differences(run: AnyRun, job: MapJob, seen_at: float | None = None) -> list[str]:
+    """In what an input differs from what the model has seen, and what its map does not keep.
+
+    Args:
+        seen_at: metres a pixel that were asked for.
+    """
     found = list(job.info.remarks)
     if job.info.has_palette and run.band_count == 1:
         found.append("values are indices of a palette, not of light")
@@ -147,9 +151,10 @@ def differences(run: AnyRun, job: MapJob) -> list[str]:
             f"values are {job.info.dtype}, the model was trained on {member.dtype}"
             for _ in range(job.info.dtype != member.dtype)
         ]
-        mine, theirs = job.info.metres_per_pixel, member.metres_per_pixel
+        mine, theirs = seen_at or job.info.metres_per_pixel, member.metres_per_pixel
         if mine and theirs and not theirs / 2 <= mine <= theirs * 2:
-            of_it.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m")
+            remedy = "" if seen_at else "; --gsd auto shows it at that scale"
+            of_it.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m{remedy}")
         found += [line for line in of_it if line not in found]
     if job.output.suffix == ".png" and job.info.georeferenced:
         found.append("its georeference is lost in a PNG; --format geotiff keeps it")

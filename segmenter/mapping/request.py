@@ -58,6 +58,8 @@ class MapRequest:
         tta: test-time augmentation: the mirror images that are averaged.
         memory: bytes that the program may take; None: half of the machine's.
         window_size: side of the model's window in pixels; None: chosen to fit the memory; so `batch`.
+        gsd: metres a pixel at which the model sees the inputs; auto: as in training; None: their own.
+        raster_gsd: metres a pixel of inputs that do not say it.
         mosaic: whether inputs that adjoin are one raster.
         labels: pattern of the label files that maps are scored with.
         label_kind, protocol: how they are scored.
@@ -93,6 +95,8 @@ class MapRequest:
     memory: int | None = None
     window_size: int | None = None
     batch: int | None = None
+    gsd: float | Literal["auto"] | None = None
+    raster_gsd: float | None = None
     mosaic: bool = False
     labels: str | None = None
     label_kind: LabelKind | None = None
@@ -110,6 +114,7 @@ class MapRequest:
         self._check_runs()
         self._check_source()
         self._check_part()
+        self._check_scale()
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
         if (self.protocol or self.label_kind) and self.labels is None and self.split is None:
@@ -146,6 +151,16 @@ class MapRequest:
                     f"--split {self.split}: images, labels and the split's name are the recipe's; leave out "
                     f"{name} {shown}"
                 )
+
+    def _check_scale(self) -> None:
+        for name in ("gsd", "raster_gsd"):
+            value = getattr(self, name)
+            if isinstance(value, str) or value is None:
+                continue
+            if not (math.isfinite(value) and value > 0):
+                raise DatasetError(f"{_option(name)}: expected metres a pixel, above 0, got {value:g}")
+        if self.raster_gsd is not None and self.gsd is None:
+            raise DatasetError(f"--raster-gsd {self.raster_gsd:g}: says from which scale; it needs --gsd")
 
     def _check_part(self) -> None:
         if self.part is None:

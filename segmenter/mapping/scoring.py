@@ -17,6 +17,7 @@ from segmenter.labels import ClassMap
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.request import MapRequest
+from segmenter.mapping.scale import scale_text
 from segmenter.mapping.truth import Truth
 from segmenter.raster import read_label
 from segmenter.terminal import aligned
@@ -74,6 +75,13 @@ class Outcome:
     warnings: list[str] = field(default_factory=list)
     stopped: SegmenterError | None = None
 
+    def merge(self, other: Outcome) -> None:
+        """Add what came of further jobs."""
+        self.confusion.merge(other.confusion)
+        for name in ("written", "kept", "failed", "each", "unscored", "warnings"):
+            getattr(self, name).extend(getattr(other, name))
+        self.stopped = self.stopped or other.stopped
+
     def add_score(self, job: MapJob, scorer: Scorer) -> None:
         """Add a map's score to the others', or note why it has none."""
         if scorer.error is not None:
@@ -106,7 +114,7 @@ class Scoring:
         labels: full or eroded.
         split: what is scored, for the record.
         protocol: name of a published one; None: all classes of the run.
-        tta: test-time augmentation.
+        tta: test-time augmentation, and the scale that was asked for.
     """
 
     classes: ClassMap
@@ -123,7 +131,10 @@ class Scoring:
     @classmethod
     def asked_for(cls, request: MapRequest, run: AnyRun, truth: Truth) -> Scoring:
         """How the maps of a request are scored; what does not fit is refused before hours are spent."""
-        return cls(run.classes, request.label_kind or truth.kind, truth.split, request.protocol, request.tta)
+        kind = request.label_kind or truth.kind
+        scale = scale_text(request, run)
+        tta = f"{request.tta}, at {scale} a pixel" if scale else request.tta
+        return cls(run.classes, kind, truth.split, request.protocol, tta)
 
     def of(self, scenes: Sequence[str]) -> Protocol:
         """The protocol with the scenes that were scored."""

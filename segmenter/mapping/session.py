@@ -25,11 +25,13 @@ from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, pla
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
+from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.journal import JOURNAL, Journal
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.request import MapRequest
+from segmenter.mapping.scale import groups, lay_grids, scale_text, wanted_scale
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
 from segmenter.mapping.state import FolderState, neighbour_facts
 from segmenter.mapping.tiling import computing_options, settled_tiling
@@ -141,7 +143,7 @@ def _style(request: MapRequest, run: AnyRun) -> MapStyle:
         format=request.format,
         nodata=request.nodata,
         codes_by_default=run.recipe.dataset.kind == "naic2020",
-        tags={"RUN": run.recipe.name},
+        tags={"RUN": run.recipe.name, **({"GSD": scale} if (scale := scale_text(request, run)) else {})},
         wanted=ExtraOutputs(confidence=request.confidence, probabilities=request.probabilities),
         cog=request.cog,
         quicklook=request.quicklook,
@@ -163,11 +165,15 @@ def _plan(
         check_shared(images.truth, jobs)
     if request.mosaic and jobs:
         join(images.inputs, jobs, failures)
+    for line in lines_of_notes(lay_grids(request, run, jobs, failures)):
+        print(line)
     scores = () if images.truth is None else _SCORE_FILES
     check_outputs(
         jobs, images.inputs, request.output, scores, pictures=request.pictures, layout=images.layout
     )
-    for line in lines_of_notes((note, job.info.path) for job in jobs for note in differences(run, job)):
+    seen_at = wanted_scale(request, run)
+    found = ((note, job.info.path) for job in jobs for note in differences(run, job, seen_at))
+    for line in lines_of_notes(found):
         print(f"warning: {line}", file=sys.stderr)
     return jobs, failures
 
@@ -218,8 +224,24 @@ def _make_maps(
     request: MapRequest, run: AnyRun, style: MapStyle, jobs: Sequence[MapJob], failures: list[SegmenterError]
 ) -> Outcome:
     """Make the maps that are not finished; adds what fails to `failures`."""
-    journal = Journal(request.output)
-    tiling = settled_tiling(request, run, style.wanted, jobs, journal)
+    journal, outcome = Journal(request.output), Outcome(ConfusionMatrix(run.classes))
+    for together in groups(jobs):
+        outcome.merge(_make_group(request, run, style, together, failures, journal))
+        if outcome.stopped or (failures and request.fail_fast):
+            break
+    return outcome
+
+
+def _make_group(
+    request: MapRequest,
+    run: AnyRun,
+    style: MapStyle,
+    jobs: Sequence[MapJob],
+    failures: list[SegmenterError],
+    journal: Journal,
+) -> Outcome:
+    """Make the maps of jobs that all are on their own pixels, or all on grids."""
+    tiling = settled_tiling(request, run, _asked(style, jobs), jobs, journal)
     folder_state = _folder_state(request, run, style, tiling, journal)
     kept, waiting = _sort(folder_state, jobs, failures)
     outcome = Outcome(ConfusionMatrix(run.classes))
@@ -240,10 +262,16 @@ def _folder_state(
         part = job.part
         around = None if job.mosaic is None else neighbour_facts(job, tiling)
         where = {"part": [part.row, part.col, part.height, part.width], "mosaic": around}
-        return {**where, **style.options(job), **how}
+        grid = None if job.grid is None else f"{job.grid} as one"
+        return {**where, **style.options(job), **how, "gsd": grid}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
     return FolderState(journal, facts, options, redo=request.redo, warn=_warn)
+
+
+def _asked(style: MapStyle, jobs: Sequence[MapJob]) -> ExtraOutputs:
+    """What is asked of the model: what the map is made of, or on a grid, what it is interpolated from."""
+    return style.wanted if jobs[0].grid is None else ON_THE_GRID
 
 
 def _warn(text: str) -> None:
@@ -294,7 +322,7 @@ def _write(
     """Load the model and write the maps; `there` are pixels of maps that are finished."""
     from segmenter.inference.loading import load_predictor, overlooked_gpus
 
-    predict = load_predictor(run, style.wanted, request.tta)
+    predict = load_predictor(run, _asked(style, waiting), request.tta)
     if line := overlooked_gpus():
         print(f"warning: {line}", file=sys.stderr)
     quiet_libtiff()

@@ -99,7 +99,7 @@ def test_exact_mode_is_the_whole_raster_at_once(
 class Job:
     """A raster in memory, whole."""
 
-    part, done_rows, abandoned = None, 0, False
+    part, columns, done_rows, abandoned = None, None, 0, False
 
     def __init__(self, raster: ArrayRaster) -> None:
         self.raster = raster
