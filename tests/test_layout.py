@@ -44,7 +44,7 @@ ALSO = {
 """Single exceptions, each with its reason."""
 
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
-TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise"}
+TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise", "inference.rescaling"}
 LIGHT_MODULES = {"model", "model.receptive_field", "model.weight_shapes", "devices", "training"}
 """In rooms of TensorFlow, but used where it is not loaded."""
 

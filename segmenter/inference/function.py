@@ -15,7 +15,8 @@ from segmenter.devices.setup import memory_errors
 from segmenter.geometry import Size, Window
 from segmenter.inference.pixelwise import per_pixel
 from segmenter.inference.prediction import ExtraOutputs, Prediction
-from segmenter.inference.tta import SYMMETRIES, Symmetry
+from segmenter.inference.rescaling import rescaled
+from segmenter.inference.tta import SYMMETRIES, Tta, parse_tta
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import inference_bytes_per_pixel
 
@@ -32,7 +33,7 @@ class PredictFunction:
     """(image (B, H, W, C) of any dtype, valid (B, H, W) bool) → `Prediction` of the batch.
 
     Height and width are multiples of the models' strides. Normalisation, the average over models and
-    symmetries and the choice of the class are part of the compiled graph.
+    symmetries and scales and the choice of the class are part of the compiled graph.
 
     Attributes:
         wanted: what it gives beside class ids.
@@ -47,18 +48,18 @@ class PredictFunction:
         self,
         members: Sequence[Member],
         wanted: ExtraOutputs,
-        symmetries: str,
+        tta: Tta,
         device: str | None,
     ) -> None:
         self.wanted, self._device = wanted, device
         measures = [_measures(member.model) for member in members]
         self.classes, self.bytes_per_pixel = measures[0][0], max(each for _, each in measures)
-        self._several = len(SYMMETRIES[symmetries]) * len(members) > 1
+        self._several = len(members) > 1 or tta != Tta()
 
         def scores(image_BHWC: Any, valid_BHW: Any) -> Any:
             if not self._several:
                 return members[0].model(_normalised(members[0], image_BHWC, valid_BHW), training=False)
-            return _average(members, image_BHWC, valid_BHW, SYMMETRIES[symmetries])
+            return _average(members, image_BHWC, valid_BHW, tta)
 
         def compiled(image_BHWC: Any, valid_BHW: Any, box_4: Any) -> Any:
             found = scores(image_BHWC, valid_BHW)
@@ -170,21 +171,21 @@ def _doing(valid_BHW: NDArray[np.bool_]) -> str:
 
 
 def predict_function(
-    model: Any, normalisation: Normalisation, wanted: ExtraOutputs | None = None, symmetries: str = "none"
+    model: Any, normalisation: Normalisation, wanted: ExtraOutputs | None = None, tta: str = "none"
 ) -> PredictFunction:
     """A Keras model that gives logits, as what `predictor` takes.
 
     Args:
-        symmetries: none, flips or all: see `symmetries.SYMMETRIES`.
+        tta: what is averaged, see `tta.parse_tta`.
     """
-    return ensemble_function([Member(model, normalisation)], wanted, symmetries)
+    return ensemble_function([Member(model, normalisation)], wanted, tta)
 
 
 def ensemble_function(
-    members: Sequence[Member], wanted: ExtraOutputs | None = None, symmetries: str = "none"
+    members: Sequence[Member], wanted: ExtraOutputs | None = None, tta: str = "none"
 ) -> PredictFunction:
     """Several models as one: the mean of their probabilities, each with the same weight."""
-    return PredictFunction(members, wanted or ExtraOutputs(), symmetries, None)
+    return PredictFunction(members, wanted or ExtraOutputs(), parse_tta(tta), None)
 
 
 def _measures(model: Any) -> tuple[int, float]:
@@ -202,21 +203,34 @@ def _normalised(member: Member, image_BHWC: Any, valid_BHW: Any) -> Any:
     )
 
 
-def _average(
-    members: Sequence[Member], image_BHWC: Any, valid_BHW: Any, symmetries: tuple[Symmetry, ...]
-) -> Any:
-    """Mean probabilities over models and symmetries, one after the other: memory for one at a time."""
+def _average(members: Sequence[Member], image_BHWC: Any, valid_BHW: Any, tta: Tta) -> Any:
+    """Mean probabilities over models, scales and symmetries: one by one, with memory for one at a time."""
     total: Any = None
     for member in members:
-        with tf.control_dependencies([] if total is None else [total]):
+        with _after(total):
             pixels_BHWC = _normalised(member, tf.identity(image_BHWC), valid_BHW)
-        for symmetry in symmetries:
-            with tf.control_dependencies([] if total is None else [total]):
-                turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
-            scores = member.model(turned, training=False)
-            found = symmetry.undo(per_pixel(tf.nn.softmax, scores), tf.transpose)
+        for scale in tta.scales:
+            with _after(total):
+                copy_BHWC = rescaled(tf.identity(pixels_BHWC), scale)
+            found = rescaled(_over_symmetries(member.model, copy_BHWC, tta.symmetries, total), 1 / scale)
             total = found if total is None else total + found
-    return total / (len(members) * len(symmetries))
+    return total / (len(members) * tta.count)
+
+
+def _over_symmetries(model: Any, pixels_BHWC: Any, symmetries: str, before: Any) -> Any:
+    """The sum of probabilities over symmetries."""
+    total: Any = None
+    for symmetry in SYMMETRIES[symmetries]:
+        with _after(before if total is None else total):
+            turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
+        scores = model(turned, training=False)
+        found = symmetry.undo(per_pixel(tf.nn.softmax, scores), tf.transpose)
+        total = found if total is None else total + found
+    return total
+
+
+def _after(total: Any) -> Any:
+    return tf.control_dependencies([] if total is None else [total])
 
 
 def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def load_predictor(run: AnyRun, wanted: ExtraOutputs | None = None, tta: str = "
 
     Args:
         wanted: beside class ids.
-        tta: over which mirror images it averages: none, flips or all (eight).
+        tta: over which mirror images and scales it averages, see `tta.parse_tta`.
 
     Raises:
         CheckpointError: no checkpoint, a damaged one, or one of another model.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from segmenter.geometry import Window
-from segmenter.mapping.request import BlendWeights, Format, LabelKind, MapRequest, Mode, Probabilities, Tta
+from segmenter.mapping.request import BlendWeights, Format, LabelKind, MapRequest, Mode, Probabilities
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import Bounds
@@ -172,9 +172,11 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--tta",
-        choices=get_args(Tta),
+        metavar="WHAT",
+        type=_tta,
         default="none",
-        help="test-time augmentation: average over mirror images, 4 or 8 times the time",
+        help="test-time augmentation: average over mirror images (none; flips: 4; all: 8) and scales "
+        "(scales: 0.75, 1 and 1.25, or numbers), as flips,scales or 0.5,1; takes the time of each of them",
     )
     group.add_argument(
         "--gsd",
@@ -238,6 +240,16 @@ def _gsd(text: str) -> float | str:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected metres a pixel, as 0.5, or auto, got {text!r}") from None
+
+
+def _tta(text: str) -> str:
+    from segmenter.errors import ConfigError
+    from segmenter.inference.tta import parse_tta
+
+    try:
+        return str(parse_tta(text))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--tta: ")) from None
 
 
 def _memory(text: str) -> int:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
+from segmenter.inference.tta import parse_tta
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import Bounds
 
 Mode = Literal["exact", "smooth"]
 BlendWeights = Literal["hann", "gaussian", "linear"]
-Tta = Literal["none", "flips", "all"]
 Probabilities = Literal["uint8", "float16"]
 Format = Literal["auto", "geotiff", "png"]
 LabelKind = Literal["full", "eroded"]
@@ -23,7 +23,6 @@ LabelKind = Literal["full", "eroded"]
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": (None, *get_args(Mode)),
     "blend_weights": get_args(BlendWeights),
-    "tta": get_args(Tta),
     "probabilities": (None, *get_args(Probabilities)),
     "format": get_args(Format),
     "label_kind": (None, *get_args(LabelKind)),
@@ -55,7 +54,7 @@ class MapRequest:
         mode: None: exact where that is possible and worth it.
         overlap: of windows, percent of their side, in smooth mode.
         blend_weights: of a window's pixels, in smooth mode.
-        tta: test-time augmentation: the mirror images that are averaged.
+        tta: test-time augmentation: the mirror images and scales that are averaged, see `tta.parse_tta`.
         memory: bytes that the program may take; None: half of the machine's.
         window_size: side of the model's window in pixels; None: chosen to fit the memory; so `batch`.
         gsd: metres a pixel at which the model sees the inputs; auto: as in training; None: their own.
@@ -91,7 +90,7 @@ class MapRequest:
     mode: Mode | None = None
     overlap: float = 50
     blend_weights: BlendWeights = "hann"
-    tta: Tta = "none"
+    tta: str = "none"
     memory: int | None = None
     window_size: int | None = None
     batch: int | None = None
@@ -111,6 +110,7 @@ class MapRequest:
         for name in _COUNTS:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise DatasetError(f"{_option(name)}: expected 1 or more, got {value}")
+        parse_tta(self.tta)
         self._check_runs()
         self._check_source()
         self._check_part()

@@ -35,10 +35,11 @@ def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted:
 
     from segmenter.inference.blending import Blend
     from segmenter.inference.memory import Choice, Needs, plan_tiling
+    from segmenter.inference.tta import parse_tta, seen_by
     from segmenter.windows import round_up
 
     item_bytes = max((np.dtype(job.info.dtype).itemsize for job in jobs), default=1)
-    network = _network(run)
+    network = seen_by(_network(run), parse_tta(request.tta), len(run.classes))
     needs = Needs(
         network,
         len(run.classes),
@@ -99,7 +100,9 @@ def _tiling_from(facts: Mapping[str, Any] | None, asked: str | None) -> Tiling |
 
 def computing_options(request: MapRequest, tiling: Tiling) -> dict[str, Any]:
     """All of it that decides what comes out: of exact windows, their size does not."""
-    found: dict[str, Any] = {"tta": request.tta, "mode": "exact", "stride": tiling.stride}
+    from segmenter.inference.tta import parse_tta
+
+    found: dict[str, Any] = {"tta": str(parse_tta(request.tta)), "mode": "exact", "stride": tiling.stride}
     blend = tiling.blend
     if blend is None:
         return {**found, "halo": tiling.halo}
