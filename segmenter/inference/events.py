@@ -40,6 +40,9 @@ class Strips(Protocol):
     def left(self, done_rows: int) -> Iterator[Window]:
         """Those that are left after so many rows, counted through all of them."""
 
+    def pixels(self, done_rows: int) -> int:
+        """Pixels in the first so many rows."""
+
 
 class Job(Protocol):
     """A raster to be mapped."""

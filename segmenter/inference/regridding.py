@@ -8,6 +8,7 @@ data takes part of at least one pixel of the grid that has; whether it has data,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,9 +52,9 @@ class Regridder:
         self._column, self._under = own, over
         self._top, self._row = over.row, own.row  # of the grid's rows that are kept; of what is given next
         self._kept = self._blank(0)
-        self._band: tuple[NDArray[np.float16], NDArray[np.bool_]] | None = None
+        self._band: tuple[NDArray[Any], NDArray[np.bool_]] | None = None
 
-    def _blank(self, rows: int) -> tuple[NDArray[np.float16], NDArray[np.bool_]]:
+    def _blank(self, rows: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         shape = rows, self._under.width
         return np.zeros((*shape, self._classes), np.float16), np.zeros(shape, np.bool_)
 

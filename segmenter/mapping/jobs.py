@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ class MapJob:
         On a grid, neither the raster's nor the grid's columns are wider than that, as whole blocks allow.
         """
         if self.grid is not None:
-            width = max(BLOCK, int(width * min(1, self.grid.cols)) // BLOCK * BLOCK)
+            width = max(BLOCK, int(width * min(Fraction(1), self.grid.cols)) // BLOCK * BLOCK)
         self.column = width
 
     @property
@@ -201,7 +202,15 @@ class MapJob:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Raster | MosaicView | ResampledRaster]:
-        """Open the raster with the model's bands, on its grid; in a mosaic, with what lies around it.
+        """Open the raster as `open_own`, in the pixels that the model sees."""
+        with self.open_own() as raster:
+            seen = raster if self.grid is None else ResampledRaster(raster, self.grid)
+            yield seen
+            self.remark = seen.partial_remark
+
+    @contextlib.contextmanager
+    def open_own(self) -> Iterator[Raster | MosaicView]:
+        """Open the raster with the model's bands; in a mosaic, with what lies around it.
 
         Raises:
             ChangedInputError: it is no longer what it was when the job was planned.
@@ -213,9 +222,7 @@ class MapJob:
                 raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
             if file_stamp(path) != self.stamp is not None:
                 raise changed(path)
-            seen = raster if self.grid is None else ResampledRaster(raster, self.grid)
-            yield seen
-            self.remark = seen.partial_remark
+            yield raster
 
 
 def changed(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:

@@ -239,7 +239,7 @@ def test_smooth_maps_scores_and_many_files(
         transform = Affine(side, 0, 0, 0, -side, 0)
         make_geotiff(f"in/{number}.tif", image[number:], transform=transform)
         make_geotiff(f"truth/{number}.tif", (image[number:, :, 0] % 7), transform=transform)
-    options = ("--gsd", 0.5, "--mode", "smooth", "--labels", "truth/{stem}.tif")
+    options = ("--gsd", 0.5, "--mode", "smooth", "--labels", "truth/{stem}.tif", "--pictures")
     assert call(tmp_path / "in", *options) == 0
     said = capsys.readouterr()
     assert "1.tif and 1 more: a pixel is 0.25 m, resampled to 0.5 m for the model" in said.out
@@ -248,3 +248,4 @@ def test_smooth_maps_scores_and_many_files(
         found = read(tmp_path / "maps" / f"{number}.tif")
         assert found.shape == image[number:].shape[:2]
         assert (found != 255).all()
+        assert (tmp_path / "maps" / f"{number}.view.png").is_file()

@@ -74,7 +74,7 @@ def test_a_window_of_it_is_that_part_of_the_whole(
 @pytest.mark.parametrize("kind", ["mask", "alpha", "nan", "nodata"])
 def test_what_has_no_data_counts_for_nothing(make_geotiff: Make, rng: np.random.Generator, kind: str) -> None:
     """By the rule of `validity`: the mean is that of the pixels that have data; without any there is none."""
-    image = rng.integers(1, 200, (60, 60, 2)).astype(np.float32 if kind == "nan" else np.uint8)
+    image = rng.integers(1, 200, (60, 60, 3)).astype(np.float32 if kind == "nan" else np.uint8)
     valid = rng.random((60, 60)) > 0.5
     valid[:10, :15] = False
     if kind == "mask":
@@ -86,7 +86,7 @@ def test_what_has_no_data_counts_for_nothing(make_geotiff: Make, rng: np.random.
     else:
         path = make_geotiff("a.tif", np.where(valid[..., None], image, 0), nodata=0)
     found, there = whole_of(path, Fraction(5))
-    cells = np.where(valid[..., None], image, 0).reshape(12, 5, 12, 5, 2).sum(axis=(1, 3), dtype=np.float64)
+    cells = np.where(valid[..., None], image, 0).reshape(12, 5, 12, 5, 3).sum(axis=(1, 3), dtype=np.float64)
     counts = valid.reshape(12, 5, 12, 5).sum(axis=(1, 3))
     np.testing.assert_array_equal(there, counts > 0)
     mean = cells / np.maximum(counts, 1)[..., None]
