@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from segmenter.devices.setup import memory_errors
 from segmenter.geometry import Size, Window
-from segmenter.inference.pixelwise import per_pixel
+from segmenter.inference.pixelwise import fused, per_pixel
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.rescaling import rescaled
 from segmenter.inference.tta import SYMMETRIES, Tta, parse_tta
@@ -205,26 +205,27 @@ def _normalised(member: Member, image_BHWC: Any, valid_BHW: Any) -> Any:
 
 def _average(members: Sequence[Member], image_BHWC: Any, valid_BHW: Any, tta: Tta) -> Any:
     """Mean probabilities over models, scales and symmetries: one by one, with memory for one at a time."""
-    total: Any = None
+    total, softmax = None, fused(tf.nn.softmax)  # one for all: they come one after the other
     for member in members:
         with _after(total):
             pixels_BHWC = _normalised(member, tf.identity(image_BHWC), valid_BHW)
         for scale in tta.scales:
             with _after(total):
                 copy_BHWC = rescaled(tf.identity(pixels_BHWC), scale)
-            found = rescaled(_over_symmetries(member.model, copy_BHWC, tta.symmetries, total), 1 / scale)
+            shares = _over_symmetries(member.model, softmax, copy_BHWC, tta.symmetries, total)
+            found = rescaled(shares, 1 / scale)
             total = found if total is None else total + found
     return total / (len(members) * tta.count)
 
 
-def _over_symmetries(model: Any, pixels_BHWC: Any, symmetries: str, before: Any) -> Any:
+def _over_symmetries(model: Any, softmax: Any, pixels_BHWC: Any, symmetries: str, before: Any) -> Any:
     """The sum of probabilities over symmetries."""
     total: Any = None
     for symmetry in SYMMETRIES[symmetries]:
         with _after(before if total is None else total):
             turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
         scores = model(turned, training=False)
-        found = symmetry.undo(per_pixel(tf.nn.softmax, scores), tf.transpose)
+        found = symmetry.undo(per_pixel(softmax, scores), tf.transpose)
         total = found if total is None else total + found
     return total
 
