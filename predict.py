@@ -14,7 +14,7 @@ from segmenter.terminal import enduring_output
 if TYPE_CHECKING:
     from segmenter.mapping.request import MapRequest
     from segmenter.mapping.truth import Images
-    from segmenter.runs.run import Run
+    from segmenter.runs.ensemble import AnyRun
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,9 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _predict(request: MapRequest) -> int:
     # ------------------------------------------------------------------ the model and the images
+    from segmenter.runs.ensemble import joined
     from segmenter.runs.run import load_run
 
-    run = load_run(request.run)
+    run = joined([load_run(path) for path in request.runs])
     images = _find_images(request, run)
 
     # ------------------------------------------------------------------ maps, scores, pictures
@@ -48,7 +49,7 @@ def _predict(request: MapRequest) -> int:
     return mapped.exit_code
 
 
-def _find_images(request: MapRequest, run: Run) -> Images:
+def _find_images(request: MapRequest, run: AnyRun) -> Images:
     """The inputs, or the scenes of a recipe's split, with the labels that they are scored with."""
     from datasets import layout_of, load_dataset
     from segmenter.config.reading import load_recipe
@@ -62,7 +63,7 @@ def _find_images(request: MapRequest, run: Run) -> Images:
     left_out = ((reason, file) for file, reason in dataset.unused)
     for note in (*lines_of_notes(left_out), *dataset.notes):
         print(note)
-    where = request.recipe or request.run / "recipe.yaml"
+    where = request.recipe or request.runs[0] / "recipe.yaml"
     return images_of_split(dataset, layout_of(recipe), request.split, run, where)
 
 

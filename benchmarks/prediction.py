@@ -36,7 +36,7 @@ CLASSES, BLOCK = 8, 512
 class FileJob:
     """A file, whole."""
 
-    part, done_rows, abandoned = None, 0, False
+    part, columns, done_rows, abandoned = None, None, 0, False
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -73,7 +73,7 @@ class MadeScene:
 
 
 class _Job:
-    part, done_rows, abandoned = None, 0, False
+    part, columns, done_rows, abandoned = None, None, 0, False
 
     def __init__(self, raster: Any) -> None:
         self._raster = raster

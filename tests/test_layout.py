@@ -16,7 +16,7 @@ SCRIPTS = ("train.py", "predict.py")
 
 GROUND = {
     *("errors", "terminal", "files", "finding", "locks", "sealed", "machine", "threads"),
-    *("geometry", "windows", "labels", "scenes", "scale"),
+    *("geometry", "windows", "labels", "scenes", "scale", "resampling"),
 }
 """Modules that all rooms may use and that use each other only."""
 
@@ -45,7 +45,7 @@ ALSO = {
 """Single exceptions, each with its reason."""
 
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
-TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise"}
+TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise", "inference.rescaling"}
 LIGHT_MODULES = {
     *("model", "model.architectures", "model.receptive_field", "model.weight_shapes", "devices", "training"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -34,12 +34,26 @@ class Readable(Protocol):
         """Whether a window is known to hold no data without being read."""
 
 
+class Strips(Protocol):
+    """Columns of a raster that are computed one after the other, each from top to bottom."""
+
+    def left(self, done_rows: int) -> Iterator[Window]:
+        """Those that are left after so many rows, counted through all of them."""
+
+    def pixels(self, done_rows: int) -> int:
+        """Pixels in the first so many rows."""
+
+
 class Job(Protocol):
     """A raster to be mapped."""
 
     @property
     def part(self) -> Window | None:
         """What to map; None for the whole raster."""
+
+    @property
+    def columns(self) -> Strips | None:
+        """The order in which the part is computed; None: in `windows.Columns` of the tiling's width."""
 
     @property
     def done_rows(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,27 @@ from numpy.typing import NDArray
 
 from segmenter.devices.setup import memory_errors
 from segmenter.geometry import Size, Window
-from segmenter.inference.pixelwise import per_pixel
+from segmenter.inference.pixelwise import fused, per_pixel
 from segmenter.inference.prediction import ExtraOutputs, Prediction
-from segmenter.inference.tta import SYMMETRIES, Symmetry
+from segmenter.inference.rescaling import rescaled
+from segmenter.inference.tta import SYMMETRIES, Tta, parse_tta
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import inference_bytes_per_pixel
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A Keras model that gives logits, and the normalisation of its input."""
+
+    model: Any
+    normalisation: Normalisation
 
 
 class PredictFunction:
     """(image (B, H, W, C) of any dtype, valid (B, H, W) bool) → `Prediction` of the batch.
 
-    Height and width are multiples of the model's stride. Normalisation, the average over symmetries and the
-    choice of the class are part of the compiled graph.
+    Height and width are multiples of the models' strides. Normalisation, the average over models and
+    symmetries and scales and the choice of the class are part of the compiled graph.
 
     Attributes:
         wanted: what it gives beside class ids.
@@ -36,25 +46,20 @@ class PredictFunction:
 
     def __init__(
         self,
-        model: Any,
-        normalisation: Normalisation,
+        members: Sequence[Member],
         wanted: ExtraOutputs,
-        symmetries: str,
+        tta: Tta,
         device: str | None,
     ) -> None:
         self.wanted, self._device = wanted, device
-        self.classes, self.bytes_per_pixel = _measures(model)
-        self._several = len(SYMMETRIES[symmetries]) > 1
+        measures = [_measures(member.model) for member in members]
+        self.classes, self.bytes_per_pixel = measures[0][0], max(each for _, each in measures)
+        self._several = len(members) > 1 or tta != Tta()
 
         def scores(image_BHWC: Any, valid_BHW: Any) -> Any:
-            pixels = tf.cond(
-                tf.reduce_all(valid_BHW),
-                lambda: normalisation.apply(image_BHWC),  # a third of the time
-                lambda: normalisation.apply(image_BHWC, valid_BHW),
-            )
             if not self._several:
-                return model(pixels, training=False)
-            return _average(model, pixels, SYMMETRIES[symmetries])
+                return members[0].model(_normalised(members[0], image_BHWC, valid_BHW), training=False)
+            return _average(members, image_BHWC, valid_BHW, tta)
 
         def compiled(image_BHWC: Any, valid_BHW: Any, box_4: Any) -> Any:
             found = scores(image_BHWC, valid_BHW)
@@ -166,14 +171,21 @@ def _doing(valid_BHW: NDArray[np.bool_]) -> str:
 
 
 def predict_function(
-    model: Any, normalisation: Normalisation, wanted: ExtraOutputs | None = None, symmetries: str = "none"
+    model: Any, normalisation: Normalisation, wanted: ExtraOutputs | None = None, tta: str = "none"
 ) -> PredictFunction:
     """A Keras model that gives logits, as what `predictor` takes.
 
     Args:
-        symmetries: none, flips or all: see `symmetries.SYMMETRIES`.
+        tta: what is averaged, see `tta.parse_tta`.
     """
-    return PredictFunction(model, normalisation, wanted or ExtraOutputs(), symmetries, None)
+    return ensemble_function([Member(model, normalisation)], wanted, tta)
+
+
+def ensemble_function(
+    members: Sequence[Member], wanted: ExtraOutputs | None = None, tta: str = "none"
+) -> PredictFunction:
+    """Several models as one: the mean of their probabilities, each with the same weight."""
+    return PredictFunction(members, wanted or ExtraOutputs(), parse_tta(tta), None)
 
 
 def _measures(model: Any) -> tuple[int, float]:
@@ -183,16 +195,43 @@ def _measures(model: Any) -> tuple[int, float]:
     return int(model.outputs[0].shape[-1]), inference_bytes_per_pixel(model)
 
 
-def _average(model: Any, pixels_BHWC: Any, symmetries: tuple[Symmetry, ...]) -> Any:
-    """Mean probabilities over symmetries, one after the other: memory for one of them at a time."""
+def _normalised(member: Member, image_BHWC: Any, valid_BHW: Any) -> Any:
+    return tf.cond(
+        tf.reduce_all(valid_BHW),
+        lambda: member.normalisation.apply(image_BHWC),  # a third of the time
+        lambda: member.normalisation.apply(image_BHWC, valid_BHW),
+    )
+
+
+def _average(members: Sequence[Member], image_BHWC: Any, valid_BHW: Any, tta: Tta) -> Any:
+    """Mean probabilities over models, scales and symmetries: one by one, with memory for one at a time."""
+    total, softmax = None, fused(tf.nn.softmax)  # one for all: they come one after the other
+    for member in members:
+        with _after(total):
+            pixels_BHWC = _normalised(member, tf.identity(image_BHWC), valid_BHW)
+        for scale in tta.scales:
+            with _after(total):
+                copy_BHWC = rescaled(tf.identity(pixels_BHWC), scale)
+            shares = _over_symmetries(member.model, softmax, copy_BHWC, tta.symmetries, total)
+            found = rescaled(shares, 1 / scale)
+            total = found if total is None else total + found
+    return total / (len(members) * tta.count)
+
+
+def _over_symmetries(model: Any, softmax: Any, pixels_BHWC: Any, symmetries: str, before: Any) -> Any:
+    """The sum of probabilities over symmetries."""
     total: Any = None
-    for symmetry in symmetries:
-        with tf.control_dependencies([] if total is None else [total]):
+    for symmetry in SYMMETRIES[symmetries]:
+        with _after(before if total is None else total):
             turned = symmetry.apply(tf.identity(pixels_BHWC), tf.transpose)
         scores = model(turned, training=False)
-        found = symmetry.undo(per_pixel(tf.nn.softmax, scores), tf.transpose)
+        found = symmetry.undo(per_pixel(softmax, scores), tf.transpose)
         total = found if total is None else total + found
-    return total / len(symmetries)
+    return total
+
+
+def _after(total: Any) -> Any:
+    return tf.control_dependencies([] if total is None else [total])
 
 
 def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool) -> dict[str, Any]:

@@ -9,21 +9,23 @@ from segmenter.errors import CheckpointError
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.weight_shapes import check_learned, check_weights, is_described
+from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
 from segmenter.runs.weights import assign_weights, learned_weights
 
 if TYPE_CHECKING:
-    from segmenter.inference.function import PredictFunction
+    from segmenter.inference.function import Member, PredictFunction
+    from segmenter.runs.arrays import Arrays
 
 __all__ = ["load_predictor", "overlooked_gpus"]
 
 
-def load_predictor(run: Run, wanted: ExtraOutputs | None = None, tta: str = "none") -> Predictor:
-    """The compiled model of a run on every GPU that TensorFlow sees, or on the CPU.
+def load_predictor(run: AnyRun, wanted: ExtraOutputs | None = None, tta: str = "none") -> Predictor:
+    """The compiled model of a run, or those of an ensemble, on every GPU that TensorFlow sees, or on the CPU.
 
     Args:
         wanted: beside class ids.
-        tta: over which mirror images it averages: none, flips or all (eight).
+        tta: over which mirror images and scales it averages, see `tta.parse_tta`.
 
     Raises:
         CheckpointError: no checkpoint, a damaged one, or one of another model.
@@ -31,25 +33,38 @@ def load_predictor(run: Run, wanted: ExtraOutputs | None = None, tta: str = "non
     """
     from segmenter.devices.setup import let_memory_grow, load_tensorflow, memory_errors
 
-    arrays = learned_weights(run.weights())
-    described = is_described(run.recipe.model)
-    if described:
-        check_learned(arrays, run.recipe.model, run.band_count, len(run.classes), run.weights_file())
+    weights = [_weights(member) for member in members(run)]
     load_tensorflow()
     let_memory_grow()
-    from segmenter.inference.function import on_all_gpus, predict_function
-    from segmenter.model.building import build_model, network_geometry, shapes_of
+    from segmenter.inference.function import ensemble_function, on_all_gpus
 
     def build() -> PredictFunction:
-        model = build_model(run.recipe.model, run.band_count, len(run.classes))
-        if not described:
-            check_weights(arrays, shapes_of(model), run.weights_file())
-        assign_weights(model, arrays, "model", predicting=True)
-        _check_geometry(run, network_geometry(model))
-        return predict_function(model, run.normalisation, wanted, tta)
+        models = [_member(*each) for each in zip(members(run), weights, strict=True)]
+        return ensemble_function(models, wanted, tta)
 
     with memory_errors("loading the model", "is another program using the GPU?"):
         return on_all_gpus(build)
+
+
+def _weights(run: Run) -> Arrays:
+    """Those that predict; refused before TensorFlow is imported, where the kind of model lets one tell."""
+    arrays = learned_weights(run.weights())
+    if is_described(run.recipe.model):
+        check_learned(arrays, run.recipe.model, run.band_count, len(run.classes), run.weights_file())
+    return arrays
+
+
+def _member(run: Run, arrays: Arrays) -> Member:
+    """A run's model, on the device that is in force."""
+    from segmenter.inference.function import Member
+    from segmenter.model.building import build_model, network_geometry, shapes_of
+
+    model = build_model(run.recipe.model, run.band_count, len(run.classes))
+    if not is_described(run.recipe.model):
+        check_weights(arrays, shapes_of(model), run.weights_file())
+    assign_weights(model, arrays, "model", predicting=True)
+    _check_geometry(run, network_geometry(model))
+    return Member(model, run.normalisation)
 
 
 def _check_geometry(run: Run, found: NetworkGeometry) -> None:

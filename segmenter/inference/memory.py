@@ -3,9 +3,11 @@
 Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns c pixels wide:
 
     base       1 GiB: Python, TensorFlow, GDAL's block cache
-    model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`)
+    model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), and the weights of
+               all models but the first
     under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
-    rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4
+    rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4; so
+               where they are brought back from a grid (`regridding`)
 
 where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K for probabilities; blended,
 4K more are under way. On a GPU the model's part is held against the card's memory. Wider rasters are mapped
@@ -79,6 +81,8 @@ class Needs:
         pixel_bytes: of one pixel of the rasters, all bands.
         wanted: beside class ids.
         usual: the window that the recipe names, in pixels; for blending.
+        weights: bytes of those of further models, beside the one that the base has room for.
+        regridded: whether predictions are brought back from a grid onto other pixels.
     """
 
     network: NetworkGeometry
@@ -86,6 +90,8 @@ class Needs:
     pixel_bytes: int
     wanted: ExtraOutputs
     usual: int
+    weights: int = 0
+    regridded: bool = False
 
     @property
     def out_bytes(self) -> int:
@@ -97,12 +103,13 @@ class Needs:
         """Bytes of a prediction without the model's part: see the head of this module."""
         pixels, out = batch * window.pixels, self.out_bytes
         under_way = _READ * (self.pixel_bytes + 1) + _GIVEN * (out + 4 * self.classes * blended)
-        rows = (window.height + BLOCK) * out + 4 * self.classes * window.height * blended
+        held = 4 * self.classes * window.height
+        rows = (window.height + BLOCK) * out + held * blended + held * self.regridded
         return BASE_BYTES + pixels * under_way + column * rows
 
     def model(self, window: Size, batch: int) -> float:
         """Bytes that the model takes for a batch."""
-        return batch * window.pixels * self.network.bytes_per_pixel
+        return batch * window.pixels * self.network.bytes_per_pixel + self.weights
 
 
 def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Tiling, list[str]]:

@@ -27,10 +27,10 @@ def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
         (B, H, W) or (B, H, W, channels), as if the function had been given the inputs.
     """
     if tf.config.list_physical_devices("GPU"):
-        return function(*inputs)
+        return getattr(function, "python_function", function)(*inputs)
     shape = tf.shape(inputs[0])[:3]
     flat = [tf.reshape(x, [-1, *x.shape[3:]]) for x in inputs]
-    compiled, count = tf.function(function, jit_compile=True), tf.shape(flat[0])[0]
+    compiled, count = fused(function), tf.shape(flat[0])[0]
     chunk = compiled.get_concrete_function(*(tf.TensorSpec([_CHUNK, *x.shape[1:]], x.dtype) for x in flat))
     found = tf.cond(
         (count % _CHUNK == 0) & (count > 0) & (count <= _CHUNK * _MOST_CHUNKS),
@@ -39,6 +39,13 @@ def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
     )
     inner = chunk.output_shapes[1:]
     return tf.ensure_shape(tf.reshape(found, tf.concat([shape, inner], 0)), [None, None, None, *inner])
+
+
+def fused(function: Callable[..., Any]) -> Any:
+    """A function as one loop. Given to `per_pixel` several times, it is compiled once; see `_in_chunks`."""
+    if hasattr(function, "get_concrete_function"):  # it is fused
+        return function
+    return tf.function(function, jit_compile=True)
 
 
 def _in_chunks(compiled: Any, dtype: Any, inputs: list[Any]) -> Any:

@@ -105,6 +105,7 @@ def classify(
 class _Opened:
     raster: Readable
     part: Window
+    columns: None = None
     done_rows: int = 0
     abandoned: bool = False
 

@@ -125,7 +125,8 @@ def read_batches(jobs: Iterable[J], tiling: Tiling) -> Iterator[Batch[J]]:
 def _read_job(job: J, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any, Piece[J], Any, Any]]:
     extent = raster.extent
     kind = raster.info.dtype, len(raster.bands)
-    for column in Columns(job.part or extent, tiling.column).left(job.done_rows):
+    columns = job.columns or Columns(job.part or extent, tiling.column)
+    for column in columns.left(job.done_rows):
         for place, image, valid in _joined(_read_column(job, raster, extent, column, tiling), tiling):
             kept = valid[place.keep.relative_to(place.read).slices()]
             piece = Piece(job, place, bool(kept.any()), kept, column)

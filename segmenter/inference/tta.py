@@ -1,10 +1,20 @@
-"""Test-time augmentation: predictions averaged over the symmetries of the square."""
+"""Test-time augmentation: predictions averaged over the symmetries of the square, and over scales.
+
+Over scales windows stay exact. A copy at scale a/b is resampled within the compiled graph, by `resampling`;
+where windows begin and end on the grid of `seen_by`, its pixels are those that the whole raster's copy has
+there, and they lie on the grid of the model's stride. What reaches beyond a window is in the halo.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
+
+from segmenter.errors import ConfigError
+from segmenter.model.receptive_field import NetworkGeometry
 
 Transpose = Callable[[Any, list[int]], Any]
 
@@ -44,3 +54,88 @@ SYMMETRIES: dict[str, tuple[Symmetry, ...]] = {
     "flips": _FLIPS,
     "all": (*_FLIPS, *(Symmetry(True, s.reverse_rows, s.reverse_cols) for s in _FLIPS)),
 }
+_ONE = Fraction(1)
+_SCALES = (Fraction(3, 4), _ONE, Fraction(5, 4))
+_SMALLEST, _LARGEST, _DENOMINATOR = Fraction(1, 4), Fraction(4), 16
+"""Of a scale; windows lie on multiples of its denominator times the stride."""
+EXPECTED = "none, flips or all, with or without scales (0.75,1,1.25) or numbers, as flips,scales or 0.5,1"
+
+
+@dataclass(frozen=True)
+class Tta:
+    """What is averaged: every symmetry at every scale, each with the same weight.
+
+    Attributes:
+        symmetries: one of `SYMMETRIES`.
+        scales: pixels that the model sees for a pixel of the input, along one side.
+    """
+
+    symmetries: str = "none"
+    scales: tuple[Fraction, ...] = (_ONE,)
+
+    @property
+    def count(self) -> int:
+        """Predictions that are averaged."""
+        return len(SYMMETRIES[self.symmetries]) * len(self.scales)
+
+    def __str__(self) -> str:
+        """As it is written in a call; one text for one meaning."""
+        if self.scales == (_ONE,):
+            return self.symmetries
+        numbers = [f"{float(scale):.15g}" for scale in self.scales]
+        return ",".join([*([] if self.symmetries == "none" else [self.symmetries]), *numbers])
+
+
+def parse_tta(text: str) -> Tta:
+    """What `--tta` says: none, flips, all, scales, numbers, between commas.
+
+    Raises:
+        ConfigError: it says nothing that can be averaged.
+    """
+    words = [word.strip() for word in text.split(",")]
+    symmetries = [word for word in words if word in SYMMETRIES]
+    scales: list[Fraction] = []
+    for word in words:
+        if word not in SYMMETRIES:
+            scales += _SCALES if word == "scales" else [_scale(word, text)]
+    if len(symmetries) > 1 or len(set(scales)) < len(scales):
+        raise ConfigError(f"--tta: expected {EXPECTED}, each once, got {text}")
+    return Tta(symmetries[0] if symmetries else "none", tuple(sorted(scales)) or (_ONE,))
+
+
+def _scale(word: str, text: str) -> Fraction:
+    try:
+        scale = Fraction(word)
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(f"--tta: expected {EXPECTED}, got {text}") from None
+    if not _SMALLEST <= scale <= _LARGEST or scale.denominator > _DENOMINATOR:
+        raise ConfigError(
+            f"--tta: expected scales from {_SMALLEST} to {_LARGEST} that are fractions of small numbers, "
+            f"at most sixteenths, as 0.5, 0.75 and 1.25, got {word}"
+        )
+    return scale
+
+
+def seen_by(network: NetworkGeometry, tta: Tta, classes: int) -> NetworkGeometry:
+    """Geometry of a model whose predictions are averaged over scales, in pixels of the input.
+
+    At scale a/b, b/a = t pixels of the input are one of the model's. Its grid of stride s begins again where
+    a pixel's number is a multiple of s b / gcd(s b, a). A pixel depends on those within (radius + 2) t + 2:
+    of the copy the radius, and one for each of the two ways of resampling, which reach one pixel of the
+    coarser of both grids. Memory grows with the largest copy's pixels.
+    """
+    if tta.scales == (_ONE,):
+        return network
+    stride, far, s = network.stride, 0, network.stride
+    for scale in tta.scales:
+        stride = math.lcm(stride, s * scale.denominator // math.gcd(s * scale.denominator, scale.numerator))
+        if network.radius is not None:
+            reach = network.radius if scale == 1 else math.ceil((network.radius + 2) / scale) + 2
+            far = max(far, reach)
+    most = float(max(_ONE, *tta.scales)) ** 2
+    return replace(
+        network,
+        stride=stride,
+        radius=None if network.radius is None else far,
+        bytes_per_pixel=network.bytes_per_pixel * most + 16 * classes if network.bytes_per_pixel else 0.0,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from segmenter.labels import ClassMap
 from segmenter.raster import Raster, RasterInfo, open_raster, read_label
 from segmenter.raster.mosaic import Mosaic, MosaicView
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
+from segmenter.raster.write import BLOCK
 from segmenter.windows import COLUMN, Columns
 
 _EDGE = 1e-6
@@ -128,7 +131,8 @@ class MapJob:
         remark: a warning about the raster, known once it was read.
         stamp: `file_stamp` of the raster before its header was read; None: not looked at.
         kept_as_partial: whether what is computed is kept against a kill.
-        column: the tiling's, see there.
+        column: the tiling's, see there; on a `grid`, in the raster's own pixels too.
+        grid: on which the model sees the raster; None: on its own pixels.
     """
 
     request: RasterRequest
@@ -147,6 +151,7 @@ class MapJob:
     stamp: tuple[int, int] | None = None
     kept_as_partial: bool = True
     column: int = COLUMN
+    grid: ModelGrid | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -154,9 +159,24 @@ class MapJob:
         return self.output, *self.beside
 
     @property
-    def columns(self) -> Columns:
-        """The part in the order in which it is mapped."""
-        return Columns(self.part, self.column)
+    def columns(self) -> Columns | GridColumns:
+        """The part in the order in which it is computed, in the pixels that the model sees."""
+        own = Columns(self.part, self.column)
+        return own if self.grid is None else GridColumns(own, self.grid)
+
+    @property
+    def seen(self) -> Size:
+        """The whole raster in the pixels that the model sees."""
+        return self.info.size if self.grid is None else self.grid.over(Window.of(self.info.size)).size
+
+    def set_column(self, width: int) -> None:
+        """Take the width of a tiling's columns, in the pixels that the model sees.
+
+        On a grid, neither the raster's nor the grid's columns are wider than that, as whole blocks allow.
+        """
+        if self.grid is not None:
+            width = max(BLOCK, int(width * min(Fraction(1), self.grid.cols)) // BLOCK * BLOCK)
+        self.column = width
 
     @property
     def view(self) -> Path:
@@ -181,7 +201,15 @@ class MapJob:
         return classes.decode(raw, where)
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Raster | MosaicView]:
+    def open(self) -> Iterator[Raster | MosaicView | ResampledRaster]:
+        """Open the raster as `open_own`, in the pixels that the model sees."""
+        with self.open_own() as raster:
+            seen = raster if self.grid is None else ResampledRaster(raster, self.grid)
+            yield seen
+            self.remark = seen.partial_remark
+
+    @contextlib.contextmanager
+    def open_own(self) -> Iterator[Raster | MosaicView]:
         """Open the raster with the model's bands; in a mosaic, with what lies around it.
 
         Raises:
@@ -195,7 +223,6 @@ class MapJob:
             if file_stamp(path) != self.stamp is not None:
                 raise changed(path)
             yield raster
-            self.remark = raster.partial_remark
 
 
 def changed(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from segmenter.geometry import Window
-from segmenter.mapping.request import BlendWeights, Format, LabelKind, MapRequest, Mode, Probabilities, Tta
+from segmenter.mapping.request import BlendWeights, Format, LabelKind, MapRequest, Mode, Probabilities
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import Bounds
@@ -72,7 +72,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # `--window` is not to be read as `--window-size`
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory that train.py made")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        type=_runs,
+        help="run directory that train.py made; several, as RUN1,RUN2, are averaged in one pass",
+    )
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="*", help="image, folder of images (not its subfolders) or glob"
     )
@@ -167,9 +172,21 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--tta",
-        choices=get_args(Tta),
+        metavar="WHAT",
+        type=_tta,
         default="none",
-        help="test-time augmentation: average over mirror images, 4 or 8 times the time",
+        help="test-time augmentation: average over mirror images (none; flips: 4; all: 8) and scales "
+        "(scales: 0.75, 1 and 1.25, or numbers), as flips,scales or 0.5,1; takes the time of each of them",
+    )
+    group.add_argument(
+        "--gsd",
+        metavar="METRES",
+        type=_gsd,
+        help="ground sampling distance at which the model sees the inputs, as 0.5, or auto: that of its "
+        "training; they are resampled while they are read, and the map comes back on their own pixels",
+    )
+    group.add_argument(
+        "--raster-gsd", metavar="METRES", type=float, help="that of inputs that do not say it, with --gsd"
     )
     group.add_argument(
         "--memory",
@@ -201,12 +218,38 @@ def _add_scores(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _runs(text: str) -> Path | tuple[Path, ...]:
+    """One run directory, or several between commas; a directory may have a comma in its name."""
+    if "," not in text or Path(text).is_dir():
+        return Path(text)
+    return tuple(Path(each) for each in text.split(",") if each)
+
+
 def _positive(text: str) -> int:
     """An argument of at least 1."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
     return value
+
+
+def _gsd(text: str) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected metres a pixel, as 0.5, or auto, got {text!r}") from None
+
+
+def _tta(text: str) -> str:
+    from segmenter.errors import ConfigError
+    from segmenter.inference.tta import parse_tta
+
+    try:
+        return str(parse_tta(text))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--tta: ")) from None
 
 
 def _memory(text: str) -> int:

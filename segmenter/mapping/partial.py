@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Window
+from segmenter.inference.events import Strips
 from segmenter.inference.prediction import Prediction
 from segmenter.sealed import sealed, unsealed
-from segmenter.windows import Columns
 
 LEAST_PIXELS = 1 << 22
 """Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
@@ -56,7 +56,7 @@ class PartialMap:
         pixels: of the part that it holds.
     """
 
-    def __init__(self, output: Path, key: str, columns: Columns) -> None:
+    def __init__(self, output: Path, key: str, columns: Strips) -> None:
         self.path = output.with_name(f".{output.name}.partial")
         self.rows = self.pixels = 0
         self._head = json.dumps({"partial": _FORMAT, "key": key}).encode() + b"\n"

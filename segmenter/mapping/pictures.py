@@ -41,7 +41,7 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
     longer = max(job.part.height, job.part.width)
     factor = max(1, -(-longer // _SIDE))
     shape = Size(max(1, job.part.height // factor), max(1, job.part.width // factor))
-    with job.open() as raster:
+    with job.open_own() as raster:
         image, valid = raster.thinned(job.part, shape)
     ids = style.ids(job, read_label(job.output, shape=shape))
     label = None

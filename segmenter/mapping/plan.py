@@ -16,10 +16,11 @@ from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.truth import Truth
 from segmenter.raster.alignment import check_label
 from segmenter.raster.mosaic import Mosaic
+from segmenter.runs.ensemble import members
 from segmenter.scenes import Layout
 
 if TYPE_CHECKING:
-    from segmenter.runs.run import Run
+    from segmenter.runs.ensemble import AnyRun
 
 _HEADER_THREADS = 4
 _LONGEST_NAME = 255
@@ -136,16 +137,25 @@ def _replaces_none(path: Path, kept: Container[Path], folder: Path, dataset: Lay
         )
 
 
-def differences(run: Run, job: MapJob) -> list[str]:
-    """In what an input differs from what the model has seen, and what its map does not keep."""
+def differences(run: AnyRun, job: MapJob, seen_at: float | None = None) -> list[str]:
+    """In what an input differs from what the model has seen, and what its map does not keep.
+
+    Args:
+        seen_at: metres a pixel that were asked for.
+    """
     found = list(job.info.remarks)
     if job.info.has_palette and run.band_count == 1:
         found.append("values are indices of a palette, not of light")
-    if job.info.dtype != run.dtype:
-        found.append(f"values are {job.info.dtype}, the model was trained on {run.dtype}")
-    mine, theirs = job.info.metres_per_pixel, run.metres_per_pixel
-    if mine and theirs and not theirs / 2 <= mine <= theirs * 2:
-        found.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m")
+    for member in members(run):
+        of_it = [
+            f"values are {job.info.dtype}, the model was trained on {member.dtype}"
+            for _ in range(job.info.dtype != member.dtype)
+        ]
+        mine, theirs = seen_at or job.info.metres_per_pixel, member.metres_per_pixel
+        if mine and theirs and not theirs / 2 <= mine <= theirs * 2:
+            remedy = "" if seen_at else "; --gsd auto shows it at that scale"
+            of_it.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m{remedy}")
+        found += [line for line in of_it if line not in found]
     if job.output.suffix == ".png" and job.info.georeferenced:
         found.append("its georeference is lost in a PNG; --format geotiff keeps it")
     return found

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
+from segmenter.inference.tta import parse_tta
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import Bounds
 
 Mode = Literal["exact", "smooth"]
 BlendWeights = Literal["hann", "gaussian", "linear"]
-Tta = Literal["none", "flips", "all"]
 Probabilities = Literal["uint8", "float16"]
 Format = Literal["auto", "geotiff", "png"]
 LabelKind = Literal["full", "eroded"]
@@ -23,7 +23,6 @@ LabelKind = Literal["full", "eroded"]
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": (None, *get_args(Mode)),
     "blend_weights": get_args(BlendWeights),
-    "tta": get_args(Tta),
     "probabilities": (None, *get_args(Probabilities)),
     "format": get_args(Format),
     "label_kind": (None, *get_args(LabelKind)),
@@ -38,7 +37,7 @@ class MapRequest:
     Each attribute has the name of its option in `python predict.py --help`, and its default.
 
     Attributes:
-        run: run directory.
+        run: run directory, or several whose probabilities are averaged.
         output: folder of all files that are written.
         inputs: files, folders and globs; empty with `split`.
         split: train, validation or test: the scenes of a recipe, scored with their labels.
@@ -55,9 +54,11 @@ class MapRequest:
         mode: None: exact where that is possible and worth it.
         overlap: of windows, percent of their side, in smooth mode.
         blend_weights: of a window's pixels, in smooth mode.
-        tta: test-time augmentation: the mirror images that are averaged.
+        tta: test-time augmentation: the mirror images and scales that are averaged, see `tta.parse_tta`.
         memory: bytes that the program may take; None: half of the machine's.
         window_size: side of the model's window in pixels; None: chosen to fit the memory; so `batch`.
+        gsd: metres a pixel at which the model sees the inputs; auto: as in training; None: their own.
+        raster_gsd: metres a pixel of inputs that do not say it.
         mosaic: whether inputs that adjoin are one raster.
         labels: pattern of the label files that maps are scored with.
         label_kind, protocol: how they are scored.
@@ -67,7 +68,7 @@ class MapRequest:
         DatasetError: a value that none can be, or arguments that exclude each other.
     """
 
-    run: Path
+    run: Path | tuple[Path, ...]
     output: Path
     inputs: tuple[str, ...] = ()
     split: str | None = None
@@ -89,10 +90,12 @@ class MapRequest:
     mode: Mode | None = None
     overlap: float = 50
     blend_weights: BlendWeights = "hann"
-    tta: Tta = "none"
+    tta: str = "none"
     memory: int | None = None
     window_size: int | None = None
     batch: int | None = None
+    gsd: float | Literal["auto"] | None = None
+    raster_gsd: float | None = None
     mosaic: bool = False
     labels: str | None = None
     label_kind: LabelKind | None = None
@@ -107,12 +110,27 @@ class MapRequest:
         for name in _COUNTS:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise DatasetError(f"{_option(name)}: expected 1 or more, got {value}")
+        parse_tta(self.tta)
+        self._check_runs()
         self._check_source()
         self._check_part()
+        self._check_scale()
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
         if (self.protocol or self.label_kind) and self.labels is None and self.split is None:
             raise DatasetError("--protocol and --label-kind say how to score: they need --labels or --split")
+
+    @property
+    def runs(self) -> tuple[Path, ...]:
+        """The run directories, one or more."""
+        return self.run if isinstance(self.run, tuple) else (self.run,)
+
+    def _check_runs(self) -> None:
+        if not self.runs:
+            raise DatasetError("RUN: expected a run directory or several, got none")
+        twice = [path for i, path in enumerate(self.runs) if path in self.runs[:i]]
+        if twice:
+            raise DatasetError(f"RUN: expected each run once, got {twice[0]} twice")
 
     def _check_source(self) -> None:
         """Images come from `inputs` or from a split, labels from a pattern or with the split."""
@@ -133,6 +151,16 @@ class MapRequest:
                     f"--split {self.split}: images, labels and the split's name are the recipe's; leave out "
                     f"{name} {shown}"
                 )
+
+    def _check_scale(self) -> None:
+        for name in ("gsd", "raster_gsd"):
+            value = getattr(self, name)
+            if isinstance(value, str) or value is None:
+                continue
+            if not (math.isfinite(value) and value > 0):
+                raise DatasetError(f"{_option(name)}: expected metres a pixel, above 0, got {value:g}")
+        if self.raster_gsd is not None and self.gsd is None:
+            raise DatasetError(f"--raster-gsd {self.raster_gsd:g}: says from which scale; it needs --gsd")
 
     def _check_part(self) -> None:
         if self.part is None:

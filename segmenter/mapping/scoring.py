@@ -18,13 +18,14 @@ from segmenter.labels import ClassMap
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.request import MapRequest
+from segmenter.mapping.scale import scale_text
 from segmenter.mapping.truth import ScaleOf, Truth, by_georeference
 from segmenter.raster import read_label
 from segmenter.terminal import aligned
 from segmenter.windows import COLUMN, grid
 
 if TYPE_CHECKING:
-    from segmenter.runs.run import Run
+    from segmenter.runs.ensemble import AnyRun
 
 _SCENES_SHOWN = 40
 """Lines of the table of scenes: of more, those that need a look."""
@@ -75,6 +76,13 @@ class Outcome:
     warnings: list[str] = field(default_factory=list)
     stopped: SegmenterError | None = None
 
+    def merge(self, other: Outcome) -> None:
+        """Add what came of further jobs."""
+        self.confusion.merge(other.confusion)
+        for name in ("written", "kept", "failed", "each", "unscored", "warnings"):
+            getattr(self, name).extend(getattr(other, name))
+        self.stopped = self.stopped or other.stopped
+
     def add_score(self, job: MapJob, scorer: Scorer) -> None:
         """Add a map's score to the others', or note why it has none."""
         if scorer.error is not None:
@@ -107,7 +115,7 @@ class Scoring:
         labels: full or eroded.
         split: what is scored, for the record.
         protocol: name of a published one; None: all classes of the run.
-        tta: test-time augmentation.
+        tta: test-time augmentation, and the scale that was asked for.
         scale_of: see `Truth`; `strata`: boundaries between scales that are scored apart; without, octaves.
     """
 
@@ -125,12 +133,12 @@ class Scoring:
         )  # raises where the protocol does not fit the classes
 
     @classmethod
-    def asked_for(cls, request: MapRequest, run: Run, truth: Truth) -> Scoring:
+    def asked_for(cls, request: MapRequest, run: AnyRun, truth: Truth) -> Scoring:
         """How the maps of a request are scored; what does not fit is refused before hours are spent."""
-        kind, strata = request.label_kind or truth.kind, run.recipe.sampling.scale_strata
-        return cls(
-            run.classes, kind, truth.split, request.protocol, request.tta, truth.scale_of, tuple(strata)
-        )
+        kind, strata = request.label_kind or truth.kind, tuple(run.recipe.sampling.scale_strata)
+        scale = scale_text(request, run)
+        tta = f"{request.tta}, at {scale} a pixel" if scale else request.tta
+        return cls(run.classes, kind, truth.split, request.protocol, tta, truth.scale_of, strata)
 
     def of(self, scenes: Sequence[str]) -> Protocol:
         """The protocol with the scenes that were scored."""

@@ -25,18 +25,21 @@ from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, pla
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
+from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.journal import JOURNAL, Journal
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.request import MapRequest
+from segmenter.mapping.scale import groups, lay_grids, scale_text, wanted_scale
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
 from segmenter.mapping.state import FolderState, neighbour_facts
 from segmenter.mapping.tiling import computing_options, settled_tiling
 from segmenter.mapping.truth import Images, check_shared, images_of_inputs
 from segmenter.mapping.writing import Progress, write_maps
 from segmenter.raster import check_drivers, extent_text, quiet_libtiff, raster_info, remove_leftovers
-from segmenter.runs.run import Run, load_run
+from segmenter.runs.ensemble import AnyRun, joined
+from segmenter.runs.run import load_run
 
 _SCORE_FILES = ("scores.json", "confusion.png")
 _MANY_FILES, _MANY_PIXELS = 1000, 1e9
@@ -61,7 +64,7 @@ class Mapped:
         return EXIT_SOME_FAILED if self.failures else 0
 
 
-def map_rasters(request: MapRequest, run: Run | None = None, images: Images | None = None) -> Mapped:
+def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images | None = None) -> Mapped:
     """Map what is asked for, score it and draw it; what is finished from an earlier call is kept.
 
     Args:
@@ -74,7 +77,7 @@ def map_rasters(request: MapRequest, run: Run | None = None, images: Images | No
         SegmenterError: nothing can be done; what concerns some of the inputs only is in `failures`.
     """
     with output_folder(request.output):
-        run = load_run(request.run) if run is None else run
+        run = joined([load_run(path) for path in request.runs]) if run is None else run
         if images is None:
             images = _inputs_only(request, run)
         request = replace(request, bands=request.bands or images.bands)
@@ -124,7 +127,7 @@ def lines_of_notes(notes: Iterable[tuple[str, Path]]) -> list[str]:
     return [plain(f"{files[0]}{more[note]}: {note}") for note, files in paths.items()]
 
 
-def _inputs_only(request: MapRequest, run: Run) -> Images:
+def _inputs_only(request: MapRequest, run: AnyRun) -> Images:
     if request.split is not None:
         raise DatasetError(
             f"--split {request.split}: expected the images of the split; `truth.images_of_split` makes "
@@ -133,14 +136,14 @@ def _inputs_only(request: MapRequest, run: Run) -> Images:
     return images_of_inputs(request, run)
 
 
-def _style(request: MapRequest, run: Run) -> MapStyle:
+def _style(request: MapRequest, run: AnyRun) -> MapStyle:
     return MapStyle(
         classes=run.classes,
         folder=request.output,
         format=request.format,
         nodata=request.nodata,
         codes_by_default=run.recipe.dataset.kind == "naic2020",
-        tags={"RUN": run.recipe.name},
+        tags={"RUN": run.recipe.name, **({"GSD": scale} if (scale := scale_text(request, run)) else {})},
         wanted=ExtraOutputs(confidence=request.confidence, probabilities=request.probabilities),
         cog=request.cog,
         quicklook=request.quicklook,
@@ -151,7 +154,7 @@ def _style(request: MapRequest, run: Run) -> MapStyle:
 
 
 def _plan(
-    request: MapRequest, run: Run, images: Images, style: MapStyle
+    request: MapRequest, run: AnyRun, images: Images, style: MapStyle
 ) -> tuple[list[MapJob], list[SegmenterError]]:
     """Jobs whose outputs replace nothing, and the errors of inputs that cannot be mapped."""
     jobs, failures, beside = _read_headers(request, run, images, style)
@@ -162,17 +165,21 @@ def _plan(
         check_shared(images.truth, jobs)
     if request.mosaic and jobs:
         join(images.inputs, jobs, failures)
+    for line in lines_of_notes(lay_grids(request, run, jobs, failures)):
+        print(line)
     scores = () if images.truth is None else _SCORE_FILES
     check_outputs(
         jobs, images.inputs, request.output, scores, pictures=request.pictures, layout=images.layout
     )
-    for line in lines_of_notes((note, job.info.path) for job in jobs for note in differences(run, job)):
+    seen_at = wanted_scale(request, run)
+    found = ((note, job.info.path) for job in jobs for note in differences(run, job, seen_at))
+    for line in lines_of_notes(found):
         print(f"warning: {line}", file=sys.stderr)
     return jobs, failures
 
 
 def _read_headers(
-    request: MapRequest, run: Run, images: Images, style: MapStyle
+    request: MapRequest, run: AnyRun, images: Images, style: MapStyle
 ) -> tuple[list[MapJob], list[SegmenterError], int]:
     """Jobs from the inputs' headers, errors, and the number of inputs beside the bounding box."""
     check_drivers(request.drivers)
@@ -214,11 +221,27 @@ def _tell_left_out(images: Images, beside: int) -> None:
 
 
 def _make_maps(
-    request: MapRequest, run: Run, style: MapStyle, jobs: Sequence[MapJob], failures: list[SegmenterError]
+    request: MapRequest, run: AnyRun, style: MapStyle, jobs: Sequence[MapJob], failures: list[SegmenterError]
 ) -> Outcome:
     """Make the maps that are not finished; adds what fails to `failures`."""
-    journal = Journal(request.output)
-    tiling = settled_tiling(request, run, style.wanted, jobs, journal)
+    journal, outcome = Journal(request.output), Outcome(ConfusionMatrix(run.classes))
+    for together in groups(jobs):
+        outcome.merge(_make_group(request, run, style, together, failures, journal))
+        if outcome.stopped or (failures and request.fail_fast):
+            break
+    return outcome
+
+
+def _make_group(
+    request: MapRequest,
+    run: AnyRun,
+    style: MapStyle,
+    jobs: Sequence[MapJob],
+    failures: list[SegmenterError],
+    journal: Journal,
+) -> Outcome:
+    """Make the maps of jobs that all are on their own pixels, or all on grids."""
+    tiling = settled_tiling(request, run, _asked(style, jobs), jobs, journal)
     folder_state = _folder_state(request, run, style, tiling, journal)
     kept, waiting = _sort(folder_state, jobs, failures)
     outcome = Outcome(ConfusionMatrix(run.classes))
@@ -231,7 +254,7 @@ def _make_maps(
 
 
 def _folder_state(
-    request: MapRequest, run: Run, style: MapStyle, tiling: Tiling, journal: Journal
+    request: MapRequest, run: AnyRun, style: MapStyle, tiling: Tiling, journal: Journal
 ) -> FolderState:
     how = {"bands": request.bands and list(request.bands), **computing_options(request, tiling)}
 
@@ -239,10 +262,16 @@ def _folder_state(
         part = job.part
         around = None if job.mosaic is None else neighbour_facts(job, tiling)
         where = {"part": [part.row, part.col, part.height, part.width], "mosaic": around}
-        return {**where, **style.options(job), **how}
+        grid = None if job.grid is None else f"{job.grid} as one"
+        return {**where, **style.options(job), **how, "gsd": grid}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
     return FolderState(journal, facts, options, redo=request.redo, warn=_warn)
+
+
+def _asked(style: MapStyle, jobs: Sequence[MapJob]) -> ExtraOutputs:
+    """What is asked of the model: what the map is made of, or on a grid, what it is interpolated from."""
+    return style.wanted if jobs[0].grid is None else ON_THE_GRID
 
 
 def _warn(text: str) -> None:
@@ -283,7 +312,7 @@ def _pixels(jobs: Iterable[MapJob]) -> int:
 
 def _write(
     request: MapRequest,
-    run: Run,
+    run: AnyRun,
     style: MapStyle,
     tiling: Tiling,
     folder_state: FolderState,
@@ -293,7 +322,7 @@ def _write(
     """Load the model and write the maps; `there` are pixels of maps that are finished."""
     from segmenter.inference.loading import load_predictor, overlooked_gpus
 
-    predict = load_predictor(run, style.wanted, request.tta)
+    predict = load_predictor(run, _asked(style, waiting), request.tta)
     if line := overlooked_gpus():
         print(f"warning: {line}", file=sys.stderr)
     quiet_libtiff()
@@ -322,7 +351,7 @@ def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, sec
 # -------------------------------------------------------------------------------------------- scores
 
 
-def _score(outcome: Outcome, scoring: Scoring | None, style: MapStyle, run: Run) -> list[SegmenterError]:
+def _score(outcome: Outcome, scoring: Scoring | None, style: MapStyle, run: AnyRun) -> list[SegmenterError]:
     """Write and print the scores of the maps that have a label; what is wrong with others'."""
     score_kept(outcome, style)
     failures: list[SegmenterError] = [_not_scored(error) for _, error in outcome.unscored]

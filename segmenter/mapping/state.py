@@ -7,6 +7,7 @@ run left of it; `finished` writes it into the journal, or `leave` lets go of it.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -262,9 +263,11 @@ def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
     assert job.mosaic is not None
     exact, stride, path = tiling.blend is None, tiling.stride, job.info.path
     reach = tiling.halo + stride if exact else max(tiling.window.height, tiling.window.width)
+    if job.grid is not None:  # whose pixels these are; what they are made of reaches one farther
+        reach = math.ceil((reach + 2) * max(job.grid.rows, job.grid.cols)) + 1
     around = job.mosaic.extent(path)
     ends = [-around.row, -around.col, around.row_stop, around.col_stop]
-    if exact:
+    if exact and job.grid is None:
         size = job.info.size
         beyond = [*ends[:2], ends[2] - size.height, ends[3] - size.width]
         ends = [ends[0] % stride, ends[1] % stride, *(min(end, reach) for end in beyond)]

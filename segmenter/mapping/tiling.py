@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.jobs import MapJob
     from segmenter.mapping.journal import Journal
     from segmenter.mapping.request import MapRequest
-    from segmenter.raster import RasterInfo
-    from segmenter.runs.run import Run
+    from segmenter.runs.ensemble import AnyRun
 
 _CHOSEN = ("mode", "overlap", "blend_weights", "tta", "memory", "window_size", "batch", "mosaic")
 """Of a request, what a tiling follows from."""
@@ -24,7 +23,7 @@ _BYTES_PER_WIDTH = 41
 """Of a pixel of a window, for each channel of the U-Net's first level: for runs that do not record it."""
 
 
-def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wanted: ExtraOutputs) -> Tiling:
+def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted: ExtraOutputs) -> Tiling:
     """The tiling for rasters; prints what is to be said about it.
 
     The same call on the same machine gives the same windows, however much of its memory is in use.
@@ -36,16 +35,24 @@ def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wante
 
     from segmenter.inference.blending import Blend
     from segmenter.inference.memory import Choice, Needs, plan_tiling
+    from segmenter.inference.tta import parse_tta, seen_by
     from segmenter.windows import round_up
 
-    item_bytes = max((np.dtype(info.dtype).itemsize for info in infos), default=1)
-    network = _network(run)
-    usual = run.recipe.prediction.window
-    needs = Needs(network, len(run.classes), run.band_count * item_bytes, wanted, usual)
+    item_bytes = max((np.dtype(job.info.dtype).itemsize for job in jobs), default=1)
+    network = seen_by(_network(run), parse_tta(request.tta), len(run.classes))
+    needs = Needs(
+        network,
+        len(run.classes),
+        run.band_count * item_bytes,
+        wanted,
+        run.recipe.prediction.window,
+        weights=_further_bytes(run),
+        regridded=any(job.grid is not None for job in jobs),
+    )
     edge = 0
     if request.mosaic and network.radius is not None:  # each file is read with what lies around it
         edge = 2 * round_up(network.radius, network.stride)
-    sizes = [Size(info.size.height + edge, info.size.width + edge) for info in infos]
+    sizes = [Size(job.seen.height + edge, job.seen.width + edge) for job in jobs]
     blend = Blend(request.overlap, request.blend_weights)
     choice = Choice(request.mode, blend, request.memory, request.window_size, request.batch)
     tiling, notes = plan_tiling(sizes, needs, choice)
@@ -55,23 +62,23 @@ def tiling_for(request: MapRequest, run: Run, infos: Sequence[RasterInfo], wante
 
 
 def settled_tiling(
-    request: MapRequest, run: Run, wanted: ExtraOutputs, jobs: Sequence[MapJob], journal: Journal
+    request: MapRequest, run: AnyRun, wanted: ExtraOutputs, jobs: Sequence[MapJob], journal: Journal
 ) -> Tiling:
     """`tiling_for`, or what it gave an earlier call for the same, though that was on another machine.
 
     What is chosen, window and batch among it, is noted in the journal.
     """
-    infos = [job.info for job in jobs]
     what = {name: getattr(request, name) for name in _CHOSEN}
     what |= {
         "run": run.checksum(),
         "wanted": str(wanted),
-        "sizes": sorted(f"{i.size} {i.dtype}" for i in infos),
+        "sizes": sorted(f"{job.seen} {job.info.dtype}" for job in jobs),
+        **({"grid": True} if any(job.grid is not None for job in jobs) else {}),
     }
     found = None if request.redo else _tiling_from(journal.settings(what), request.mode)
     if found is not None:
         return found
-    tiling = tiling_for(request, run, infos, wanted)
+    tiling = tiling_for(request, run, jobs, wanted)
     journal.settle(what, json.loads(json.dumps(asdict(tiling))))
     return tiling
 
@@ -93,7 +100,9 @@ def _tiling_from(facts: Mapping[str, Any] | None, asked: str | None) -> Tiling |
 
 def computing_options(request: MapRequest, tiling: Tiling) -> dict[str, Any]:
     """All of it that decides what comes out: of exact windows, their size does not."""
-    found: dict[str, Any] = {"tta": request.tta, "mode": "exact", "stride": tiling.stride}
+    from segmenter.inference.tta import parse_tta
+
+    found: dict[str, Any] = {"tta": str(parse_tta(request.tta)), "mode": "exact", "stride": tiling.stride}
     blend = tiling.blend
     if blend is None:
         return {**found, "halo": tiling.halo}
@@ -102,7 +111,13 @@ def computing_options(request: MapRequest, tiling: Tiling) -> dict[str, Any]:
     return {**found, "mode": "smooth", "window": window, **how}
 
 
-def _network(run: Run) -> Any:
+def _further_bytes(run: AnyRun) -> int:
+    from segmenter.runs.ensemble import Ensemble
+
+    return run.further_bytes if isinstance(run, Ensemble) else 0
+
+
+def _network(run: AnyRun) -> Any:
     """The model's geometry; runs of older versions do not record the memory."""
     network, model = run.network, run.recipe.model
     if network.bytes_per_pixel or model.kind != "unet":

@@ -20,7 +20,7 @@ from segmenter.scenes import SPLITS, Dataset, Layout
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import MapJob
-    from segmenter.runs.run import Run
+    from segmenter.runs.ensemble import AnyRun
 
 _LOOKING_THREADS = 4
 ScaleOf = Callable[[Path, float | None], float | None]
@@ -83,7 +83,7 @@ class Images:
     layout: Layout | None = None
 
 
-def images_of_inputs(request: MapRequest, run: Run, layout: Layout | None = None) -> Images:
+def images_of_inputs(request: MapRequest, run: AnyRun, layout: Layout | None = None) -> Images:
     """The files that a request's inputs stand for, with the labels that its pattern finds.
 
     Args:
@@ -97,12 +97,19 @@ def images_of_inputs(request: MapRequest, run: Run, layout: Layout | None = None
     if request.labels is not None:
         if layout is None:
             raise DatasetError(f"--labels {request.labels}: expected the layout of the run's dataset with it")
-        truth = labels_by_pattern(request.labels, layout, inputs, run, request.split_name or "unstated")
+        truth = labels_by_pattern(
+            request.labels, layout, inputs, run, request.split_name or "unstated", request.label_kind
+        )
     return Images(inputs, output_names(inputs.files), truth)
 
 
 def labels_by_pattern(
-    pattern: str, layout: Layout, inputs: Inputs, run: Run, split: str = "unstated"
+    pattern: str,
+    layout: Layout,
+    inputs: Inputs,
+    run: AnyRun,
+    split: str = "unstated",
+    kind: Literal["full", "eroded"] | None = None,
 ) -> Truth:
     """The labels of inputs by `--labels`; an image without one is reported when its turn comes.
 
@@ -119,10 +126,10 @@ def labels_by_pattern(
 
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
         files = dict(zip(inputs.files, pool.map(label, inputs.files), strict=True))
-    return Truth(f"--labels {pattern}", files, run.classes, run.labels, split)
+    return Truth(f"--labels {pattern}", files, run.classes, kind or run.labels, split)
 
 
-def images_of_split(dataset: Dataset, layout: Layout, split: str, run: Run, recipe: Path) -> Images:
+def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, recipe: Path) -> Images:
     """The scenes of a split with their labels; outputs are named as if all splits were mapped at once.
 
     Args:

@@ -28,6 +28,7 @@ from segmenter.inference.predictor import (
 from segmenter.labels import IGNORE
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs import MapFiles, MapStyle
+from segmenter.mapping.own_pixels import OwnPixels
 from segmenter.mapping.scoring import Outcome, Scorer
 from segmenter.mapping.state import FolderState
 
@@ -41,19 +42,21 @@ class _Output:
         self.job, self._folder_state = job, folder_state
         self._files = MapFiles(job, style)
         self._partial = folder_state.partial(job)
+        self._own = OwnPixels(job, style)
         self.scorer = Scorer(job, style.classes)
         self.warning: str | None = None
         self.empty = True
+        self.replayed = 0
         with contextlib.ExitStack() as undo:
-            undo.callback(self._files.discard)
+            undo.callback(self.discard)
             self._files.open()
             if self._partial is not None:
                 for window, arrays in self._partial.replay():
-                    self._write(window, Prediction(**arrays))
+                    self.replayed += self._write(window, Prediction(**arrays))
             undo.pop_all()
 
-    def add(self, window: Window, prediction: Prediction) -> None:
-        """Keep a window against a kill, then write it."""
+    def add(self, window: Window, prediction: Prediction) -> int:
+        """Keep a window against a kill, then write what is complete of the map; gives its pixels."""
         if self._partial is not None:
             arrays = {name: array for name, array in vars(prediction).items() if array is not None}
             try:
@@ -63,7 +66,7 @@ class _Output:
                 self._folder_state.give_way(self.job)  # which makes room for the map itself
                 self._partial = None
                 self.warning = f"{self.job.output}: cannot be resumed from within: {error.strerror}"
-        self._write(window, prediction)
+        return self._write(window, prediction)
 
     def _leave_room(self) -> None:
         """Raise OSError where the map would soon find no space beside its partial map.
@@ -73,16 +76,22 @@ class _Output:
         if shutil.disk_usage(self.job.output.parent).free < self._files.ahead_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _write(self, window: Window, prediction: Prediction) -> None:
-        self.empty = self.empty and not (prediction.ids != IGNORE).any()
-        self._files.write(window, prediction)
-        self.scorer.add(window, prediction.ids)
+    def _write(self, window: Window, prediction: Prediction) -> int:
+        pixels = 0
+        for own, found in self._own.of(window, prediction):
+            self.empty = self.empty and not (found.ids != IGNORE).any()
+            self._files.write(own, found)
+            self.scorer.add(own, found.ids)
+            pixels += own.size.pixels
+        return pixels
 
     def complete(self) -> None:
+        self._own.close()
         self._files.complete(lambda: self._folder_state.check_unchanged(self.job))
         self._folder_state.finished(self.job)
 
     def discard(self) -> None:
+        self._own.close()
         self._files.discard()
 
 
@@ -127,7 +136,7 @@ def write_maps(
         fail_fast: stop at the first job that fails, and give up the others; so does an error of the device.
     """
     for job in jobs:
-        job.column = tiling.column
+        job.set_column(tiling.column)
     with contextlib.closing(_Maps(style, folder_state, progress)) as maps:
         waiting = list(jobs)
         while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
@@ -184,8 +193,7 @@ class _Maps:
                 return
             output = self._output(job)
             if isinstance(event, Mapped):
-                output.add(event.window, event.prediction)
-                self._count(event.window.size.pixels)
+                self._count(output.add(event.window, event.prediction))
                 return
         except SegmenterError as error:
             self._not_written(job, error)
@@ -228,7 +236,7 @@ class _Maps:
         if id(job) not in self._open:
             self._open[id(job)] = _Output(job, self._style, self._folder_state)
             if self._progress is not None:
-                self._progress.found(job.columns.pixels(job.done_rows))
+                self._progress.found(self._open[id(job)].replayed)
         return self._open[id(job)]
 
     def _count(self, pixels: int) -> None:

@@ -7,7 +7,7 @@ and the window.
 
 from segmenter.raster.alpha import ask_for_bands
 from segmenter.raster.gdal_private import quiet_libtiff
-from segmenter.raster.ground import extent_text, outlines
+from segmenter.raster.ground import extent_text, outlines, pixel_sides
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.label import LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
@@ -44,6 +44,7 @@ __all__ = [
     "metres_apart",
     "open_raster",
     "outlines",
+    "pixel_sides",
     "quiet_gdal",
     "quiet_libtiff",
     "raster_info",

@@ -1,7 +1,8 @@
-"""Outlines of rasters on the ground, in one coordinate reference system for all of them."""
+"""Rasters on the ground: their outlines in one coordinate reference system, the sides of their pixels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
 from segmenter.raster.faults import FAULTS
-from segmenter.raster.header import RasterInfo
+from segmenter.raster.header import METRES_PER_DEGREE, RasterInfo
 
 _HALF_WAY_ROUND = 17_000_000.0
 """Metres: what is wider lies across the 180th meridian, where coordinates jump."""
@@ -56,3 +57,23 @@ def extent_text(info: RasterInfo) -> str:
     low, high = np.min(corners, axis=0), np.max(corners, axis=0)
     numbers = " ".join(f"{value:.10g}" for value in (*low, *high))
     return f"{numbers} ({info.crs.to_string() if info.crs is not None else 'no CRS'})"
+
+
+def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
+    """Metres from one row to the next and from one column to the next, at the raster's centre.
+
+    Of a geographic CRS they differ by the cosine of the latitude. None where the raster does not say them: no
+    transform or CRS, or a latitude beyond the poles.
+    """
+    if info.crs is None or info.transform is None:
+        return None
+    move = info.transform
+    if info.crs.is_geographic:
+        _, latitude = move @ (info.size.width / 2, info.size.height / 2)
+        across, along = METRES_PER_DEGREE * math.cos(math.radians(latitude)), METRES_PER_DEGREE
+    elif info.crs.is_projected:
+        across = along = float(info.crs.linear_units_factor[1])
+    else:
+        return None
+    sides = math.hypot(move.b * across, move.e * along), math.hypot(move.a * across, move.d * along)
+    return sides if min(sides) > 0 and across > 0 else None

@@ -19,7 +19,7 @@ from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.settings import set_up_gdal
 
-_METRES_PER_DEGREE = 111_320.0
+METRES_PER_DEGREE = 111_320.0
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | No
     side = math.sqrt(abs(transform.determinant))
     if crs.is_geographic:
         _, latitude = transform @ (size.width / 2, size.height / 2)
-        return side * _METRES_PER_DEGREE * math.sqrt(max(0.0, math.cos(math.radians(latitude))))
+        return side * METRES_PER_DEGREE * math.sqrt(max(0.0, math.cos(math.radians(latitude))))
     return side * float(crs.linear_units_factor[1]) if crs.is_projected else None
 
 

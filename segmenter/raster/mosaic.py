@@ -63,6 +63,11 @@ class Mosaic:
         bottom, right = self._edges_N4[:, 2:].max(axis=0)
         self._extent = Window(int(top), int(left), int(bottom - top), int(right - left))
 
+    @property
+    def first(self) -> RasterInfo:
+        """The header of the file whose grid counts."""
+        return self._list[0].info
+
     def view(self, path: Path) -> MosaicView:
         """The mosaic in the coordinates of one of its files."""
         return MosaicView(self, self._members[path], self.extent(path), self._open_file)

@@ -7,7 +7,7 @@ the same bits as before they were known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 import numpy as np

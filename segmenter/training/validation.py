@@ -26,6 +26,7 @@ class _SceneJob:
     scene: Scene
     dataset: Dataset
     part: None = None
+    columns: None = None
     done_rows: int = 0
     abandoned: bool = False
     label: Any = None

@@ -50,6 +50,7 @@ class ArrayJob:
     abandoned: bool = False
     opened: int = 0
     done_rows: int = 0
+    columns: Any = None
 
     def open(self) -> contextlib.AbstractContextManager[Any]:
         self.opened += 1

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from segmenter.errors import ConfigError
 from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
-from segmenter.inference.tta import SYMMETRIES, Symmetry
+from segmenter.inference.tta import SYMMETRIES, Symmetry, Tta, parse_tta, seen_by
 from segmenter.model.normalisation import Normalisation
 from tests.helpers.array_raster import ArrayRaster
 from tests.helpers.whole_prediction import blended
@@ -99,7 +101,7 @@ def test_exact_mode_is_the_whole_raster_at_once(
 class Job:
     """A raster in memory, whole."""
 
-    part, done_rows, abandoned = None, 0, False
+    part, columns, done_rows, abandoned = None, None, 0, False
 
     def __init__(self, raster: ArrayRaster) -> None:
         self.raster = raster
@@ -170,3 +172,103 @@ def test_there_are_eight_and_each_is_undone() -> None:
     for symmetry, other in zip(SYMMETRIES["all"], turned, strict=True):
         np.testing.assert_array_equal(symmetry.undo(other, np.transpose), array)
     assert SYMMETRIES["none"] == (Symmetry(),)
+
+
+# ------------------------------------------------------------------------------------------ scales
+
+
+@pytest.mark.parametrize("text", ["0.5,1", "flips,scales", "2", "0.625"])
+def test_scales_are_exact_in_windows(network: Any, rng: np.random.Generator, text: str) -> None:
+    """With the larger stride and radius, bit for bit what the whole raster gives at once."""
+    from segmenter.inference.function import predict_function
+    from segmenter.model.receptive_field import describe
+
+    tta = parse_tta(text)
+    geometry = seen_by(describe(network), tta, 4)
+    predict = predict_function(
+        network, Normalisation.of((127, 127), (70, 70)), ExtraOutputs(True, "float16"), text
+    )
+    halo, stride = geometry.radius or 0, geometry.stride
+    side = 2 * -(-halo // stride) * stride + 2 * stride
+    raster = _raster(rng, side + 2 * stride + 5, 2 * side - 11)
+    image, valid = raster.read(Window.of(raster.info.size.round_up(stride)))
+    whole = predict(image[None], valid[None])[0].masked(valid)
+    windows = 0
+    for event in classify_all([Job(raster)], Tiling(Size(side, side), halo, stride, 2), predict):
+        if isinstance(event, Mapped):
+            windows += 1
+            expected = whole[event.window.slices()]
+            np.testing.assert_array_equal(event.prediction.ids, expected.ids)
+            np.testing.assert_array_equal(event.prediction.probabilities, expected.probabilities)
+    assert windows > 4
+    assert len(set(np.unique(whole.ids)) - {255}) >= 3
+
+
+@pytest.mark.parametrize("text", ["0.5", "0.75", "1.25", "2"])
+def test_no_pixel_sees_farther_than_the_radius_over_scales(
+    network: Any, rng: np.random.Generator, text: str
+) -> None:
+    """One input pixel is changed: what moves lies within it, and nearly reaches it."""
+    from segmenter.inference.function import predict_function
+    from segmenter.model.receptive_field import describe
+
+    geometry = seen_by(describe(network), parse_tta(text), 4)
+    radius, stride = geometry.radius or 0, geometry.stride
+    predict = predict_function(
+        network, Normalisation.of((127, 127), (70, 70)), ExtraOutputs(probabilities="float16"), text
+    )
+    side = -(-(2 * radius + 4 * stride) // stride) * stride
+    image = rng.integers(0, 255, (1, side, side, 2), np.uint8)
+    valid, at = np.ones(image.shape[:3], np.bool_), side // 2 + 1
+    before = np.asarray(predict(image, valid).probabilities, np.float32)
+    image[0, at, at] = 255 - image[0, at, at]
+    moved = np.abs(before - np.asarray(predict(image, valid).probabilities, np.float32))[0].max(axis=2) > 0
+    rows, cols = np.nonzero(moved)
+    farthest = max(np.abs(rows - at).max(), np.abs(cols - at).max())
+    assert radius / 4 < farthest <= radius
+
+
+def test_a_scale_is_the_model_on_resampled_pixels(network: Any, rng: np.random.Generator) -> None:
+    """Against NumPy: resampled, seen, and its probabilities resampled back; the mean over scales."""
+    from segmenter.inference.function import predict_function
+    from segmenter.resampling import resampled, taps
+
+    scale = Normalisation.of((127, 127), (70, 70))
+    image = rng.integers(0, 255, (64, 96, 2), np.uint8)
+    valid = np.ones((64, 96), np.bool_)
+
+    def along(source: Size, target: Size, step: Fraction) -> Any:
+        rows = taps(0, target.height, source.height, step)
+        return rows, taps(0, target.width, source.width, step)
+
+    each = []
+    for factor in (Fraction(1, 2), Fraction(1), Fraction(5, 4)):
+        size, seen = Size(64, 96), Size(int(64 * factor), int(96 * factor))
+        pixels = (image.astype(np.float32) - 127) / 70
+        copy, there = resampled(pixels, valid, *along(size, seen, 1 / factor))
+        logits = np.asarray(network(copy[None], training=False))[0].astype(np.float64)
+        shares = np.exp(logits - logits.max(axis=2, keepdims=True))
+        shares /= shares.sum(axis=2, keepdims=True)
+        each.append(resampled(shares, there, *along(seen, size, factor))[0])
+    predict = predict_function(network, scale, ExtraOutputs(probabilities="float16"), "0.5,1,1.25")
+    found = predict(image[None], valid[None])
+    np.testing.assert_allclose(found.probabilities[0].astype(np.float64), np.mean(each, axis=0), atol=1e-3)
+    assert np.abs(each[0] - each[1]).max() > 0.1
+
+
+def test_what_is_averaged_has_one_text(rng: np.random.Generator) -> None:
+    three = (Fraction(3, 4), Fraction(1), Fraction(5, 4))
+    assert parse_tta("flips,scales") == parse_tta("1.25,flips,0.75,1") == Tta("flips", three)
+    assert [str(parse_tta(t)) for t in ("none", "all", "1", "scales", "1.0,flips,0.5")] == [
+        *("none", "all", "none", "0.75,1,1.25", "flips,0.5,1"),
+    ]
+    assert parse_tta("all,scales").count == 24
+
+
+@pytest.mark.parametrize(
+    "text", ["", "flip", "flips,all", "1,1.0", "scales,1", "5", "0.1", "-1", "0.9137", "nan"]
+)
+def test_what_cannot_be_averaged_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ConfigError, match="--tta: expected ") as refused:
+        parse_tta(text)
+    assert "\n" not in str(refused.value)

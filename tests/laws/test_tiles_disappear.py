@@ -15,15 +15,12 @@ import pytest
 import rasterio
 
 import predict
-from segmenter.config.reading import recipe_from
 from segmenter.errors import CheckpointError
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.labels import ClassMap
-from segmenter.model.normalisation import Normalisation
-from segmenter.runs.arrays import save_arrays
-from segmenter.runs.run import Run, load_run
-from segmenter.runs.weights import weight_arrays
+from segmenter.runs.run import load_run
+from tests.helpers.random_run import random_run
 
 Make = Callable[..., Path]
 KILLS_ITSELF = """
@@ -43,38 +40,7 @@ runpy.run_path("predict.py", run_name="__main__")
 def run_path(
     tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory, make_classes: Callable[..., ClassMap]
 ) -> Path:
-    """A run with random weights and BatchNorm statistics, balanced so that every class is predicted."""
-    from segmenter.model.building import build_model, network_geometry
-
-    path, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(5)
-    folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}
-    folder["classes"] = [{"name": name, "code": i} for i, name in enumerate("abcd")]
-    recipe = recipe_from({"name": "random", "dataset": folder, "model": {"depth": 3, "width": 8}}, "test")
-    model = build_model(recipe.model, 3, 4)
-    for variable in model.variables:
-        if "moving_variance" in variable.path:
-            variable.assign(rng.uniform(0.5, 2, variable.shape))
-        elif "kernel" in variable.path:
-            variable.assign(rng.normal(size=variable.shape) * (2 / np.prod(variable.shape[:-1])) ** 0.5)
-        else:
-            variable.assign(rng.normal(size=variable.shape) / 2)
-    head = model.get_layer("logits")
-    head.bias.assign(np.zeros(4))
-    head.bias.assign(-model(rng.normal(size=(1, 128, 128, 3))).numpy().mean(axis=(0, 1, 2)))
-    Run(
-        path=path,
-        recipe=recipe,
-        classes=make_classes(4),
-        bands=None,
-        band_count=3,
-        dtype="uint16",
-        normalisation=Normalisation.of((500, 500, 500), (290, 290, 290)),
-        metres_per_pixel=0.5,
-        labels="full",
-        network=network_geometry(model),
-    ).save()
-    save_arrays(path / "best.npz", weight_arrays(model, "model"))
-    return path
+    return random_run(tmp_path_factory.mktemp("run"), make_classes(4))
 
 
 @pytest.mark.parametrize("size", [(353, 611), (40, 700), (51, 51), (1, 1)], ids=str)

@@ -90,10 +90,12 @@ def test_kill_9_at_many_random_moments(tmp_path: Path, make_geotiff: Make, seed:
     kill_at_random(tmp_path, make_geotiff, kills=5, seed=10 + seed)
 
 
-@pytest.mark.parametrize("mode", ["exact", "smooth"])
-def test_a_large_raster_goes_on_from_its_last_band(tmp_path: Path, make_geotiff: Make, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "gsd"), [("exact", ()), ("smooth", ()), ("exact", ("--gsd", "0.35"))])
+def test_a_large_raster_goes_on_from_its_last_band(
+    tmp_path: Path, make_geotiff: Make, mode: str, gsd: tuple[str, ...]
+) -> None:
     source = scene(make_geotiff, "in/a.tif", 700, 50)
-    options = ("--window-size", "64", "--batch", "1", "--mode", mode, "--probabilities", "uint8")
+    options = ("--window-size", "64", "--batch", "1", "--mode", mode, "--probabilities", "uint8", *gsd)
     out = finished(tmp_path / "undisturbed", source, *options)
     batches = out.count("batch")
     assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches

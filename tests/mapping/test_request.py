@@ -75,7 +75,7 @@ def test_old_and_shortened_names_are_refused(old: tuple[str, ...], capsys: Any) 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"tta": "some"}, "--tta: expected none, flips, all, got some"),
+        ({"tta": "some"}, "--tta: expected none, flips or all, with or without scales"),
         ({"blend_weights": None}, "--blend-weights: expected hann, gaussian, linear, got None"),
         ({"window_size": 0}, "--window-size: expected 1 or more, got 0"),
         ({"part": Window(-1, 0, 9, 9)}, "--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got -1 0 9 9"),

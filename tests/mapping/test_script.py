@@ -180,7 +180,7 @@ def test_differences_from_training_are_one_line_each(
     warnings = capsys.readouterr().err.splitlines()
     assert [w.partition(" and 1 more: ")[2] for w in warnings] == [
         "values are uint16, the model was trained on uint8",
-        "a pixel is 0.5 m, the model was trained on 1.2 m",
+        "a pixel is 0.5 m, the model was trained on 1.2 m; --gsd auto shows it at that scale",
     ]
 
 

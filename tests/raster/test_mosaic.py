@@ -33,7 +33,7 @@ ROWS, COLS = (0, 61, 64, 131), (0, 77, 203)
 class FileJob:
     """One file of a mosaic, or the uncut scene."""
 
-    done_rows, abandoned = 0, False
+    columns, done_rows, abandoned = None, 0, False
 
     def __init__(self, open_it: Callable[[], Any], size: Size) -> None:
         self.open, self.part = open_it, Window.of(size)

@@ -1,0 +1,124 @@
+"""Predictions on a model's grid, brought back onto a raster's own pixels as they come.
+
+Probabilities are interpolated (where the grid is coarser) or averaged (where it is finer), and the class is
+chosen of what results: borders between classes follow the raster's pixels, not the grid's. A pixel that has
+data takes part of at least one pixel of the grid that has; whether it has data, the raster says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.geometry import Window
+from segmenter.inference.prediction import ExtraOutputs, Prediction
+from segmenter.labels import IGNORE
+from segmenter.raster.resampled import GridColumns
+from segmenter.resampling import resampled, sources, taps
+
+ON_THE_GRID = ExtraOutputs(probabilities="float16")
+"""What is asked of the model: two bytes a class, for each pixel of the grid."""
+_VALUES_AT_ONCE = 1 << 22
+"""Probabilities on the raster's pixels that are made at once."""
+
+Valid = Callable[[Window], NDArray[np.bool_]]
+
+
+class Regridder:
+    """The windows of one raster, in the order in which `predictor.classify_all` gives them.
+
+    Memory: 4 K bytes for each pixel of a row of windows over a column of the grid, while the next is added to
+    what is left of the last.
+
+    Args:
+        columns: of the grid, and of the raster's own pixels.
+        wanted: beside class ids.
+        classes: K.
+        valid: says where the raster has data, for windows of its own pixels.
+    """
+
+    def __init__(self, columns: GridColumns, wanted: ExtraOutputs, classes: int, valid: Valid) -> None:
+        self._grid, self._wanted, self._classes, self._valid = columns.grid, wanted, classes, valid
+        self._own, self._over = columns.own.left(0), columns.left(0)
+        self._next_column()
+
+    def _next_column(self) -> None:
+        own, over = next(self._own, None), next(self._over, None)
+        if own is None or over is None:
+            return
+        self._column, self._under = own, over
+        self._top, self._row = over.row, own.row  # of the grid's rows that are kept; of what is given next
+        self._kept = self._blank(0)
+        self._band: tuple[NDArray[Any], NDArray[np.bool_]] | None = None
+
+    def _blank(self, rows: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        shape = rows, self._under.width
+        return np.zeros((*shape, self._classes), np.float16), np.zeros(shape, np.bool_)
+
+    def take(self, window: Window, found: Prediction) -> Iterator[tuple[Window, Prediction]]:
+        """Take the next window of the grid.
+
+        Yields:
+            Complete rows of a column of the raster that no further window changes, in its own pixels.
+        """
+        if self._band is None:
+            self._band = self._blank(window.height)
+        assert found.probabilities is not None
+        across = slice(window.col - self._under.col, window.col_stop - self._under.col)
+        self._band[0][:, across] = found.probabilities
+        self._band[1][:, across] = found.ids != IGNORE
+        if window.col_stop < self._under.col_stop:
+            return
+        pairs = zip(self._kept, self._band, strict=True)
+        kept, valid = (np.concatenate(pair) if len(pair[0]) else pair[1] for pair in pairs)
+        self._kept, self._band = (kept, valid), None
+        yield from self._complete(window.row_stop)
+        if window.row_stop == self._under.row_stop:
+            self._next_column()
+
+    def _complete(self, bottom: int) -> Iterator[tuple[Window, Prediction]]:
+        """The raster's rows that depend on no row of the grid from `bottom` on."""
+        stop = self._ready(bottom)
+        step = max(1, _VALUES_AT_ONCE // (self._classes * self._column.width))
+        for row in range(self._row, stop, step):
+            height = min(step, stop - row)
+            window = Window(row, self._column.col, height, self._column.width)
+            yield window, self._predicted(window)
+        self._row = stop
+        if stop < self._column.row_stop:
+            first = self._over_row(stop)[0]
+            self._kept = (
+                self._kept[0][first - self._top :].copy(),
+                self._kept[1][first - self._top :].copy(),
+            )
+            self._top = first
+
+    def _over_row(self, row: int) -> tuple[int, int]:
+        own = row - self._grid.extent.row
+        return sources(own, own + 1, self._grid.size.height, 1 / self._grid.rows)
+
+    def _ready(self, bottom: int) -> int:
+        """The first row of the raster that is not ready, by halving: later rows need later ones."""
+        low, high = self._row, self._column.row_stop
+        if bottom >= self._under.row_stop:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self._over_row(middle)[1] <= bottom else (low, middle)
+        return low
+
+    def _predicted(self, window: Window) -> Prediction:
+        valid_HW = self._valid(window)
+        if not valid_HW.any():
+            return Prediction.blank(window.size, self._wanted, self._classes)
+        grid, own = self._grid, window.relative_to(self._grid.extent)
+        first, last = sources(own.row, own.row_stop, grid.size.height, 1 / grid.rows)
+        part = slice(first - self._top, last - self._top)
+        rows = taps(own.row, own.row_stop, grid.size.height, 1 / grid.rows).shifted(-first, last - first)
+        cols = taps(own.col, own.col_stop, grid.size.width, 1 / grid.cols)
+        cols = cols.shifted(-self._under.col, self._under.width)
+        probabilities_HWK, _ = resampled(self._kept[0][part], self._kept[1][part], rows, cols)
+        return Prediction.of_probabilities(probabilities_HWK, self._wanted).masked(valid_HW)

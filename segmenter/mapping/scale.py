@@ -1,0 +1,113 @@
+"""Scale of the inputs: the grids on which the model sees them, with `--gsd`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from segmenter.errors import DatasetError, RasterError, SegmenterError
+from segmenter.geometry import Window
+from segmenter.mapping.jobs import MapJob
+from segmenter.mapping.request import MapRequest
+from segmenter.raster import RasterInfo, pixel_sides
+from segmenter.raster.resampled import ModelGrid
+from segmenter.resampling import step_of
+from segmenter.runs.ensemble import AnyRun
+
+_SAME = 0.01
+"""Share by which an input's scale may differ from the wanted one and stay as it is."""
+_COARSER, _FINER = 256, 64
+"""Times that a pixel may become larger or smaller; one of the grid is made of 256² at most."""
+
+
+def wanted_scale(request: MapRequest, run: AnyRun) -> float | None:
+    """Metres a pixel at which the model is to see the inputs; None: at their own.
+
+    Raises:
+        DatasetError: the run does not say at which scale it was trained.
+    """
+    if request.gsd != "auto":
+        return request.gsd
+    if (metres := run.metres_per_pixel) is None:
+        paths = ",".join(map(str, request.runs))
+        raise DatasetError(
+            f"--gsd auto: {paths} does not say at how many metres a pixel it was trained: its images had no "
+            "georeference; give --gsd METRES"
+        )
+    return metres
+
+
+def lay_grids(
+    request: MapRequest, run: AnyRun, jobs: list[MapJob], failures: list[SegmenterError]
+) -> list[tuple[str, Path]]:
+    """Give the jobs their grids; gives what is to be said of each input.
+
+    Those whose scale is not known, or is too far from the wanted one, leave `jobs` for `failures`.
+
+    Raises:
+        DatasetError: in a mosaic, where the grid is one, it cannot be laid.
+    """
+    metres = wanted_scale(request, run)
+    if metres is None:
+        return []
+    notes: list[tuple[str, Path]] = []
+    for job in list(jobs):
+        of = job.info if job.mosaic is None else job.mosaic.first
+        try:
+            job.grid = _grid(job, of, metres, request.raster_gsd)
+        except SegmenterError as error:
+            if job.mosaic is not None:
+                raise DatasetError(f"--mosaic: expected one scale for all inputs; {error}") from None
+            failures.append(error)
+            jobs.remove(job)
+            continue
+        notes.append((_said(_sides(of, request.raster_gsd), metres, job.grid), job.info.path))
+    return notes
+
+
+def groups(jobs: Sequence[MapJob]) -> Iterator[list[MapJob]]:
+    """Jobs that are computed together: those on their own pixels, and those on grids."""
+    for resampled in (False, True):
+        if found := [job for job in jobs if (job.grid is not None) == resampled]:
+            yield found
+
+
+def scale_text(request: MapRequest, run: AnyRun) -> str:
+    """The scale that was asked for, for records: empty where none was."""
+    metres = wanted_scale(request, run)
+    return "" if metres is None else f"{metres:.4g} m"
+
+
+def _grid(job: MapJob, of: RasterInfo, metres: float, stated: float | None) -> ModelGrid | None:
+    high, wide = _sides(of, stated)
+    side = (high * wide) ** 0.5
+    if abs(side / metres - 1) <= _SAME:
+        return None
+    if not 1 / _FINER <= metres / high <= _COARSER or not 1 / _FINER <= metres / wide <= _COARSER:
+        raise RasterError(
+            f"{job.info.path}: a pixel is {side:.3g} m, --gsd asks for {metres:.3g} m: expected at most "
+            f"{_COARSER} times as much and at least 1/{_FINER} of it; is it in metres?"
+        )
+    extent = Window.of(job.info.size) if job.mosaic is None else job.mosaic.extent(job.info.path)
+    return ModelGrid(extent, step_of(metres / high), step_of(metres / wide))
+
+
+def _sides(info: RasterInfo, stated: float | None) -> tuple[float, float]:
+    """Metres from one row to the next and from one column to the next: the raster's own, else as stated."""
+    own = pixel_sides(info)
+    if own is not None:
+        return own
+    if stated is None:
+        raise RasterError(
+            f"{info.path}: does not say how large its pixels are (no transform with a CRS in metres or "
+            "degrees), --gsd needs it; give it with --raster-gsd METRES"
+        )
+    return stated, stated
+
+
+def _said(sides: tuple[float, float], metres: float, grid: ModelGrid | None) -> str:
+    high, wide = (f"{side:.3g}" for side in sides)
+    pixel = f"a pixel is {high} m" if high == wide else f"a pixel is {wide}×{high} m"
+    if grid is None:
+        return f"{pixel}, within 1 % of {metres:.4g} m: not resampled"
+    return f"{pixel}, resampled to {metres:.4g} m for the model"

@@ -1,0 +1,133 @@
+"""Resampling between two grids of pixels that begin at one corner: exact positions, no seams.
+
+A step is the number of source pixels along one target pixel, a fraction. Coarser grids (steps above 1) get
+the mean over the area of a target pixel, finer ones linear interpolation between centres. Positions are
+computed in whole numbers, and each value is summed up in the order of its own source pixels. So the law of
+this module: **a target pixel has the same bits, whichever window it is computed in**, which a warped VRT of
+GDAL does not promise.
+
+Pixels without data count for nothing: the weights of the others are made to sum to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DENOMINATOR = 1000
+"""Steps are rounded to fractions of at most that: by less than 0.1 % of a pixel, so that phases recur."""
+
+
+def step_of(ratio: float) -> Fraction:
+    """The step next to a ratio of two pixels' sides."""
+    if ratio < 1:
+        return 1 / Fraction(1 / ratio).limit_denominator(_DENOMINATOR)
+    return Fraction(ratio).limit_denominator(_DENOMINATOR)
+
+
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """Source pixels of some target pixels along one axis, and their weights.
+
+    Attributes:
+        index: (N, T) source pixels; where the weight is 0, any that exists.
+        weight: (N, T) float64; each row sums to 1.
+    """
+
+    index: NDArray[np.int64]
+    weight: NDArray[np.float64]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first of all source pixels, and the one after the last."""
+        used = self.index[self.weight > 0]
+        return int(used.min()), int(used.max()) + 1
+
+    def shifted(self, by: int, length: int) -> Taps:
+        """The same over a part of the source, of `length` pixels, that holds all of `span`."""
+        return Taps(np.clip(self.index + by, 0, length - 1), self.weight)
+
+
+def count_of(length: int, step: Fraction) -> int:
+    """Target pixels that cover so many source pixels; the last may reach beyond."""
+    return -(-length * step.denominator // step.numerator)
+
+
+def taps(first: int, stop: int, length: int, step: Fraction) -> Taps:
+    """Of the target pixels first … stop − 1, over a source of `length` pixels."""
+    p, q, target = step.numerator, step.denominator, np.arange(first, stop, dtype=np.int64)[:, None]
+    if step >= 1:  # in parts of 1/q of a source pixel
+        begin, end = target * p, np.minimum((target + 1) * p, length * q)
+        index = begin // q + np.arange(-(-p // q) + 1)
+        weight = np.minimum((index + 1) * q, end) - np.maximum(index * q, begin)
+    else:  # of centres, in parts of 1/2q
+        centre = (2 * target + 1) * p - q
+        index = centre // (2 * q) + np.arange(2)
+        weight = 2 * q - np.abs(centre - 2 * q * index)
+    weight = np.where((index >= 0) & (index < length), np.maximum(weight, 0), 0)
+    return Taps(np.clip(index, 0, length - 1), weight / weight.sum(axis=1, keepdims=True))
+
+
+def sources(first: int, stop: int, length: int, step: Fraction) -> tuple[int, int]:
+    """The source pixels that target pixels depend on: the first, and the one after the last."""
+    low = taps(first, first + 1, length, step).span
+    high = taps(stop - 1, stop, length, step).span
+    return low[0], high[1]
+
+
+def resampled(
+    image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], rows: Taps, cols: Taps
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Values at the target pixels, as floats, and where there are any.
+
+    Args:
+        image_HWC: 0 where invalid. Its rows and columns are numbered as those of the taps.
+        valid_HW: where it has data.
+
+    Returns:
+        (N, M, C) float32, of types with more than 24 significant bits float64; 0 where no pixel of the
+        footprint has data.
+    """
+    kind = np.result_type(np.float32, image_HWC.dtype) if image_HWC.dtype.itemsize > 2 else np.float32
+    total = _along_cols(_along_rows(image_HWC, rows, kind), cols)
+    if valid_HW.all():
+        return total, np.ones(total.shape[:2], np.bool_)
+    share = _along_cols(_along_rows(valid_HW[..., None], rows, np.float64), cols)
+    lacking = _along_cols(_along_rows(~valid_HW[..., None], rows, np.float64), cols)
+    found = share > 0
+    # Where all have data nothing is divided, so that the bits are those of a window that has no hole.
+    share = np.where(found & (lacking > 0), share, 1).astype(kind)
+    return np.where(found, total / share, 0).astype(kind, copy=False), found[..., 0]
+
+
+def _along_rows(image_HWC: NDArray[Any], taps: Taps, kind: Any) -> NDArray[Any]:
+    # Tap by tap: the order of a pixel's sum does not depend on what is computed beside it.
+    total = np.zeros((len(taps.index), *image_HWC.shape[1:]), kind)
+    weight = taps.weight.astype(kind)[:, :, None, None]
+    for tap in range(taps.index.shape[1]):
+        total += np.multiply(image_HWC[taps.index[:, tap]], weight[:, tap], dtype=kind)
+    return total
+
+
+def _along_cols(image_HWC: NDArray[Any], taps: Taps) -> NDArray[Any]:
+    total = np.zeros((image_HWC.shape[0], len(taps.index), image_HWC.shape[2]), image_HWC.dtype)
+    weight = taps.weight.astype(image_HWC.dtype)[:, :, None]
+    for tap in range(taps.index.shape[1]):
+        total += image_HWC.take(taps.index[:, tap], axis=1) * weight[:, tap]
+    return total
+
+
+def as_type(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Rounded to the whole numbers of a type, or floats of it."""
+    kind = np.dtype(dtype)
+    if kind.kind not in "iu":
+        return values.astype(kind, copy=False)
+    limits = np.iinfo(kind)
+    most = values.dtype.type(limits.max)
+    if int(most) > limits.max:  # rounded up to a float that does not fit
+        most = np.nextafter(most, values.dtype.type(0))
+    return np.clip(np.rint(values), limits.min, most).astype(kind)

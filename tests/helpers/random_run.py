@@ -1,0 +1,55 @@
+"""A run directory whose model has random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from segmenter.config.reading import recipe_from
+from segmenter.labels import ClassMap
+from segmenter.model.normalisation import Normalisation
+from segmenter.runs.arrays import save_arrays
+from segmenter.runs.run import Run
+from segmenter.runs.weights import weight_arrays
+
+
+def random_run(
+    path: Path, classes: ClassMap, *, name: str = "random", depth: int = 3, seed: int = 5, mean: float = 500
+) -> Path:
+    """A run with random weights and BatchNorm statistics, balanced so that every class is predicted.
+
+    Needs TensorFlow; its stride is 2 to the power of `depth`.
+    """
+    from segmenter.model.building import build_model, network_geometry
+
+    rng = np.random.default_rng(seed)
+    folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}
+    folder["classes"] = [{"name": each.name, "code": i} for i, each in enumerate(classes.classes)]
+    recipe = recipe_from({"name": name, "dataset": folder, "model": {"depth": depth, "width": 8}}, "test")
+    model = build_model(recipe.model, 3, len(classes))
+    for variable in model.variables:
+        if "moving_variance" in variable.path:
+            variable.assign(rng.uniform(0.5, 2, variable.shape))
+        elif "kernel" in variable.path:
+            variable.assign(rng.normal(size=variable.shape) * (2 / np.prod(variable.shape[:-1])) ** 0.5)
+        else:
+            variable.assign(rng.normal(size=variable.shape) / 2)
+    head = model.get_layer("logits")
+    head.bias.assign(np.zeros(len(classes)))
+    head.bias.assign(-model(rng.normal(size=(1, 128, 128, 3))).numpy().mean(axis=(0, 1, 2)))
+    path.mkdir(exist_ok=True)
+    Run(
+        path=path,
+        recipe=recipe,
+        classes=classes,
+        bands=None,
+        band_count=3,
+        dtype="uint16",
+        normalisation=Normalisation.of((mean,) * 3, (290,) * 3),
+        metres_per_pixel=0.5,
+        labels="full",
+        network=network_geometry(model),
+    ).save()
+    save_arrays(path / "best.npz", weight_arrays(model, "model"))
+    return path
