@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from segmenter.errors import OutputError
-from segmenter.evaluation.figures import learning_curves
+from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.labels import ClassMap
 from segmenter.runs.log import RunLog

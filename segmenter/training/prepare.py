@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
+from segmenter.evaluation.named import check_name
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import raster_info
 from segmenter.runs.checkpoints import BEST, has_checkpoint
@@ -32,6 +33,7 @@ from segmenter.tiles.store import SceneStore
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "dataset.cache", "prediction."),
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
+    "training.stop_after",
 )
 """Settings that may differ between a run and its resumption: they do not change what is computed."""
 
@@ -123,7 +125,9 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
 
     Raises:
         DatasetError, LabelError, RasterError: naming the file that is wrong.
+        ConfigError: there is no validation, or no class, that the recipe chooses the best by.
     """
+    _check_best_by(recipe, dataset)
     for file, reason in dataset.unused:
         print(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
@@ -145,6 +149,17 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     known = [size for size in sizes if size]
     metres = float(np.median(known)) if known else None
     return Tiles(index, statistics, store, metres, digests)
+
+
+def _check_best_by(recipe: Recipe, dataset: Dataset) -> None:
+    training = recipe.training
+    check_name(training.best_by, dataset.classes.names, "training.best_by")
+    for key in ("best_by", "stop_after"):
+        value = getattr(training, key)
+        if value != type(training).model_fields[key].default and not dataset.of("validation"):
+            raise ConfigError(
+                f"training.{key}: expected validation scenes with it, the split leaves none; got {value}"
+            )
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:

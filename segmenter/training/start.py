@@ -11,16 +11,17 @@ from pathlib import Path
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, ConfigError, OutputError
+from segmenter.evaluation.named import title_of
 from segmenter.files import alone_in, remove_leftovers
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
+from segmenter.model.stages import pace_of
 from segmenter.model.unet import build_model, network_geometry
 from segmenter.model.weight_shapes import weight_shapes
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
 from segmenter.runs.run import Run, load_run
-from segmenter.runs.score_files import describe_scores
 from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
@@ -28,6 +29,7 @@ from segmenter.tiles.scene_files import save_digests
 from segmenter.training.fine_tuning import Source, describe_kept
 from segmenter.training.prepare import Tiles, changed_data, class_weights, describe_plan, epoch_plan
 from segmenter.training.schedules import describe_schedule
+from segmenter.training.summary import describe_result
 from segmenter.training.trainer import StoppedError, Trainer
 
 
@@ -100,6 +102,7 @@ def check_training(
         check_same_plan(run, tiles, planned_for, checkpoint)
     else:
         run = replace(_new_run(recipe, dataset, tiles, path), planned_replicas=planned_for)
+    pace_of(weight_shapes(recipe.model, run.band_count, len(run.classes)), recipe.model, recipe.training)
     weights = class_weights(recipe, tiles.index)
     return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, weights, profile)
 
@@ -127,6 +130,8 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
             resume_from(trainer, checkpoint)
         elif checked.source is not None:
             _fine_tune(trainer, checked.source)
+        elif line := _frozen_at_random(run.recipe):
+            print(line)
         yield trainer
 
 
@@ -142,12 +147,24 @@ def _describe(trainer: Trainer) -> None:
     """Lines on the schedule, micro-batches, and the plan where it depends on the devices."""
     recipe, planned_for = trainer.run.recipe, trainer.run.planned_replicas
     print(describe_schedule(recipe.training, trainer.steps))
+    if line := trainer.pace.describe():
+        print(line)
     if line := _describe_accumulation(recipe, trainer.devices.replicas):
         print(line)
     if planned_for > 1:
         held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
         lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
         print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
+
+
+def _frozen_at_random(recipe: Recipe) -> str:
+    """Warning where an encoder is frozen that nobody has trained; empty elsewhere."""
+    if not recipe.training.freeze_encoder or getattr(recipe.model, "weights", None) is not None:
+        return ""
+    return (
+        "warning: training.freeze_encoder: the encoder starts from random weights, and keeps them for "
+        f"{recipe.training.freeze_encoder} epochs; start from trained ones, with --init-from"
+    )
 
 
 def _fine_tune(trainer: Trainer, source: Source) -> None:
@@ -176,7 +193,7 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
         )
     if not (run / BEST).is_file():
         # A record without its model would keep the next best from being kept.
-        trainer.position = trainer.position._replace(best_miou=Position().best_miou)
+        trainer.position = trainer.position._replace(best_score=Position().best_score)
     trainer.rewind_log()
     print(f"resumed after step {trainer.position.done} of {trainer.steps}")
 
@@ -208,10 +225,21 @@ def train_to_end(trainer: Trainer) -> int:
             f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
             f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
         )
-    for line in describe_scores(path):
+    if trainer.ended_early:
+        print(f"{path}: {_describe_early_end(trainer)}")
+    for line in describe_result(path, trainer.run.recipe.training.best_by):
         print(line)
     print(f"done: {path} holds the run; map rasters with: python predict.py {path} INPUT --output DIR")
     return 0
+
+
+def _describe_early_end(trainer: Trainer) -> str:
+    training, position = trainer.run.recipe.training, trainer.position
+    return (
+        f"finished early, after epoch {position.epoch} of {training.epochs}: {position.without_gain} "
+        f"validations in a row without a gain in {title_of(training.best_by)} "
+        f"(training.stop_after: {training.stop_after}); to go on, --resume with a larger one"
+    )
 
 
 def check_devices(recipe: Recipe, devices: Devices) -> None:

@@ -14,13 +14,18 @@ from tqdm import tqdm
 
 from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, TrainingError
+from segmenter.evaluation.named import score_of, title_of
+from segmenter.evaluation.scores import percent
+from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.inference.function import predict_function
+from segmenter.model.stages import pace_of
 from segmenter.model.unet import build_model
+from segmenter.model.weight_shapes import weight_shapes
 from segmenter.runs.arrays import META, save_arrays
 from segmenter.runs.checkpoints import BEST, save_checkpoint
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
-from segmenter.runs.score_files import keep_as_best
+from segmenter.runs.score_files import SUMMARY, keep_as_best
 from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.sampling import Plan
 from segmenter.scenes import Dataset
@@ -28,6 +33,8 @@ from segmenter.threads import Prefetch
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index import TileIndex
 from segmenter.training.ema import AveragedWeights
+from segmenter.training.examples import Examples
+from segmenter.training.freezing import set_trained
 from segmenter.training.log import TrainLog
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimisers import build_optimiser
@@ -83,28 +90,30 @@ class Trainer:
         recipe = self.run.recipe
         self.first_plan = self._plan(0)
         self.steps = recipe.training.epochs * self.first_plan.steps
+        paths = weight_shapes(recipe.model, self.run.band_count, len(self.run.classes))
+        self.pace = pace_of(paths, recipe.model, recipe.training)
         keras_seed(recipe.seed)
         with self.devices.strategy.scope():
             self.model = self._build()
-            self._optimiser = build_optimiser(recipe.training, self.model, self.steps)
+            self._optimiser = build_optimiser(recipe.training, self.model, self.steps, pace=self.pace)
             averaged = self._build() if recipe.training.ema else None
         self.averaged = None
         if averaged is not None:
             decay = recipe.training.ema
             self.averaged = AveragedWeights(self.devices.strategy, self.model, averaged, decay)
-        self._steps = make_steps(
-            StepParts(
-                self.devices.strategy,
-                self.model,
-                self._optimiser,
-                segmentation_loss(recipe.loss, self.class_weights, recipe.training.global_batch),
-                self.run.normalisation,
-                recipe.sampling.min_pixels,
-                recipe.training.accumulate,
-                self.averaged,
-                recipe.training.xla,
-            )
+        self._parts = StepParts(
+            self.devices.strategy,
+            self.model,
+            self._optimiser,
+            segmentation_loss(recipe.loss, self.class_weights, recipe.training.global_batch),
+            self.run.normalisation,
+            recipe.sampling.min_pixels,
+            recipe.training.accumulate,
+            self.averaged,
+            recipe.training.xla,
         )
+        self._steps: Any = None
+        self._frozen: bool | None = None
         self._predict = predict_function(averaged or self.model, self.run.normalisation)
         self._rate = schedule_of(recipe.training, self.steps)
         self._log = TrainLog(self.run.path, self.run.classes)
@@ -160,7 +169,7 @@ class Trainer:
     # ----------------------------------------------------------------------------------- loop
 
     def train(self) -> None:
-        """Train to the last epoch.
+        """Train to the last epoch, or to the validation that ends it early.
 
         Raises:
             TrainingError: the loss is not finite, or a step fell short of its promise in strict mode.
@@ -168,7 +177,7 @@ class Trainer:
         """
         epochs = self.run.recipe.training.epochs
         with stop_signal() as stop, tqdm(total=self.steps, initial=self.position.done, unit="step") as bar:
-            while self.position.epoch < epochs:
+            while self.position.epoch < epochs and not self.ended_early:
                 try:
                     self._epoch(bar, stop)
                 finally:  # of an epoch's steps only: not of the validation after it
@@ -181,10 +190,16 @@ class Trainer:
                 ):
                     self._validate(bar)
                 self.save()
-                if stop and not last:
+                if stop and not last and not self.ended_early:
                     raise StoppedError(stop[0])
         self._say(self._profiler.missing())
         self._log.curves()
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether the recipe's `stop_after` validations in a row have brought no gain."""
+        patience = self.run.recipe.training.stop_after
+        return bool(patience) and self.position.without_gain >= patience
 
     @staticmethod
     def _say(line: str) -> None:
@@ -198,8 +213,19 @@ class Trainer:
             self._planned = epoch, epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
         return self._planned[1]
 
+    def _use_step_of(self, epoch: int) -> None:
+        """The step for the weights that train in an epoch; frozen ones have another than all."""
+        frozen = self.pace.is_frozen(epoch)
+        if frozen == self._frozen:
+            return
+        if self._frozen:
+            self._say(f"epoch {epoch + 1}: the encoder trains from here on")
+        set_trained(self.model, self.pace, epoch)
+        self._steps, self._frozen, self._called = make_steps(self._parts), frozen, False
+
     def _epoch(self, bar: Any, stop: list[int]) -> None:
         epoch, most = self.position.epoch, self.run.recipe.training.steps_per_call
+        self._use_step_of(epoch)
         rows = self._plan(epoch)
         stacks = epoch_dataset(self.loader, rows, epoch, self.position.step, stacked=most)
         meter = self._meter(rows, bar)
@@ -282,16 +308,26 @@ class Trainer:
 
     def _validate(self, bar: Any) -> None:
         bar.set_description("validating")
-        confusion = validate(self.run, self._predict, self.dataset)
+        examples = Examples()
+        confusion = validate(self.run, self._predict, self.dataset, examples)
         protocol = validation_protocol(self.dataset)
         scores = confusion.scores(protocol)
         self._log.validated(self.position.done, self.position.epoch, scores, confusion)
         tqdm.write(f"after epoch {self.position.epoch}:\n{scores.table()}")
+        name = self.run.recipe.training.best_by
+        score = score_of(scores, name)
+        if not score > self.position.best_score:  # also where it is not a number
+            missed = self.position.without_gain + 1
+            self.position = self.position._replace(without_gain=missed)
+            if name != "miou" or self.run.recipe.training.stop_after:
+                tqdm.write(f"{missed} without a gain in {title_of(name)} ({percent(score)} %)")
+            return
         # The best is saved with the record it sets, so that resuming from it knows it.
-        if scores.miou > self.position.best_miou:
-            self.position = self.position._replace(best_miou=scores.miou)
-            save_arrays(self.run.path / BEST, self._arrays())
-            keep_as_best(self.run.path)
+        self.position = self.position._replace(best_score=score, without_gain=0)
+        save_arrays(self.run.path / BEST, self._arrays())
+        keep_as_best(self.run.path)
+        picture, title = self.run.path / SUMMARY, f"validation after epoch {self.position.epoch}"
+        summary_figure(confusion, examples.read(self.dataset), self.run.classes, picture, title)
 
 
 def keras_seed(seed: int) -> None:

@@ -15,6 +15,7 @@ from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, T
 from segmenter.raster import Raster, open_raster, read_label
 from segmenter.runs.run import Run
 from segmenter.scenes import Dataset, Scene
+from segmenter.training.examples import Examples
 from segmenter.windows import window_for
 
 
@@ -49,8 +50,8 @@ def tiling_of(run: Run) -> Tiling:
     return Tiling(window, network.radius, network.stride, batch)
 
 
-def validate(run: Run, predict: Predictor, dataset: Dataset) -> ConfusionMatrix:
-    """The confusion matrix over all pixels of the validation scenes.
+def validate(run: Run, predict: Predictor, dataset: Dataset, examples: Examples) -> ConfusionMatrix:
+    """The confusion matrix over all pixels of the validation scenes; each window goes to the examples, too.
 
     Raises:
         RasterError, LabelError: a scene cannot be read; nothing is skipped.
@@ -66,7 +67,9 @@ def validate(run: Run, predict: Predictor, dataset: Dataset) -> ConfusionMatrix:
             truth_HW = event.job.truth()
             if truth_HW is None:
                 raise DatasetError(f"{event.job.scene.name}: expected a label to validate on, there is none")
-            confusion.add(truth_HW[event.window.slices()], event.ids)
+            label_HW = truth_HW[event.window.slices()]
+            confusion.add(label_HW, event.ids)
+            examples.consider(event.job.scene, event.window, label_HW, event.ids)
     return confusion
 
 

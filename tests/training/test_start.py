@@ -103,15 +103,15 @@ def test_taken_back_the_next_best_is_kept_and_the_later_one_too(
     assert (aside / BEST).read_bytes() == later
     assert (aside / "log.jsonl").read_text() == "whole\n"
     assert (path / "log.jsonl").read_text() == "rewound\n"
-    assert trainer.position.best_miou == -1
+    assert trainer.position.best_score == -1
     assert f"({checkpoint_names(8, 12)}, {BEST}) and the log are kept in {aside}\n" in capsys.readouterr().out
     # Killed now, the checkpoint still has the old record; the next start forgets it, too.
     resume_from(trainer, checkpoint_to_resume(path))  # type: ignore[arg-type]
-    assert trainer.position.best_miou == -1
+    assert trainer.position.best_score == -1
     save(path, 4).replace(path / BEST)
     save(path, 4)
     resume_from(trainer, checkpoint_to_resume(path))  # type: ignore[arg-type]
-    assert trainer.position.best_miou == 0.5
+    assert trainer.position.best_score == 0.5
 
 
 def checkpoint_names(*steps: int) -> str:
