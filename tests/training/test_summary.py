@@ -20,7 +20,7 @@ from segmenter.training.summary import describe_result
 
 
 def confused(classes: ClassMap) -> ConfusionMatrix:
-    """Of 100 pixels of each class, 40 of the second are taken for the first, 5 of the third for the second."""
+    """Of each 100 pixels, 40 of the second class are taken for the first, 5 of the third for the second."""
     confusion = ConfusionMatrix(classes)
     truth = np.repeat(np.arange(3, dtype=np.uint8), 100)
     found = truth.copy()
