@@ -31,10 +31,11 @@ def describe_result(run: Path, best_by: str) -> list[str]:
 
 def _classes(scores: Scores) -> list[str]:
     """A line for each class with its IoU as a number and as a bar."""
-    names, shares = scores.protocol.classes, scores.truth_pixels / max(1, scores.pixels)
-    bars = ["" if math.isnan(iou) else "#" * round(_BAR * iou) for iou in scores.iou]
-    rows = zip(names, map(percent, scores.iou), map(percent, shares), bars, strict=True)
-    table = aligned(("class", "IoU", "share of truth"), [row[:3] for row in rows])
+    ious = [float(iou) for iou in scores.iou]
+    shares = [float(count) / max(1, scores.pixels) for count in scores.truth_pixels]
+    bars = ["" if math.isnan(iou) else "#" * round(_BAR * iou) for iou in ious]
+    cells = zip(scores.protocol.classes, map(percent, ious), map(percent, shares), strict=True)
+    table = aligned(("class", "IoU", "share of truth"), cells)
     return [line if not bar else f"{line}  {bar}" for line, bar in zip(table, ["", *bars], strict=True)]
 
 
@@ -46,7 +47,7 @@ def _confusions(scores: Scores) -> list[str]:
     names = scores.protocol.classes
     largest = [np.unravel_index(i, shares.shape) for i in np.argsort(-shares, axis=None, kind="stable")]
     lines = [
-        f"  {names[i]} taken for {names[j]}: {percent(shares[i, j])} % of the pixels of {names[i]}"
+        f"  {names[i]} taken for {names[j]}: {percent(float(shares[i, j]))} % of the pixels of {names[i]}"
         for i, j in largest[:_CONFUSIONS]
         if shares[i, j] >= _LEAST
     ]

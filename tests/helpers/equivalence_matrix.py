@@ -211,8 +211,8 @@ class _Trainer:
         with self._strategy.scope():
             self._model = _model(setting.depth, setting.replicas > 1 and setting.naive != "norm")
             self._optimiser = _optimiser(setting, self._model)
-        if setting.paced:
-            set_trained(self._model, _pace(self._model, setting), 0)
+        if (pace := _pace(self._model, setting)) is not None:
+            set_trained(self._model, pace, 0)
         self._start = list(zip(self._model.variables, start, strict=True))
         self._start += [(v, v.numpy()) for v in self._optimiser.variables]
         normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)
