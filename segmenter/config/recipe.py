@@ -207,7 +207,7 @@ class TrainingConfig(Section):
             raise PydanticCustomError(
                 "training.freeze_encoder",
                 "expected fewer epochs than the {epochs} of the training, got {frozen}; to freeze it "
-                "for good, take rates: {{encoder: 0}}",
+                "for good, take rates: {encoder: 0}",
                 {"epochs": self.epochs, "frozen": self.freeze_encoder},
             )
         for name in self.rates:

@@ -162,8 +162,8 @@ def _frozen_at_random(recipe: Recipe) -> str:
     if not recipe.training.freeze_encoder or getattr(recipe.model, "weights", None) is not None:
         return ""
     return (
-        "warning: training.freeze_encoder: the encoder starts from random weights, and keeps them for "
-        f"{recipe.training.freeze_encoder} epochs; start from trained ones, with --init-from"
+        "warning: training.freeze_encoder: the encoder starts from random weights, and is frozen "
+        f"in {recipe.training.freeze_encoder} of {recipe.training.epochs} epochs; start from trained ones, with --init-from"
     )
 
 
@@ -235,9 +235,10 @@ def train_to_end(trainer: Trainer) -> int:
 
 def _describe_early_end(trainer: Trainer) -> str:
     training, position = trainer.run.recipe.training, trainer.position
+    count = position.without_gain
     return (
-        f"finished early, after epoch {position.epoch} of {training.epochs}: {position.without_gain} "
-        f"validations in a row without a gain in {title_of(training.best_by)} "
+        f"finished early, after epoch {position.epoch} of {training.epochs}: "
+        f"{count} validation{'s' * (count > 1)} in a row without a gain in {title_of(training.best_by)} "
         f"(training.stop_after: {training.stop_after}); to go on, --resume with a larger one"
     )
 

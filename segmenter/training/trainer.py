@@ -320,7 +320,8 @@ class Trainer:
             missed = self.position.without_gain + 1
             self.position = self.position._replace(without_gain=missed)
             if name != "miou" or self.run.recipe.training.stop_after:
-                tqdm.write(f"{missed} without a gain in {title_of(name)} ({percent(score)} %)")
+                count = f"{missed} validation{'s' * (missed > 1)}"
+                tqdm.write(f"{count} without a gain in {title_of(name)} ({percent(score)} %)")
             return
         # The best is saved with the record it sets, so that resuming from it knows it.
         self.position = self.position._replace(best_score=score, without_gain=0)

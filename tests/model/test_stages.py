@@ -72,7 +72,10 @@ def test_what_no_model_has_or_nothing_trains_with_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"freeze_encoder": 3, "epochs": 3}, r"training.freeze_encoder: expected fewer epochs than the 3 of"),
+        (
+            {"freeze_encoder": 3, "epochs": 3},
+            r"training.freeze_encoder: expected fewer epochs than the 3 .* take rates: {encoder: 0}$",
+        ),
         ({"rates": {"encoders": 0.1}}, r"training.rates: expected encoder, .* got encoders$"),
         ({"rates": {"encoder": -1}}, r"training.rates.encoder: expected greater than or equal to 0, got -1$"),
         ({"rates": 0.1}, r"training.rates: "),

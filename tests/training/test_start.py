@@ -14,7 +14,7 @@ from datasets import load_dataset
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.devices import strategy
-from segmenter.errors import CheckpointError, SegmenterError
+from segmenter.errors import CheckpointError, ConfigError, SegmenterError
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
@@ -205,3 +205,20 @@ def test_killed_before_its_first_checkpoint_a_run_starts_again(prepared: Prepare
         assert trainer.position.done == 0
         assert not half.exists()
         assert not (path / "log.jsonl").exists()  # else the steps would be in it twice
+
+
+def test_a_stage_that_the_model_lacks_is_refused_before_anything_is_written(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    training = prepared.recipe.training.model_copy(update={"rates": {"encoder stage 9": 0.1}})
+    recipe = prepared.recipe.model_copy(update={"training": training})
+    with pytest.raises(ConfigError, match=r"training\.rates: expected stages .*, got encoder stage 9$"):
+        check(prepared._replace(recipe=recipe), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("setting", ["stop_after=3", "best_by=mf1"])
+def test_what_needs_a_validation_is_refused_without_one(tmp_path: Path, setting: str) -> None:
+    recipe = load_recipe(made(tmp_path), ["dataset.split={test: [s4]}", f"training.{setting}"])
+    with pytest.raises(ConfigError, match="expected validation scenes with it, the split leaves none; got"):
+        prepare_tiles(recipe, load_dataset(recipe))
