@@ -115,7 +115,14 @@ def test_it_ends_early_and_says_so_again_when_it_is_resumed(
     assert {name for name in before if not np.array_equal(before[name], after[name])} == set()
 
 
-@pytest.mark.parametrize("share", [0.5, 2, 2.5], ids=["frozen", "at the border", "thawed"])
+@pytest.mark.parametrize(
+    "share",
+    [
+        pytest.param(0.5, id="frozen"),
+        pytest.param(2, id="at the border", marks=pytest.mark.slow),
+        pytest.param(2.5, id="thawed"),
+    ],
+)
 def test_from_either_phase_the_rest_is_the_same_to_the_bit(
     prepared: Prepared, straight: Path, tmp_path: Path, share: float
 ) -> None:

@@ -138,7 +138,7 @@ def test_a_validation_without_a_gain_counts_and_a_gain_counts_anew(
         state = validate(wrong, stop_after=2)
         found.append((state.position.without_gain, Trainer.ended_early.fget(state)))  # type: ignore[attr-defined]
     assert found == [(0, False), (1, False), (0, False), (1, False), (2, True)]
-    assert "2 validations without a gain in mIoU (90.45 %)" in capsys.readouterr().err
+    assert "2 validations without a gain in mIoU (90.45 %)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
