@@ -163,8 +163,8 @@ def _frozen_at_random(recipe: Recipe) -> str:
         return ""
     return (
         "warning: training.freeze_encoder: the encoder starts from random weights, and is frozen "
-        f"in {recipe.training.freeze_encoder} of {recipe.training.epochs} epochs; start from trained ones, with "
-        "--init-from"
+        f"in {recipe.training.freeze_encoder} of {recipe.training.epochs} epochs; start from trained ones "
+        "(--init-from)"
     )
 
 
