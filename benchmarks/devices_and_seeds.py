@@ -33,6 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--scenes", type=int, default=6, help="made ones, of which one is held out")
     parser.add_argument(
         "--output", type=Path, help="keep data and runs here; scores that are there are reused"
     )
@@ -43,7 +44,7 @@ def main() -> None:
         scores = {}
         for seed in arguments.seeds:
             for devices in arguments.devices:
-                scores[seed, devices] = _score(place, seed, devices, arguments.set)
+                scores[seed, devices] = _score(place, seed, devices, arguments.scenes, arguments.set)
                 print(f"seed {seed}, {devices} devices: mIoU {scores[seed, devices]:.2f}", file=sys.stderr)
     print(table(scores), file=sys.stderr)
     print(json.dumps({"benchmark": "devices_and_seeds", **spreads(scores)}))
@@ -83,11 +84,11 @@ def _range(values: Sequence[float]) -> float:
     return max(values) - min(values)
 
 
-def _score(place: Path, seed: int, devices: int, settings: Sequence[str]) -> float:
+def _score(place: Path, seed: int, devices: int, scenes: int, settings: Sequence[str]) -> float:
     """mIoU in percent on the held-out scene, of a training from the start."""
-    data, folder = place / "data", place / f"seed{seed}-devices{devices}"
+    data, folder = place / f"data{scenes}", place / f"seed{seed}-devices{devices}-scenes{scenes}"
     if not data.is_dir():
-        _call("-m", "datasets", "make", "potsdam", data, "--scenes", 6, "--seed", 1, "--size", 1024)
+        _call("-m", "datasets", "make", "potsdam", data, "--scenes", scenes, "--seed", 1, "--size", 1024)
     if not (folder / "scores.json").is_file():
         run = folder / "run"
         several = ["--logical-devices", devices] if devices > 1 else []

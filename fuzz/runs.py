@@ -13,7 +13,7 @@ from fuzz.target import Facts, digest
 from segmenter.config.reading import dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.diagnosis.run import run_coverage
-from segmenter.evaluation.figures import learning_curves
+from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry

@@ -47,7 +47,8 @@ ALSO = {
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise", "inference.rescaling"}
 LIGHT_MODULES = {
-    *("model", "model.architectures", "model.receptive_field", "model.weight_shapes", "devices", "training"),
+    *("model", "model.architectures", "model.receptive_field", "model.weight_shapes"),
+    *("model.stages", "devices", "training"),
 }
 """In rooms of TensorFlow, but used where it is not loaded."""
 

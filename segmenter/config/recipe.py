@@ -6,6 +6,7 @@ Combinations that cannot work are refused here, where they can be named; what de
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -25,6 +26,8 @@ from segmenter.config.sections import Section, setting
 
 MAX_NAME = 60
 """Characters of a recipe's name: a folder's name has 255 bytes at most, and ours get endings."""
+_STAGE = re.compile(r"encoder|decoder|head|bottleneck|stem|(encoder|decoder) stage \d+")
+"""What `training.rates` may name; whether a model has such a stage is known when its layers are."""
 
 # --------------------------------------------------------------------------------- what is sampled
 
@@ -175,6 +178,14 @@ class TrainingConfig(Section):
         None, "tiles", "the global batch that learning_rate was found for; needed where it is scaled", ge=1
     )
     weight_decay: float = setting(1e-4, "per step", "decoupled, not on biases and normalisation", ge=0)
+    freeze_encoder: int = setting(
+        0, "epochs", "at the start in which a pretrained encoder stays as it is: less time; 0: off", ge=0
+    )
+    rates: dict[str, Annotated[float, Field(ge=0, le=1000)]] = setting(
+        {},
+        "",
+        "factors on learning_rate, as in {encoder: 0.1, encoder stage 1: 0.05, head: 1}; 0: frozen for good",
+    )
     schedule: Literal["poly", "cosine", "constant", "exponential", "piecewise"] = setting(
         "poly", "", "poly: (1 − t)^0.9 (DeepLab, arXiv:1606.00915); t runs from the warm-up to the last step"
     )
@@ -219,6 +230,12 @@ class TrainingConfig(Section):
     )
     xla: bool = setting(False, "", "compile the step with XLA; one device only")
     validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
+    best_by: str = setting(
+        "miou", "", "score that the best model is chosen by: miou, mf1, oa, fwiou, kappa, or iou:CLASS"
+    )
+    stop_after: int = setting(
+        0, "validations", "in a row without a gain in best_by, which end the training; 0: off", ge=0
+    )
     checkpoint_every: int = setting(
         1000, "steps", "and at the end of an epoch: what a power cut may cost at most", ge=1
     )
@@ -230,6 +247,24 @@ class TrainingConfig(Section):
             raise PydanticCustomError(
                 "training", "expected one of clip_norm and clip_value, got both: set the other to 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _stages_train(self) -> TrainingConfig:
+        if self.freeze_encoder >= self.epochs:
+            raise PydanticCustomError(
+                "training.freeze_encoder",
+                "expected fewer epochs than the {epochs} of the training, got {frozen}; to freeze it "
+                "for good, take rates: {encoder: 0}",
+                {"epochs": self.epochs, "frozen": self.freeze_encoder},
+            )
+        for name in self.rates:
+            if not _STAGE.fullmatch(name):
+                raise PydanticCustomError(
+                    "training.rates",
+                    "expected encoder, decoder, head, or a stage as in encoder stage 1, got {name}",
+                    {"name": name},
+                )
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.evaluation.figures import coloured, save_panels, stretched
+from segmenter.evaluation.drawing import save_figure
+from segmenter.evaluation.figures import coloured, panels_figure, stretched
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index import TileIndex
@@ -46,7 +47,7 @@ def draw_augmented(
     hatched = any(not tile[1].all() or (tile[2] == IGNORE).any() for row in rows for tile in row)
     shown = f", shown 1:{step}" if step > 1 else ""
     title = f"{len(rows)} training tiles of {index.tile} px{shown}"
-    save_panels(panels, classes, hatched, title, _SIDE, path)
+    save_figure(panels_figure(panels, classes, hatched, title, _SIDE), path)
 
 
 def _pictures(row: Sequence[Tile], classes: ClassMap, step: int) -> list[NDArray[np.uint8]]:

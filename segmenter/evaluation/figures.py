@@ -6,31 +6,24 @@ global state. All text from users (class names, titles) is drawn as it is, never
 
 from __future__ import annotations
 
-import io
 import math
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.evaluation.drawing import hex_colour, name_legend, new_figure, one_line, save_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
-from segmenter.files import write_whole
 from segmenter.geometry import Size
 from segmenter.labels import IGNORE, ClassMap
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.legend import Legend
 
-_DPI = 100
 _MARGIN, _CAPTION, _TITLE, _LEGEND_ROW = 16, 26, 34, 24  # pixels
 _HATCH = ((0xD0, 0xD0, 0xD0), (0x98, 0x98, 0x98))
-_PALE = 0.7
-"""Brightness (Rec. 709, of 1) above which a line on white needs an outline, as yellow, cyan and green do."""
 _NO_CLASS = "ignored or no data"
 _SMALLEST_PANEL, _NARROWEST_SLOT, _NARROWEST_PICTURE = 320, 100, 520  # pixels, for captions and legend
 
@@ -60,6 +53,24 @@ def side_by_side(
         side: the longer side of the picture in pixels, about; larger rasters are thinned out, not blended,
             so that no class is invented.
     """
+    panels = scene_panels(
+        image_HWC, label_HW, prediction_HW, classes, title, valid_HW=valid_HW, of=of, side=side
+    )
+    save_figure(panels, path)
+
+
+def scene_panels(
+    image_HWC: NDArray[Any],
+    label_HW: NDArray[np.uint8] | None,
+    prediction_HW: NDArray[np.uint8],
+    classes: ClassMap,
+    title: str = "",
+    *,
+    valid_HW: NDArray[np.bool_] | None = None,
+    of: Size | None = None,
+    side: int = 2000,
+) -> Figure:
+    """The figure that `side_by_side` saves."""
     ids = {"label": label_HW, "prediction": prediction_HW}
     given = {name: array for name, array in ids.items() if array is not None}
     for name, array in given.items():
@@ -73,7 +84,7 @@ def side_by_side(
     hatched = any((array[thin] == IGNORE).any() for array in given.values()) or not valid[thin].all()
     whole = image_HWC.shape[:2] if of is None else (of.height, of.width)
     caption = _shrunk(title, whole, step * max(1, round(whole[0] / image_HWC.shape[0])))
-    save_panels(panels, classes, hatched, caption, side, path)
+    return panels_figure(panels, classes, hatched, caption, side)
 
 
 def class_map_picture(
@@ -84,7 +95,7 @@ def class_map_picture(
     thin = ids_HW[::step, ::step]
     title = _shrunk(title, ids_HW.shape, step)
     panels = {"": coloured(thin, classes)}
-    save_panels(panels, classes, bool((thin == IGNORE).any()), title, side, path)
+    save_figure(panels_figure(panels, classes, bool((thin == IGNORE).any()), title, side), path)
 
 
 def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -109,6 +120,11 @@ def confusion_figure(confusion: ConfusionMatrix | Scores, path: Path, title: str
     predicted as nodata (for scores: or as a class that is not counted) have a column of their own where
     there are any. A class that does not occur in the truth has an empty row.
     """
+    save_figure(confusion_panel(confusion, title), path)
+
+
+def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Figure:
+    """The figure that `confusion_figure` saves."""
     if isinstance(confusion, Scores):
         rows, missed, title = (
             list(confusion.protocol.classes),
@@ -125,42 +141,7 @@ def confusion_figure(confusion: ConfusionMatrix | Scores, path: Path, title: str
     percent = np.divide(100.0 * counts, truth, out=np.full(counts.shape, np.nan), where=truth > 0)
     shares = 100.0 * truth[:, 0] / max(1, truth.sum())
     rows = [f"{name}  ({share:.2g} %)" for name, share in zip(rows, shares, strict=True)]
-    _save(_heat_map(percent, rows, columns, title), path)
-
-
-def learning_curves(
-    records: Iterable[Mapping[str, Any]], path: Path, title: str = "", *, classes: ClassMap | None = None
-) -> None:
-    """Loss, scores and learning rate over the steps, as a PNG.
-
-    A class is drawn in its colour of the class map, a pale one with a dark outline.
-
-    Args:
-        records: of a training log, in any order; each may have `step` and any of `loss`, `learning_rate`,
-            `miou` and `iou` (by class name). What is missing, null or not finite leaves a gap.
-        path: of the PNG; it appears whole or not at all.
-        classes: whose colours are taken; a name that is not among them gets one of matplotlib's.
-    """
-    ordered = sorted((r for r in records if "step" in r), key=lambda r: int(r["step"]))
-    figure = _figure(1000, 1020)
-    loss, scores, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 4, 2))
-    _draw_loss(loss, ordered)
-    _draw_scores(scores, ordered, {c.name: _hex(c.colour) for c in classes.classes} if classes else {})
-    steps, rates = _series(ordered, "learning_rate")
-    if steps.size:
-        rate.plot(steps, rates, color="tab:blue", linewidth=1.4, marker=_marker(steps))
-    for axes, name in ((loss, "loss"), (scores, "IoU"), (rate, "learning rate")):
-        axes.set_ylabel(name)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        if not axes.lines:
-            axes.text(0.5, 0.5, "nothing logged yet", transform=axes.transAxes, ha="center", color="0.5")
-            axes.set_yticks([])
-    rate.set_xlabel("step")
-    figure.suptitle(_line(title or "Training"), parse_math=False)
-    # Room on the right for the legend of classes.
-    figure.subplots_adjust(left=0.09, right=0.76, top=0.94, bottom=0.06, hspace=0.1)
-    _save(figure, path)
+    return _heat_map(percent, rows, columns, title)
 
 
 # ----------------------------------------------------------------------------- panels and legends
@@ -195,15 +176,10 @@ def _hatching(shape: Sequence[int]) -> NDArray[np.uint8]:
     return np.array(_HATCH, np.uint8)[((rows + cols) // 4) % 2]
 
 
-def save_panels(
-    panels: Mapping[str, NDArray[np.uint8]],
-    classes: ClassMap,
-    hatched: bool,
-    title: str,
-    side: int,
-    path: Path,
-) -> None:
-    """Panels at whole multiples of their pixels, captions above, a legend of the classes below, as a PNG."""
+def panels_figure(
+    panels: Mapping[str, NDArray[np.uint8]], classes: ClassMap, hatched: bool, title: str, side: int
+) -> Figure:
+    """Panels at whole multiples of their pixels, captions above, a legend of the classes below."""
     height, width = next(iter(panels.values())).shape[:2]
     stacked = _stacked(height, width)
     # Small rasters are enlarged, each pixel to a square, until captions and legend have room.
@@ -218,9 +194,9 @@ def save_panels(
     legend = -(-entries // per_row) * _LEGEND_ROW + _MARGIN
     caption = _CAPTION if any(panels) else 0
     total = (_TITLE + rows * (height + caption + _MARGIN) + legend + _MARGIN, inner + 2 * _MARGIN)
-    figure = _figure(total[1], total[0])
+    figure = new_figure(total[1], total[0])
     figure.text(
-        _MARGIN / total[1], 1 - 24 / total[0], _line(title), fontsize=10, parse_math=False, wrap=False
+        _MARGIN / total[1], 1 - 24 / total[0], one_line(title), fontsize=10, parse_math=False, wrap=False
     )
     for i, (name, picture) in enumerate(panels.items()):
         left = _MARGIN + (0 if stacked else i * slot)
@@ -231,29 +207,22 @@ def save_panels(
         axes.set_axis_off()
         axes.set_title(name, fontsize=10, loc="left", pad=4)
     _class_legend(figure, classes, hatched, per_row, legend / total[0])
-    _save(figure, path)
+    return figure
 
 
 def _class_legend(figure: Figure, classes: ClassMap, hatched: bool, columns: int, top: float) -> None:
     from matplotlib.patches import Patch
 
-    patches = [Patch(facecolor=_hex(c.colour), edgecolor="0.3", linewidth=0.5) for c in classes.classes]
+    patches = [Patch(facecolor=hex_colour(c.colour), edgecolor="0.3", linewidth=0.5) for c in classes.classes]
     names = list(classes.names)
     if hatched:
-        patches.append(Patch(facecolor=_hex(_HATCH[0]), edgecolor=_hex(_HATCH[1]), hatch="/////"))
+        patches.append(Patch(facecolor=hex_colour(_HATCH[0]), edgecolor=hex_colour(_HATCH[1]), hatch="/////"))
         names.append(_NO_CLASS)
     legend = figure.legend(
         patches, [""] * len(names), ncols=columns, loc="upper center", bbox_to_anchor=(0.5, top + 0.001),
         frameon=False, fontsize=10, handlelength=1.6, handleheight=1.1, borderpad=0, borderaxespad=0,
     )  # fmt: skip
-    _name_legend(legend, names)
-
-
-def _name_legend(legend: Legend, names: Sequence[str]) -> None:
-    """Set the texts afterwards: matplotlib leaves out entries whose name starts with an underscore."""
-    for text, name in zip(legend.get_texts(), names, strict=True):
-        text.set_parse_math(False)
-        text.set_text(_line(name))
+    name_legend(legend, names)
 
 
 # ------------------------------------------------------------------------- matrices and curves
@@ -267,7 +236,7 @@ def _heat_map(
     left, top = int(letter * max(map(len, rows))) + 60, int(0.72 * letter * max(map(len, columns))) + 66
     body_h, body_w = cell * len(rows), cell * len(columns)
     width, height = max(left + body_w + 110, 480), top + body_h + 50
-    figure = _figure(width, height)
+    figure = new_figure(width, height)
     axes = figure.add_axes((left / width, 1 - (top + body_h) / height, body_w / width, body_h / height))
     axes.set_facecolor("0.9")
     image = axes.imshow(np.ma.masked_invalid(percent), cmap="Blues", vmin=0, vmax=100, aspect="auto")
@@ -275,8 +244,8 @@ def _heat_map(
         text, colour = _cell(float(percent[i, j]))
         axes.text(j, i, text, ha="center", va="center", fontsize=8.5, color=colour)
     axes.xaxis.tick_top()
-    axes.set_xticks(range(len(columns)), map(_line, columns), rotation=45, ha="left", parse_math=False)
-    axes.set_yticks(range(len(rows)), map(_line, rows), parse_math=False)
+    axes.set_xticks(range(len(columns)), map(one_line, columns), rotation=45, ha="left", parse_math=False)
+    axes.set_yticks(range(len(rows)), map(one_line, rows), parse_math=False)
     axes.tick_params(length=0, labelsize=9)
     axes.set_xlabel("predicted class", fontsize=9)
     axes.set_ylabel("true class (share)", fontsize=9)
@@ -285,7 +254,7 @@ def _heat_map(
     bar = figure.colorbar(image, cax=figure.add_axes(box))
     bar.set_label("% of the true class", fontsize=9)
     bar.ax.tick_params(labelsize=8)
-    figure.text(12 / width, 1 - 24 / height, _line(title or "Confusion matrix"), parse_math=False)
+    figure.text(12 / width, 1 - 24 / height, one_line(title or "Confusion matrix"), parse_math=False)
     return figure
 
 
@@ -297,98 +266,3 @@ def _cell(percent: float) -> tuple[str, str]:
         return "0", "0.75"
     text = "<0.1" if percent < 0.05 else f"{percent:.1f}" if percent < 99.95 else f"{percent:.0f}"
     return text, "white" if percent > 55 else "black"
-
-
-def _draw_loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
-    """Every logged loss, pale, and its running mean over a twentieth of the curve."""
-    steps, losses = _series(records, "loss")
-    if not steps.size:
-        return
-    axes.plot(
-        steps, losses, color="tab:blue", linewidth=0.8, alpha=0.4, label="logged", marker=_marker(steps)
-    )
-    finite = np.flatnonzero(np.isfinite(losses))
-    span = finite.size // 20
-    if span >= 2:
-        mean = np.convolve(losses[finite], np.full(span, 1 / span), mode="valid")
-        middle = steps[finite][(span - 1) // 2 :][: mean.size]
-        axes.plot(middle, mean, color="tab:blue", linewidth=1.6, label=f"mean of {span}")
-        axes.legend(frameon=False, fontsize=9)
-
-
-def _draw_scores(axes: Axes, records: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
-    """mIoU in bold black and dashed, each class a thin line; the legend stands outside, best class first."""
-    names = list(dict.fromkeys(name for r in records for name in (r.get("iou") or {})))
-    curves = {name: _series([{**r, **(r.get("iou") or {})} for r in records], name) for name in names}
-    final = {name: values[np.isfinite(values)][-1:].sum() for name, (_, values) in curves.items()}
-    names.sort(key=lambda name: -final[name])
-    if not any("miou" in r or r.get("iou") for r in records):
-        return
-    lines = axes.plot(
-        *_series(records, "miou"), color="black", linestyle="--", linewidth=2.2, marker=".", zorder=3
-    )
-    for i, name in enumerate(names):
-        colour = colours.get(name, f"C{i % 10}")
-        lines += axes.plot(
-            *curves[name], color=colour, linewidth=1.6, marker=".", path_effects=_outline(colour)
-        )
-    axes.set_ylim(0, 1)
-    legend = axes.legend(
-        lines, [""] * len(lines), loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=9
-    )
-    scored = {name for name, (_, values) in curves.items() if np.isfinite(values).any()}
-    _name_legend(legend, ["mIoU", *(name if name in scored else f"{name} (no score)" for name in names)])
-
-
-def _outline(colour: str) -> list[Any]:
-    """Darker outline that makes a pale line visible on white paper; none for other colours."""
-    from matplotlib.colors import to_rgb
-    from matplotlib.patheffects import withStroke
-
-    red, green, blue = to_rgb(colour)
-    pale = 0.2126 * red + 0.7152 * green + 0.0722 * blue > _PALE
-    return [withStroke(linewidth=3.2, foreground="0.35")] if pale else []
-
-
-def _marker(steps: NDArray[Any]) -> str:
-    """Dots while there are too few points for a line to be seen."""
-    return "." if steps.size < 20 else ""
-
-
-def _series(records: Sequence[Mapping[str, Any]], key: str) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Steps and values of the records that have `key`; null and infinite become NaN, a gap."""
-    there = [r for r in records if key in r]
-    values = np.array([math.nan if r[key] is None else float(r[key]) for r in there], np.float64)
-    values[~np.isfinite(values)] = np.nan
-    return np.array([int(r["step"]) for r in there], np.int64), values
-
-
-# --------------------------------------------------------------------------------- files and text
-
-
-def _figure(width: int, height: int) -> Figure:
-    """An empty figure of so many pixels, drawn without a window."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Figure, path: Path) -> None:
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        # A class name in a script that the font lacks is drawn as boxes; that is no reason to stop.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        figure.savefig(buffer, format="png")
-    write_whole(path, buffer.getvalue())
-
-
-def _line(text: str) -> str:
-    """One line without control characters."""
-    return " ".join(str(text).split())
-
-
-def _hex(colour: Sequence[int]) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)

@@ -24,7 +24,7 @@ from segmenter.files import make_folder, write_whole
 from segmenter.runs.arrays import META, Arrays, load_arrays
 from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
 from segmenter.runs.log import LOG
-from segmenter.runs.score_files import BEST_FILES, later_scores
+from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
 
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
@@ -35,12 +35,20 @@ _ASIDE = "aside"
 
 
 class Position(NamedTuple):
-    """Where a training stands: optimiser steps done, the next step of which epoch's plan, the best mIoU."""
+    """Where a training stands.
+
+    Attributes:
+        done: optimiser steps.
+        epoch, step: the next step, and of which epoch's plan.
+        best_score: the highest that a validation had in the score that the best is chosen by.
+        without_gain: validations since then.
+    """
 
     done: int = 0
     epoch: int = 0
     step: int = 0
-    best_miou: float = -1.0
+    best_score: float = -1.0
+    without_gain: int = 0
 
     def after(self, steps: int) -> Position:
         """Where it stands after more steps of the same epoch."""
@@ -262,13 +270,14 @@ def check_as_seen(run: Path, start: Checkpoint | None) -> None:
 
 def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
     try:
-        done, epoch, step, best = arrays["position"].tolist()
-        position = Position(int(done), int(epoch), int(step), float(best))
+        done, epoch, step, best, *more = arrays["position"].tolist()
+        (without_gain,) = more or (0,)  # which checkpoints of before it was counted do not have
+        position = Position(int(done), int(epoch), int(step), float(best), int(without_gain))
         facts = Facts.model_validate_json(arrays[META].tobytes())
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         what = shortened(" ".join(str(error).split()))
         raise CheckpointError(f"{path}: not a checkpoint that train.py wrote ({what})") from None
-    if min(position[:3]) < 0:
+    if min(*position[:3], position.without_gain) < 0:
         raise CheckpointError(f"{path}: not a checkpoint that train.py wrote (position {position[:3]})")
     return Checkpoint(path, arrays, position, facts)
 
@@ -305,7 +314,7 @@ def set_aside_after(run: Path, step: int) -> list[Path]:
     """
     later = [path for number, path in checkpoints(run).items() if number > step]
     if _step_of(run / BEST) > step:
-        later += [path for name in (*BEST_FILES, BEST) if (path := run / name).is_file()]
+        later += [path for name in (*BEST_FILES, SUMMARY, BEST) if (path := run / name).is_file()]
     later += later_scores(run, step)
     if not later:
         return []

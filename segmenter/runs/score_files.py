@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from segmenter.evaluation.named import title_of
 from segmenter.evaluation.scores import FORMAT
 from segmenter.files import write_whole
 from segmenter.runs.checkpoints import BEST
 
 BEST_FILES = ("scores.json", "confusion.png")
+SUMMARY = "summary.png"
+"""Picture of the best validation: confusion matrix and examples."""
 LAST_FILES = ("last_scores.json", "last_confusion.png")
 
 
@@ -27,9 +30,13 @@ def later_scores(run: Path, step: int) -> list[Path]:
     return [run / name for name in LAST_FILES if (run / name).is_file()]
 
 
-def describe_scores(run: Path) -> list[str]:
-    """A line on the best validation and one on the last, each with its files; none where there was none."""
-    best, last = (_read(run / names[0]) for names in (BEST_FILES, LAST_FILES))
+def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
+    """A line on the best validation and one on the last, each with its files; none where there was none.
+
+    Args:
+        best_by: the score that the best was chosen by.
+    """
+    best, last = (_read(run / names[0], best_by) for names in (BEST_FILES, LAST_FILES))
     lines = []
     if best:
         lines.append(f"best: {_line(best)}; {BEST}, which predict.py uses, {', '.join(BEST_FILES)}")
@@ -39,21 +46,26 @@ def describe_scores(run: Path) -> list[str]:
 
 
 def _line(record: dict[str, Any]) -> str:
-    miou = record["miou"]
-    shown = "–" if miou is None else f"{100 * miou:.2f} %"
-    return f"epoch {record['epoch']}, step {record['step']}, mIoU {shown}"
+    shown = (f"{title} {'–' if v is None else f'{100 * v:.2f} %'}" for title, v in record["scores"].items())
+    return f"epoch {record['epoch']}, step {record['step']}, {', '.join(shown)}"
 
 
 def _validated_at(path: Path) -> int:
     return int(_read(path).get("step", -1))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, best_by: str = "miou") -> dict[str, Any]:
     """Content that `write_last` wrote; empty where there is nothing, or nothing of that kind and format."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["format"] != FORMAT:
             return {}
-        return {"epoch": int(record["epoch"]), "step": int(record["step"]), "miou": record["miou"]}
+        scores = {title_of(name): _value(record, name) for name in dict.fromkeys(("miou", best_by))}
+        return {"epoch": int(record["epoch"]), "step": int(record["step"]), "scores": scores}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def _value(record: dict[str, Any], name: str) -> Any:
+    key, colon, of = name.partition(":")
+    return record[key][of] if colon else record[key]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe
 from segmenter.errors import CheckpointError
+from segmenter.model.stages import joined_stages
 from segmenter.model.weight_shapes import Shape, is_described, weight_shapes
 from segmenter.raster import open_raster
 from segmenter.runs.arrays import Arrays
@@ -114,28 +115,8 @@ def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: 
         there = sum(path in known for path in paths)
         found["anew" if not there else "kept" if there == len(paths) else "kept in part"].append(stage)
     count, total = _parameters(shapes, known), _parameters(shapes, shapes)
-    parts = [f"{what}: {_joined(names)}" for what, names in found.items() if names]
+    parts = [f"{what}: {joined_stages(names)}" for what, names in found.items() if names]
     return f"{count:,} of {total:,} parameters ({count / total:.1%}) kept; {'; '.join(parts)}"
-
-
-def _joined(stages: list[str]) -> str:
-    """`encoder stages 1 to 4, bottleneck`: neighbours with a number in one word."""
-    groups: list[tuple[str, list[int]]] = []
-    for stage in stages:
-        name, _, number = stage.rpartition(" ")
-        if not number.isdecimal():
-            groups.append((stage, []))
-        elif groups and groups[-1][0] == name and groups[-1][1][-1] == int(number) - 1:
-            groups[-1][1].append(int(number))
-        else:
-            groups.append((name, [int(number)]))
-    return ", ".join(_numbered(name, numbers) for name, numbers in groups)
-
-
-def _numbered(name: str, numbers: list[int]) -> str:
-    if len(numbers) < 2:
-        return " ".join([name, *map(str, numbers)])
-    return f"{name}s {numbers[0]} {'and' if len(numbers) == 2 else 'to'} {numbers[-1]}"
 
 
 def _parameters(shapes: Mapping[str, Shape], paths: Collection[str]) -> int:

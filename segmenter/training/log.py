@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from segmenter.errors import OutputError
 from segmenter.evaluation.by_scale import scale_facts
-from segmenter.evaluation.figures import learning_curves
+from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.labels import ClassMap
 from segmenter.runs.log import RunLog

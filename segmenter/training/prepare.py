@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
+from segmenter.evaluation.named import check_name
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.log import RunLog
@@ -35,6 +36,7 @@ from segmenter.training.scales import describe_rare_parts, describe_scales, trai
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "dataset.cache", "prediction."),
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
+    "training.stop_after",
 )
 """Settings that may differ between a run and its resumption: they do not change what is computed."""
 
@@ -126,7 +128,9 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
 
     Raises:
         DatasetError, LabelError, RasterError: naming the file that is wrong.
+        ConfigError: there is no validation, or no class, that the recipe chooses the best by.
     """
+    _check_best_by(recipe, dataset)
     for file, reason in dataset.unused:
         print(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
@@ -151,6 +155,17 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
         print(plain(line))
     metres = trained_scale(recipe, scene_scales(dataset, scenes[:100], progress=False))
     return Tiles(index, statistics, store, metres, digests)
+
+
+def _check_best_by(recipe: Recipe, dataset: Dataset) -> None:
+    training = recipe.training
+    check_name(training.best_by, dataset.classes.names, "training.best_by")
+    for key in ("best_by", "stop_after"):
+        value = getattr(training, key)
+        if value != type(training).model_fields[key].default and not dataset.of("validation"):
+            raise ConfigError(
+                f"training.{key}: expected validation scenes with it, the split leaves none; got {value}"
+            )
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, ConfigError, OutputError
+from segmenter.evaluation.named import title_of
 from segmenter.files import alone_in, remove_leftovers
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.receptive_field import training_bytes_per_image
@@ -19,7 +20,6 @@ from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
 from segmenter.runs.run import Run, load_run
-from segmenter.runs.score_files import describe_scores
 from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
@@ -29,6 +29,7 @@ from segmenter.training.prepare import Tiles, changed_data, class_weights, descr
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
+from segmenter.training.summary import describe_result
 from segmenter.training.trainer import StoppedError, Trainer
 
 
@@ -136,6 +137,8 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
             _fine_tune(trainer, checked.source)
         elif checked.pretrained is not None:
             _start_pretrained(trainer, checked.pretrained)
+        elif line := _frozen_at_random(run.recipe):
+            print(line)
         yield trainer
 
 
@@ -151,6 +154,8 @@ def _describe(trainer: Trainer) -> None:
     """Lines on the schedule, micro-batches, and the plan where it depends on the devices."""
     recipe, planned_for = trainer.run.recipe, trainer.run.planned_replicas
     print(describe_schedule(recipe.training, trainer.steps))
+    if line := trainer.pace.describe():
+        print(line)
     if line := _describe_accumulation(recipe, trainer.devices.replicas):
         print(line)
     if planned_for > 1:
@@ -158,6 +163,17 @@ def _describe(trainer: Trainer) -> None:
         lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
         lines += describe_rare_parts(recipe, trainer.first_plan, trainer.index, trainer.run.classes.names)
         print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
+
+
+def _frozen_at_random(recipe: Recipe) -> str:
+    """Warning where an encoder is frozen that nobody has trained; empty elsewhere."""
+    if not recipe.training.freeze_encoder or getattr(recipe.model, "weights", None) is not None:
+        return ""
+    return (
+        "warning: training.freeze_encoder: the encoder starts from random weights, and is frozen "
+        f"in {recipe.training.freeze_encoder} of {recipe.training.epochs} epochs; start from trained ones "
+        "(--init-from)"
+    )
 
 
 def _fine_tune(trainer: Trainer, source: Source) -> None:
@@ -193,7 +209,7 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
         )
     if not (run / BEST).is_file():
         # A record without its model would keep the next best from being kept.
-        trainer.position = trainer.position._replace(best_miou=Position().best_miou)
+        trainer.position = trainer.position._replace(best_score=Position().best_score)
     trainer.rewind_log()
     print(f"resumed after step {trainer.position.done} of {trainer.steps}")
 
@@ -225,10 +241,22 @@ def train_to_end(trainer: Trainer) -> int:
             f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
             f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
         )
-    for line in describe_scores(path):
+    if trainer.ended_early:
+        print(f"{path}: {_describe_early_end(trainer)}")
+    for line in describe_result(path, trainer.run.recipe.training.best_by):
         print(line)
     print(f"done: {path} holds the run; map rasters with: python predict.py {path} INPUT --output DIR")
     return 0
+
+
+def _describe_early_end(trainer: Trainer) -> str:
+    training, position = trainer.run.recipe.training, trainer.position
+    count = position.without_gain
+    return (
+        f"finished early, after epoch {position.epoch} of {training.epochs}: "
+        f"{count} validation{'s' * (count > 1)} in a row without a gain in {title_of(training.best_by)} "
+        f"(training.stop_after: {training.stop_after}); to go on, --resume with a larger one"
+    )
 
 
 def check_devices(recipe: Recipe, devices: Devices) -> None:
@@ -269,6 +297,7 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source:
     model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision, synchronised=True)
     if source is not None:
         check_fit(source, shapes_of(model), recipe, dataset.classes.names)
+    pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
     network = network_geometry(model)
     side = recipe.tiles.size
     mixed = recipe.training.precision == "mixed_float16"

@@ -195,10 +195,13 @@ def _part(tensor: Any, parts: int, i: Any) -> Any:
 def _gradients(parts: StepParts, image: Any, valid: Any, label: Any, *weight: Any) -> Any:
     """This replica's share of the loss, and its gradients times the loss scale."""
     pixels = parts.normalisation.apply(image, valid, parts.model.inputs[0].dtype)
-    with tf.GradientTape() as tape:
+    trained = [v.value for v in parts.model.trainable_variables]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        for variable in trained:  # what lies before the first of these has no backward pass
+            tape.watch(variable)
         loss = parts.loss(label, parts.model(pixels, training=True), *weight)
         scaled = parts.optimiser.scale_loss(loss)
-    return loss, tape.gradient(scaled, [v.value for v in parts.model.trainable_variables])
+    return loss, tape.gradient(scaled, trained)
 
 
 def _held(parts: StepParts, label: Any) -> Any:

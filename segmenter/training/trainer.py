@@ -15,13 +15,17 @@ from tqdm import tqdm
 from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, TrainingError
 from segmenter.evaluation.by_scale import ScaleConfusions, scale_table
+from segmenter.evaluation.named import score_of, title_of
+from segmenter.evaluation.scores import percent
+from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.inference.function import predict_function
-from segmenter.model.building import build_model
+from segmenter.model.building import build_model, stages_of
+from segmenter.model.stages import pace_of
 from segmenter.runs.arrays import META, save_arrays
 from segmenter.runs.checkpoints import BEST, save_checkpoint
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
-from segmenter.runs.score_files import keep_as_best
+from segmenter.runs.score_files import SUMMARY, keep_as_best
 from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.sampling import Plan
 from segmenter.scenes import Dataset
@@ -29,6 +33,8 @@ from segmenter.threads import Prefetch
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index import TileIndex
 from segmenter.training.ema import AveragedWeights
+from segmenter.training.examples import Examples
+from segmenter.training.freezing import set_trained
 from segmenter.training.log import TrainLog
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimisers import build_optimiser
@@ -87,25 +93,26 @@ class Trainer:
         keras_seed(recipe.seed)
         with self.devices.strategy.scope():
             self.model = self._build()
-            self._optimiser = build_optimiser(recipe.training, self.model, self.steps)
+            self.pace = pace_of(stages_of(self.model, recipe.model), recipe.training)
+            self._optimiser = build_optimiser(recipe.training, self.model, self.steps, pace=self.pace)
             averaged = self._build() if recipe.training.ema else None
         self.averaged = None
         if averaged is not None:
             decay = recipe.training.ema
             self.averaged = AveragedWeights(self.devices.strategy, self.model, averaged, decay)
-        self._steps = make_steps(
-            StepParts(
-                self.devices.strategy,
-                self.model,
-                self._optimiser,
-                segmentation_loss(recipe.loss, self.class_weights, recipe.training.global_batch),
-                self.run.normalisation,
-                recipe.sampling.min_pixels,
-                recipe.training.accumulate,
-                self.averaged,
-                recipe.training.xla,
-            )
+        self._parts = StepParts(
+            self.devices.strategy,
+            self.model,
+            self._optimiser,
+            segmentation_loss(recipe.loss, self.class_weights, recipe.training.global_batch),
+            self.run.normalisation,
+            recipe.sampling.min_pixels,
+            recipe.training.accumulate,
+            self.averaged,
+            recipe.training.xla,
         )
+        self._steps: Any = None
+        self._frozen: bool | None = None
         self._predict = predict_function(averaged or self.model, self.run.normalisation)
         self._rate = schedule_of(recipe.training, self.steps)
         self._log = TrainLog(self.run.path, self.run.classes)
@@ -161,7 +168,7 @@ class Trainer:
     # ----------------------------------------------------------------------------------- loop
 
     def train(self) -> None:
-        """Train to the last epoch.
+        """Train to the last epoch, or to the validation that ends it early.
 
         Raises:
             TrainingError: the loss is not finite, or a step fell short of its promise in strict mode.
@@ -169,7 +176,7 @@ class Trainer:
         """
         epochs = self.run.recipe.training.epochs
         with stop_signal() as stop, tqdm(total=self.steps, initial=self.position.done, unit="step") as bar:
-            while self.position.epoch < epochs:
+            while self.position.epoch < epochs and not self.ended_early:
                 try:
                     self._epoch(bar, stop)
                 finally:  # of an epoch's steps only: not of the validation after it
@@ -182,10 +189,16 @@ class Trainer:
                 ):
                     self._validate(bar)
                 self.save()
-                if stop and not last:
+                if stop and not last and not self.ended_early:
                     raise StoppedError(stop[0])
         self._say(self._profiler.missing())
         self._log.curves()
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether the recipe's `stop_after` validations in a row have brought no gain."""
+        patience = self.run.recipe.training.stop_after
+        return bool(patience) and self.position.without_gain >= patience
 
     @staticmethod
     def _say(line: str) -> None:
@@ -199,8 +212,19 @@ class Trainer:
             self._planned = epoch, epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
         return self._planned[1]
 
+    def _use_step_of(self, epoch: int) -> None:
+        """The step for the weights that train in an epoch; frozen ones have another than all."""
+        frozen = self.pace.is_frozen(epoch)
+        if frozen == self._frozen:
+            return
+        if self._frozen:
+            self._say(f"epoch {epoch + 1}: the encoder trains from here on")
+        set_trained(self.model, self.pace, epoch)
+        self._steps, self._frozen, self._called = make_steps(self._parts), frozen, False
+
     def _epoch(self, bar: Any, stop: list[int]) -> None:
         epoch, most = self.position.epoch, self.run.recipe.training.steps_per_call
+        self._use_step_of(epoch)
         rows = self._plan(epoch)
         stacks = epoch_dataset(self.loader, rows, epoch, self.position.step, stacked=most)
         meter = self._meter(rows, bar)
@@ -283,8 +307,8 @@ class Trainer:
 
     def _validate(self, bar: Any) -> None:
         bar.set_description("validating")
-        scales = ScaleConfusions(self.run.classes)
-        confusion = validate(self.run, self._predict, self.dataset, scales)
+        scales, examples = ScaleConfusions(self.run.classes), Examples()
+        confusion = validate(self.run, self._predict, self.dataset, examples, scales)
         protocol = validation_protocol(self.dataset)
         by_scale = scales.scores(
             lambda names: replace(protocol, scenes=tuple(names)), self.run.recipe.sampling.scale_strata
@@ -293,11 +317,21 @@ class Trainer:
         self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
         tables = [scores.table(), *([scale_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
+        name = self.run.recipe.training.best_by
+        score = score_of(scores, name)
+        if not score > self.position.best_score:  # also where it is not a number
+            missed = self.position.without_gain + 1
+            self.position = self.position._replace(without_gain=missed)
+            if name != "miou" or self.run.recipe.training.stop_after:
+                count = f"{missed} validation{'s' * (missed > 1)}"
+                tqdm.write(f"{count} without a gain in {title_of(name)} ({percent(score)} %)")
+            return
         # The best is saved with the record it sets, so that resuming from it knows it.
-        if scores.miou > self.position.best_miou:
-            self.position = self.position._replace(best_miou=scores.miou)
-            save_arrays(self.run.path / BEST, self._arrays())
-            keep_as_best(self.run.path)
+        self.position = self.position._replace(best_score=score, without_gain=0)
+        save_arrays(self.run.path / BEST, self._arrays())
+        keep_as_best(self.run.path)
+        picture, title = self.run.path / SUMMARY, f"validation after epoch {self.position.epoch}"
+        summary_figure(confusion, examples.read(self.dataset), self.run.classes, picture, title)
 
 
 def keras_seed(seed: int) -> None:

@@ -16,6 +16,7 @@ from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, T
 from segmenter.raster import Raster, open_raster, read_label
 from segmenter.runs.run import Run
 from segmenter.scenes import Dataset, Scene
+from segmenter.training.examples import Examples
 from segmenter.windows import window_for
 
 
@@ -56,7 +57,11 @@ def tiling_of(run: Run) -> Tiling:
 
 
 def validate(
-    run: Run, predict: Predictor, dataset: Dataset, scales: ScaleConfusions | None = None
+    run: Run,
+    predict: Predictor,
+    dataset: Dataset,
+    examples: Examples,
+    scales: ScaleConfusions | None = None,
 ) -> ConfusionMatrix:
     """The confusion matrix over all pixels of the validation scenes.
 
@@ -82,8 +87,10 @@ def validate(
             truth_HW = event.job.truth()
             if truth_HW is None:
                 raise DatasetError(f"{event.job.scene.name}: expected a label to validate on, there is none")
+            label_HW = truth_HW[event.window.slices()]
             event.job.confusion = event.job.confusion or ConfusionMatrix(run.classes)
-            event.job.confusion.add(truth_HW[event.window.slices()], event.ids)
+            event.job.confusion.add(label_HW, event.ids)
+            examples.consider(event.job.scene, event.window, label_HW, event.ids)
     return confusion
 
 

@@ -18,10 +18,10 @@ from segmenter.errors import SegmenterError
 from segmenter.evaluation.figures import (
     class_map_picture,
     confusion_figure,
-    learning_curves,
     side_by_side,
     stretched,
 )
+from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.labels import IGNORE, ClassMap, LandCoverClass
 

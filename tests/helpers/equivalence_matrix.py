@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
+from segmenter.model.stages import Pace, pace_of
 
 BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5
 MODEL = UNetConfig(width=2, max_width=8)
@@ -59,6 +60,7 @@ class Row:
         clip: `norm`, `value` or nothing.
         naive: which variant it guards against, of `NAIVE`.
         depth: of the model.
+        paced: the encoder is frozen, and the head trains at half the rate of the decoder.
     """
 
     loss: LossConfig = field(default_factory=LossConfig)
@@ -67,6 +69,7 @@ class Row:
     clip: str = ""
     naive: Naive = "means"
     depth: int = MODEL.depth
+    paced: bool = False
 
     @property
     def weights(self) -> tuple[float, ...] | None:
@@ -157,6 +160,7 @@ class Setting:
     clip: str = ""
     naive: Naive = ""
     depth: int = MODEL.depth
+    paced: bool = False
 
 
 class Laboratory:
@@ -170,12 +174,12 @@ class Laboratory:
     def exact(self, name: str, replicas: int) -> Result:
         """A row as the program computes it."""
         row = self._rows[name]
-        return self._result(name, Setting(replicas, row.clip, depth=row.depth))
+        return self._result(name, Setting(replicas, row.clip, depth=row.depth, paced=row.paced))
 
     def naive(self, name: str, replicas: int) -> Result:
         """A row with the mistake that it guards against."""
         row = self._rows[name]
-        return self._result(name, Setting(replicas, row.clip, row.naive, row.depth))
+        return self._result(name, Setting(replicas, row.clip, row.naive, row.depth, row.paced))
 
     def differences(self, name: str, replicas: int, *, naive: bool = False) -> dict[str, float]:
         """Kind → the difference from one device, which is never naive."""
@@ -186,7 +190,8 @@ class Laboratory:
     def _result(self, name: str, setting: Setting) -> Result:
         if (name, setting) not in self._results:
             if setting not in self._trainers:
-                rows = [r for r in self._rows.values() if (r.clip, r.depth) == (setting.clip, setting.depth)]
+                compiled_for = setting.clip, setting.depth, setting.paced
+                rows = [r for r in self._rows.values() if (r.clip, r.depth, r.paced) == compiled_for]
                 rows = [r for r in rows if setting.naive in ("", r.naive)]
                 self._trainers[setting] = _Trainer(setting, rows)
             self._results[name, setting] = self._trainers[setting].run(self._rows[name])
@@ -197,6 +202,7 @@ class _Trainer:
     """A model with its compiled step, which starts each run from the same weights."""
 
     def __init__(self, setting: Setting, rows: Sequence[Row]) -> None:
+        from segmenter.training.freezing import set_trained
         from segmenter.training.step import StepParts, make_step
 
         self._setting = setting
@@ -205,6 +211,8 @@ class _Trainer:
         with self._strategy.scope():
             self._model = _model(setting.depth, setting.replicas > 1 and setting.naive != "norm")
             self._optimiser = _optimiser(setting, self._model)
+        if (pace := _pace(self._model, setting)) is not None:
+            set_trained(self._model, pace, 0)
         self._start = list(zip(self._model.variables, start, strict=True))
         self._start += [(v, v.numpy()) for v in self._optimiser.variables]
         normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)
@@ -316,12 +324,22 @@ def _optimiser(setting: Setting, model: Any) -> Any:
         clip_value=value,
     )
     if setting.naive != "clip":
-        return build_optimiser(config, model, STEPS)
+        return build_optimiser(config, model, STEPS, pace=_pace(model, setting))
     plain = keras.optimizers.SGD(
         LEARNING_RATE, 0.9, nesterov=True, global_clipnorm=norm or None, clipvalue=value or None
     )
     plain.build(model.trainable_variables)
     return plain
+
+
+def _pace(model: Any, setting: Setting) -> Pace | None:
+    """The encoder waits for the second epoch."""
+    if not setting.paced:
+        return None
+    from segmenter.model.building import stages_of
+
+    config = TrainingConfig(epochs=2, freeze_encoder=1, rates={"head": 0.5})
+    return pace_of(stages_of(model, UNetConfig(depth=setting.depth)), config)
 
 
 _CLIPS = {"norm": CLIP_NORM, "value": CLIP_VALUE}

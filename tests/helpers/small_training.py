@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from segmenter.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
+from segmenter.model.stages import pace_of
 from tests.helpers.equivalence_matrix import BANDS, BATCH, CLASSES, SIDE, WEIGHTS, strategy_of
 
 NO_NORM = UNetConfig(depth=2, width=3, max_width=6, normalisation="none")
@@ -49,24 +51,25 @@ class Training:
         import keras
 
         from segmenter.devices.strategy import Devices
-        from segmenter.model.building import build_model
+        from segmenter.model.building import build_model, stages_of
         from segmenter.training.ema import AveragedWeights
         from segmenter.training.losses import segmentation_loss
         from segmenter.training.optimisers import build_optimiser
-        from segmenter.training.step import StepParts, make_step, make_steps
+        from segmenter.training.step import StepParts
 
         keras.utils.set_random_seed(1)
         strategy = strategy_of(replicas)
         self.devices = Devices(strategy, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(replicas)))
         with strategy.scope():
             self.model = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
-            self.optimiser = build_optimiser(training, self.model, 10)
+            self.pace = pace_of(stages_of(self.model, model), training)
+            self.optimiser = build_optimiser(training, self.model, 10, pace=self.pace)
             other = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
         self.averaged = AveragedWeights(strategy, self.model, other, average) if average else None
         if isinstance(loss, LossConfig):
             weights = None if loss.class_weights == "none" else WEIGHTS
             loss = segmentation_loss(loss, weights, BATCH)
-        parts = StepParts(
+        self._parts = StepParts(
             strategy,
             self.model,
             self.optimiser,
@@ -76,7 +79,23 @@ class Training:
             averaged=self.averaged,
             **options,
         )
-        self._one, self._many = make_step(parts), make_steps(parts)
+        self.enter(0)
+
+    def enter(self, epoch: int) -> None:
+        """Steps for the weights that train in an epoch, from 0."""
+        from segmenter.training.freezing import set_trained
+        from segmenter.training.step import make_step, make_steps
+
+        set_trained(self.model, self.pace, epoch)
+        self._one, self._many = make_step(self._parts), make_steps(self._parts)
+
+    def operations(self, stack: Any) -> Counter[str]:
+        """Kinds of operations of the compiled step, with those of the functions in it."""
+        graph = self._one.get_concrete_function(
+            self.devices.distributed(tuple(part[0] for part in stack))
+        ).graph.as_graph_def()
+        nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+        return Counter(node.op for node in nodes)
 
     def each(self, stack: Any) -> list[float]:
         """The losses of steps, one call each."""

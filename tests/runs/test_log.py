@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from segmenter.evaluation.figures import learning_curves
+from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.runs.log import RunLog, log_line, log_records
 from segmenter.sealed import sealed
 from tests.helpers.made_runs import flipped

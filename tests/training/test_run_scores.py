@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from segmenter.config.recipe import TrainingConfig
+from segmenter.errors import ConfigError
+from segmenter.evaluation.named import check_name
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.labels import ClassMap
 from segmenter.runs.checkpoints import BEST
@@ -35,19 +38,16 @@ def validate(
     tmp_path: Path,
     make_classes: Callable[..., ClassMap],
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[int], None]:
-    """`validate(wrong)`: the trainer's validation after one more epoch of seven steps."""
+) -> Callable[..., Any]:
+    """`validate(wrong)`: the trainer's state after the validation of one more epoch of seven steps."""
     from segmenter.training import trainer
     from segmenter.training.log import TrainLog
 
     classes = make_classes(2)
     protocol = Protocol(tuple(classes.names), "full", "validation")
+    recipe = SimpleNamespace(training=TrainingConfig(), sampling=SimpleNamespace(scale_strata=()))
     state = SimpleNamespace(
-        run=SimpleNamespace(
-            path=tmp_path,
-            classes=classes,
-            recipe=SimpleNamespace(sampling=SimpleNamespace(scale_strata=())),
-        ),
+        run=SimpleNamespace(path=tmp_path, classes=classes, recipe=recipe),
         dataset=None,
         position=Position(),
         _predict=None,
@@ -56,11 +56,14 @@ def validate(
     )
     monkeypatch.setattr(trainer, "validation_protocol", lambda _: protocol)
 
-    def validate(wrong: int) -> None:
+    def validate(wrong: int, **settings: Any) -> Any:
+        if settings:
+            state.run.recipe.training = TrainingConfig(**settings)
         state.position = state.position.after(7).at_next_epoch()
         monkeypatch.setattr(trainer, "validate", lambda *_: confusion_of(classes, wrong))
         bar: Any = SimpleNamespace(set_description=lambda _: None)
         trainer.Trainer._validate(state, bar)  # type: ignore[arg-type]
+        return state
 
     return validate
 
@@ -70,7 +73,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_score_files_are_of_the_best_and_the_last_is_beside_them(
-    validate: Callable[[int], None], tmp_path: Path
+    validate: Callable[..., Any], tmp_path: Path
 ) -> None:
     for wrong in (50, 10, 30):
         validate(wrong)
@@ -88,7 +91,7 @@ def test_score_files_are_of_the_best_and_the_last_is_beside_them(
 
 
 def test_the_end_names_the_best_and_the_last_with_epoch_and_step(
-    validate: Callable[[int], None], tmp_path: Path
+    validate: Callable[..., Any], tmp_path: Path
 ) -> None:
     assert describe_scores(tmp_path) == []
     for wrong in (0, 50):
@@ -108,3 +111,46 @@ def test_without_a_score_there_is_a_last_and_no_best(tmp_path: Path) -> None:
     ]
     (tmp_path / LAST_FILES[0]).write_text("{")
     assert describe_scores(tmp_path) == []
+
+
+def test_the_best_is_chosen_by_the_named_score(
+    validate: Callable[..., Any], make_classes: Callable[..., ClassMap], tmp_path: Path
+) -> None:
+    """Pixels of the first class that are taken for the second leave the first's precision at 1."""
+    first, second = make_classes(2).names
+    for wrong in (50, 0):
+        state = validate(wrong, best_by=f"precision:{first}")
+    assert state.position.best_score == 1.0
+    assert read(tmp_path / BEST_FILES[0])["epoch"] == 1
+    assert describe_scores(tmp_path, f"precision:{first}")[0].startswith(
+        f"best: epoch 1, step 7, mIoU 58.33 %, precision of {first} 100.00 %; best.npz"
+    )
+    assert validate(0, best_by=f"precision:{second}").position.without_gain == 2  # as high is no gain
+
+
+def test_a_validation_without_a_gain_counts_and_a_gain_counts_anew(
+    validate: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from segmenter.training.trainer import Trainer
+
+    found = []
+    for wrong in (50, 50, 10, 30, 10):
+        state = validate(wrong, stop_after=2)
+        found.append((state.position.without_gain, Trainer.ended_early.fget(state)))  # type: ignore[attr-defined]
+    assert found == [(0, False), (1, False), (0, False), (1, False), (2, True)]
+    assert "2 validations without a gain in mIoU (90.45 %)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("loss", r"^r: expected a score of a validation \(miou, .*, iou:CLASS, .*\), got loss$"),
+        ("iou", "expected a score of a validation"),
+        ("miou:water", "expected a score of a validation"),
+        ("iou:roof", r"expected a class of the dataset \(land, water\), got 'roof'$"),
+    ],
+)
+def test_a_score_that_nothing_has_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_name(name, ["land", "water"], "r")
+    check_name("iou:water", ["land", "water"], "r")

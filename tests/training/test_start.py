@@ -14,7 +14,7 @@ from datasets import load_dataset
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.devices import strategy
-from segmenter.errors import CheckpointError, SegmenterError
+from segmenter.errors import CheckpointError, ConfigError, SegmenterError
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
@@ -103,15 +103,15 @@ def test_taken_back_the_next_best_is_kept_and_the_later_one_too(
     assert (aside / BEST).read_bytes() == later
     assert (aside / "log.jsonl").read_text() == "whole\n"
     assert (path / "log.jsonl").read_text() == "rewound\n"
-    assert trainer.position.best_miou == -1
+    assert trainer.position.best_score == -1
     assert f"({checkpoint_names(8, 12)}, {BEST}) and the log are kept in {aside}\n" in capsys.readouterr().out
     # Killed now, the checkpoint still has the old record; the next start forgets it, too.
     resume_from(trainer, checkpoint_to_resume(path))  # type: ignore[arg-type]
-    assert trainer.position.best_miou == -1
+    assert trainer.position.best_score == -1
     save(path, 4).replace(path / BEST)
     save(path, 4)
     resume_from(trainer, checkpoint_to_resume(path))  # type: ignore[arg-type]
-    assert trainer.position.best_miou == 0.5
+    assert trainer.position.best_score == 0.5
 
 
 def checkpoint_names(*steps: int) -> str:
@@ -205,3 +205,20 @@ def test_killed_before_its_first_checkpoint_a_run_starts_again(prepared: Prepare
         assert trainer.position.done == 0
         assert not half.exists()
         assert not (path / "log.jsonl").exists()  # else the steps would be in it twice
+
+
+def test_a_stage_that_the_model_lacks_is_refused_before_anything_is_written(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    training = prepared.recipe.training.model_copy(update={"rates": {"encoder stage 9": 0.1}})
+    recipe = prepared.recipe.model_copy(update={"training": training})
+    with pytest.raises(ConfigError, match=r"training\.rates: expected stages .*, got encoder stage 9$"):
+        check(prepared._replace(recipe=recipe), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("setting", ["stop_after=3", "best_by=mf1"])
+def test_what_needs_a_validation_is_refused_without_one(tmp_path: Path, setting: str) -> None:
+    recipe = load_recipe(made(tmp_path), ["dataset.split={test: [s4]}", f"training.{setting}"])
+    with pytest.raises(ConfigError, match="expected validation scenes with it, the split leaves none; got"):
+        prepare_tiles(recipe, load_dataset(recipe))

@@ -1,0 +1,85 @@
+"""Parts that all figures share: an empty figure, its PNG, texts and colours.
+
+matplotlib is imported inside the functions (it takes a second) and used through its objects: no window, no
+global state. All text from users (class names, titles) is drawn as it is, never as markup.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
+
+_DPI = 100
+
+
+def new_figure(width: int, height: int) -> Figure:
+    """An empty figure of so many pixels, drawn without a window."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as a PNG, whole or not at all."""
+    buffer = io.BytesIO()
+    with _any_script():
+        figure.savefig(buffer, format="png")
+    write_whole(path, buffer.getvalue())
+
+
+def figure_pixels(figure: Figure) -> NDArray[np.uint8]:
+    """(H, W, 3) pixels of a figure that `new_figure` made."""
+    canvas: Any = figure.canvas
+    with _any_script():
+        canvas.draw()
+    return np.array(canvas.buffer_rgba())[..., :3]
+
+
+def save_pixels(picture_HWC: NDArray[np.uint8], path: Path) -> None:
+    """Write an 8-bit RGB picture as a PNG, whole or not at all."""
+    from matplotlib.image import imsave
+
+    buffer = io.BytesIO()
+    imsave(buffer, picture_HWC, format="png")
+    write_whole(path, buffer.getvalue())
+
+
+@contextmanager
+def _any_script() -> Iterator[None]:
+    """A class name in a script that the font lacks is drawn as boxes; that is no reason to stop."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield
+
+
+def one_line(text: str) -> str:
+    """One line without control characters."""
+    return " ".join(str(text).split())
+
+
+def hex_colour(colour: Sequence[int]) -> str:
+    """As matplotlib takes it: `#rrggbb`."""
+    return "#{:02x}{:02x}{:02x}".format(*colour)
+
+
+def name_legend(legend: Legend, names: Sequence[str]) -> None:
+    """Set the texts afterwards: matplotlib leaves out entries whose name starts with an underscore."""
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(one_line(name))

@@ -1,0 +1,149 @@
+"""Parts and stages of a model by the names of its weights: which train, from which epoch, how fast.
+
+Parts are the encoder, the decoder and the head; each but the head has stages. The names of the layers tell
+them apart: a decoder's begin with `decoder_` (a U-Net's with `up` or `enlarge` and a number), the head is
+called `logits`, and what is neither is the encoder's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from segmenter.config.recipe import TrainingConfig
+from segmenter.errors import ConfigError
+
+_DECODER = re.compile(r"decoder_|(up|enlarge)\d")
+
+
+def part_of(path: str) -> str:
+    """The part of a model that a weight belongs to: `encoder`, `decoder` or `head`."""
+    if path.startswith("logits"):
+        return "head"
+    return "decoder" if _DECODER.match(path) else "encoder"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How the weights of a model train.
+
+    Attributes:
+        frozen_epochs: from the start, in which the weights of `late` stay as they are.
+        late: paths of weights that train only after that.
+        rates: path → factor on the learning rate and the weight decay, where it is not 1; 0: never trains.
+        stages: stage → paths of its weights, in the order of the data's way.
+    """
+
+    frozen_epochs: int = 0
+    late: frozenset[str] = frozenset()
+    rates: Mapping[str, float] = field(default_factory=dict)
+    stages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def is_frozen(self, epoch: int) -> bool:
+        """Whether the late weights stay as they are in an epoch, from 0."""
+        return epoch < self.frozen_epochs
+
+    def trains(self, path: str, epoch: int | None = None) -> bool:
+        """Whether a weight trains in an epoch, from 0; None: in any."""
+        frozen = epoch is not None and self.is_frozen(epoch) and path in self.late
+        return not frozen and self.rates.get(path, 1.0) > 0
+
+    def describe(self) -> str:
+        """One line: each stage's rate and its first epoch; empty where all train alike from the start."""
+        if not self.late and not self.rates:
+            return ""
+        kinds: dict[str, list[str]] = {}
+        for stage, paths in self.stages.items():
+            kinds.setdefault(self._describe_stage(paths[0]), []).append(stage)
+        return "stages: " + "; ".join(f"{joined_stages(names)} {how}" for how, names in kinds.items())
+
+    def _describe_stage(self, path: str) -> str:
+        rate = self.rates.get(path, 1.0)
+        if rate == 0:
+            return "frozen"
+        speed = "at the learning rate" if rate == 1 else f"at {rate:g} × the learning rate"
+        if path in self.late:
+            return f"frozen in epoch{_numbers(self.frozen_epochs)}, then {speed}"
+        return speed
+
+
+def _numbers(last: int) -> str:
+    return " 1" if last == 1 else f"s 1 to {last}"
+
+
+def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
+    """The recipe's `freeze_encoder` and `rates` for a model.
+
+    A stage's own rate goes before that of its part.
+
+    Args:
+        stage_of: path of each weight → its stage.
+
+    Raises:
+        ConfigError: the model has no such stage, or nothing of it would train.
+    """
+    stages: dict[str, list[str]] = {}
+    parts: dict[str, str] = {}
+    for path, stage in stage_of.items():
+        stages.setdefault(stage, []).append(path)
+        parts[path] = part_of(path)
+    known = [*dict.fromkeys(parts.values()), *stages]
+    for name in training.rates:
+        if name not in known:
+            listed = ", ".join(dict.fromkeys(known))
+            raise ConfigError(f"training.rates: expected stages of this model ({listed}), got {name}")
+    rates = {
+        path: training.rates.get(stage, training.rates.get(parts[path], 1.0))
+        for stage, members in stages.items()
+        for path in members
+    }
+    late = {p for p, part in parts.items() if training.freeze_encoder and part == "encoder" and rates[p] > 0}
+    if training.freeze_encoder and not late:
+        raise ConfigError(
+            "training.freeze_encoder: expected 0 where training.rates freezes the whole encoder for good, "
+            f"got {training.freeze_encoder}"
+        )
+    if not any(rate > 0 for path, rate in rates.items() if path not in late):
+        raise ConfigError("training.rates: expected a rate above 0 for a stage that is not frozen, got none")
+    return Pace(
+        training.freeze_encoder,
+        frozenset(late),
+        {path: rate for path, rate in rates.items() if rate != 1},
+        {stage: tuple(members) for stage, members in stages.items()},
+    )
+
+
+def joined_stages(stages: list[str]) -> str:
+    """`encoder stages 1 to 4, bottleneck`: neighbours with a number in one word."""
+    groups: list[tuple[str, list[int]]] = []
+    for stage in stages:
+        name, _, number = stage.rpartition(" ")
+        if not number.isdecimal():
+            groups.append((stage, []))
+        elif groups and groups[-1][0] == name and groups[-1][1][-1] == int(number) - 1:
+            groups[-1][1].append(int(number))
+        else:
+            groups.append((name, [int(number)]))
+    return ", ".join(_numbered(name, numbers) for name, numbers in groups)
+
+
+def _numbered(name: str, numbers: list[int]) -> str:
+    if len(numbers) < 2:
+        return " ".join([name, *map(str, numbers)])
+    return f"{name}s {numbers[0]} {'and' if len(numbers) == 2 else 'to'} {numbers[-1]}"
+
+
+# ------------------------------------------------------------------------------- weight decay
+
+_UNDECAYED = re.compile(r"(^|_)(bias|gamma|beta)$")
+
+
+def is_decayed(path: str, rank: int) -> bool:
+    """Whether weight decay is for a weight of so many axes.
+
+    Not for scales and shifts: decay on them pulls normalisation to zero and regularises nothing. They have
+    one axis, also where a layer gives them no name of their own (ConvNeXt's LayerScale); biases of attention
+    have two, and are known by their names. The names of layers say nothing: one may be called `beta`.
+    """
+    return rank > 1 and not _UNDECAYED.search(path.rpartition("/")[2])

@@ -1,0 +1,98 @@
+"""Stages of a model: which weights train, from which epoch, at which rate; which of them decay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import TrainingConfig, UNetConfig
+from segmenter.errors import ConfigError
+from segmenter.model.stages import Pace, is_decayed, pace_of, part_of
+from segmenter.model.weight_shapes import stage_of, weight_shapes
+
+MODEL = UNetConfig(depth=2, width=2, upsampling="transpose")
+
+
+def pace(**settings: Any) -> Pace:
+    stages = {path: stage_of(path, MODEL) for path in weight_shapes(MODEL, 3, 4)}
+    return pace_of(stages, TrainingConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("down0_conv0/kernel", "encoder"),
+        ("bottom_norm1/gamma", "encoder"),
+        ("up1_conv0/kernel", "decoder"),
+        ("enlarge0/bias", "decoder"),
+        ("logits/kernel", "head"),
+        ("decoder_fuse2_conv/kernel", "decoder"),
+        ("stage1_block0_conv1/kernel", "encoder"),
+        ("upper_conv/kernel", "encoder"),
+    ],
+)
+def test_layers_that_are_not_the_decoders_nor_the_head_are_the_encoders(path: str, part: str) -> None:
+    assert part_of(path) == part
+
+
+def test_a_stage_goes_before_its_part() -> None:
+    found = pace(rates={"encoder": 0.1, "encoder stage 1": 0.05, "decoder": 0, "head": 1})
+    assert found.rates["down0_conv0/kernel"] == 0.05
+    assert found.rates["down1_norm0/beta"] == found.rates["bottom_conv1/kernel"] == 0.1
+    assert "logits/kernel" not in found.rates
+    assert not found.trains("up0_conv0/kernel")
+    assert found.trains("logits/kernel", 0)
+
+
+def test_the_encoder_trains_from_the_epoch_after_the_frozen_ones() -> None:
+    found = pace(freeze_encoder=2)
+    assert [found.trains("down0_conv0/kernel", epoch) for epoch in range(4)] == [False, False, True, True]
+    assert all(found.trains(path, 0) for path in ("up0_conv0/kernel", "enlarge1/bias", "logits/bias"))
+
+
+def test_every_stage_is_said_with_its_rate_and_its_first_epoch() -> None:
+    assert pace().describe() == ""
+    assert pace(rates={"encoder": 1}).describe() == ""
+    assert pace(freeze_encoder=2, rates={"encoder": 0.1, "encoder stage 1": 0, "head": 3}).describe() == (
+        "stages: encoder stage 1 frozen; encoder stage 2, bottleneck frozen in epochs 1 to 2, then at 0.1 × "
+        "the learning rate; decoder stages 1 and 2 at the learning rate; head at 3 × the learning rate"
+    )
+
+
+def test_what_no_model_has_or_nothing_trains_with_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"stages of this model \(encoder, .*\), got encoder stage 3$"):
+        pace(rates={"encoder stage 3": 0.1})
+    with pytest.raises(ConfigError, match="expected a rate above 0 for a stage that is not frozen"):
+        pace(rates={"decoder": 0, "head": 0}, freeze_encoder=1)
+    with pytest.raises(ConfigError, match=r"expected 0 where .* freezes the whole encoder"):
+        pace(rates={"encoder": 0}, freeze_encoder=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"freeze_encoder": 3, "epochs": 3},
+            r"training.freeze_encoder: expected fewer epochs than the 3 .* take rates: {encoder: 0}$",
+        ),
+        ({"rates": {"encoders": 0.1}}, r"training.rates: expected encoder, .* got encoders$"),
+        ({"rates": {"encoder": -1}}, r"training.rates.encoder: expected greater than or equal to 0, got -1$"),
+        ({"rates": 0.1}, r"training.rates: "),
+    ],
+)
+def test_settings_that_no_model_could_have_are_refused_with_the_recipe(
+    settings: dict[str, Any], message: str
+) -> None:
+    data = {"name": "t", "dataset": {"kind": "potsdam", "root": "x"}, "training": settings}
+    with pytest.raises(ConfigError, match=message):
+        recipe_from(data, "r.yaml")
+
+
+def test_scales_and_shifts_do_not_decay_whatever_their_layers_are_called() -> None:
+    assert is_decayed("beta_bias_gamma/kernel", 4)
+    assert is_decayed("separable/depthwise_kernel", 4)
+    for path, rank in (("x/bias", 1), ("norm/gamma", 1), ("norm/beta", 1), ("scale/variable", 1)):
+        assert not is_decayed(path, rank)
+    assert not is_decayed("attention/query/bias", 2)
