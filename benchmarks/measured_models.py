@@ -8,7 +8,12 @@ from segmenter.config.recipe import ModelConfig
 
 BANDS, CLASSES = 3, 6
 ENCODERS = {
-    "MobileNetV2": ("block_1_expand_relu", "block_3_expand_relu", "block_6_expand_relu", "block_13_expand_relu"),
+    "MobileNetV2": (
+        "block_1_expand_relu",
+        "block_3_expand_relu",
+        "block_6_expand_relu",
+        "block_13_expand_relu",
+    ),
     "ResNet50": ("conv1_relu", "conv2_block3_out", "conv3_block4_out", "conv4_block6_out"),
 }
 """Encoder of `keras.applications` → its tensors at a half, a quarter, an eighth and a sixteenth."""
@@ -24,7 +29,7 @@ def measured_model(name: str, depth: int = 4, width: int = 16) -> Any:
 
 
 def with_plain_decoder(name: str, **options: Any) -> Any:
-    """An encoder without weights, and at each of its scales a 3×3 convolution of both sides, up to its image."""
+    """An encoder without weights; at each of its scales, a 3×3 convolution of both sides."""
     import keras
 
     encoder = getattr(keras.applications, name)(

@@ -45,7 +45,10 @@ ALSO = {
 
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise"}
-LIGHT_MODULES = {"model", "model.receptive_field", "model.weight_shapes", "devices", "training"}
+LIGHT_MODULES = {
+    *("model", "model.receptive_field", "model.graph", "model.layer_reach", "model.tensor_sizes"),
+    *("model.model_memory", "model.weight_shapes", "devices", "training"),
+}
 """In rooms of TensorFlow, but used where it is not loaded."""
 
 

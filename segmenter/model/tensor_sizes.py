@@ -104,6 +104,10 @@ def shape_for(call: Call, inputs: Sequence[Plane], pixels: int) -> Any:
 def _line(unit: int, small: Any, middle: Any, large: Any) -> Extent | None:
     """The line through three sizes of images of 1, 2 and 3 units."""
     sizes = (small, middle, large)
-    if not all(isinstance(size, int) for size in sizes) or large - middle != middle - small or middle <= small:
+    if (
+        not all(isinstance(size, int) for size in sizes)
+        or large - middle != middle - small
+        or middle <= small
+    ):
         return None
     return Extent(Fraction(unit, middle - small), 2 * small - middle)

@@ -1,4 +1,4 @@
-"""Reach of a model, measured: change an input pixel, see which outputs move; or follow one output's gradient."""
+"""Reach of a model, measured: by what moves when an input pixel changes, and by one output's gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def make_all_contributions_count(model: Any, rng: np.random.Generator, gain: flo
         if variable.dtype not in ("float32", "float64"):
             continue
         if "moving" in variable.path or len(shape) < 2:
-            plain = 0.0 if "mean" in variable.name or "beta" in variable.name or "bias" in variable.name else 1.0
+            plain = (
+                0.0 if "mean" in variable.name or "beta" in variable.name or "bias" in variable.name else 1.0
+            )
             variable.assign(np.full(shape, gain if variable.name == "gamma" else plain))
         else:
             weights = rng.uniform(0.5, 1.5, shape)
@@ -23,7 +25,9 @@ def make_all_contributions_count(model: Any, rng: np.random.Generator, gain: flo
             variable.assign(weights / weights.sum(axis=(0, 1) if depthwise else tuple(range(len(shape) - 1))))
 
 
-def farthest_moved(model: Any, stride: int, middle: int, side: int, rng: np.random.Generator) -> tuple[int, int]:
+def farthest_moved(
+    model: Any, stride: int, middle: int, side: int, rng: np.random.Generator
+) -> tuple[int, int]:
     """The farthest output pixel that moves along (rows, columns) when one input pixel changes.
 
     Every pixel of one cell of the stride's grid is changed, in an image of its own, the others being 0, so
@@ -59,6 +63,7 @@ def gradient_reach(model: Any, scale: int, height: int, width: int) -> int:
             tape.watch(pixels)
             value = tf.reduce_sum(model(pixels, training=False)[:, height // scale // 2, at])
         _, _, cols, _ = np.nonzero(tape.gradient(value, pixels).numpy())
-        assert 0 < cols.min() and cols.max() < width - 1, "the strip is too short"
+        assert cols.min() > 0, "the strip is too short"
+        assert cols.max() < width - 1, "the strip is too short"
         farthest = max(farthest, at * scale - int(cols.min()), int(cols.max()) - (at + 1) * scale + 1)
     return farthest

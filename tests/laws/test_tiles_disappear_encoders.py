@@ -1,4 +1,4 @@
-"""Law 4 with encoders of `keras.applications`: their padding is not TensorFlow's `same`, their stride is large."""
+"""Law 4 with an encoder of `keras.applications`: its padding is not TensorFlow's `same`."""
 
 from __future__ import annotations
 

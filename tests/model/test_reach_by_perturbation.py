@@ -7,12 +7,11 @@ from typing import Any
 
 import hypothesis
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segmenter.model.receptive_field import geometry_of
-from tests.helpers.perturbation import farthest_moved, gradient_reach, make_all_contributions_count
+from tests.helpers.perturbation import farthest_moved, make_all_contributions_count
 from tests.helpers.random_networks import random_network
 
 

@@ -120,7 +120,9 @@ def test_a_layer_nobody_knows_means_smooth_never_a_guess(tensorflow: ModuleType)
         "has an operand": lambda x: x + np.ones((1, 1, 1, 4), np.float32),
         "(Conv2D) has an activation of its own": layers.Conv2D(4, 1, activation=lambda x: x - x[:, :1, :1]),
         "(LayerNormalization) works along the axes": layers.LayerNormalization(axis=(1, -1)),
-        "(BatchNormalization) computes as in training": lambda x: layers.BatchNormalization()(x, training=True),
+        "(BatchNormalization) computes as in training": lambda x: layers.BatchNormalization()(
+            x, training=True
+        ),
         "(GroupNormalization) looks at the whole": layers.GroupNormalization(2),
         "enlarges by 'bicubic'": lambda x: layers.MaxPooling2D(2)(
             layers.UpSampling2D(2, interpolation="bicubic")(x)
@@ -170,7 +172,9 @@ def test_a_subclassed_model_is_not_known(tensorflow: ModuleType) -> None:
 
     changed = Changed(inner, keras.layers.Conv2D(4, 3, padding="same")(inner))
     assert "(Changed) is of a kind" in describe(_network(changed)).unlimited
-    assert describe(_network(keras.Sequential([inner, keras.layers.Conv2D(4, 3, padding="same")]))).radius == 4
+    assert (
+        describe(_network(keras.Sequential([inner, keras.layers.Conv2D(4, 3, padding="same")]))).radius == 4
+    )
 
 
 def test_rows_and_columns_may_differ(tensorflow: ModuleType) -> None:
