@@ -38,8 +38,8 @@ def _encoder(name: str) -> Any:
 
 
 RADII = {"MobileNetV2": 245, "ResNet50": 241, "DenseNet121": 1021, "ConvNeXtTiny": 828}
-"""Twice the radius and one are the receptive fields of Araujo, Norris & Sim (doi:10.23915/distill.00021) where they
-name the encoder: 491 for MobileNetV2, 483 for ResNet-50."""
+"""Araujo, Norris & Sim (doi:10.23915/distill.00021) give the whole field, twice that and one: 491 pixels for
+MobileNetV2, 483 for ResNet-50."""
 
 
 @pytest.mark.parametrize(
