@@ -1,49 +1,21 @@
-"""Geometry and memory of a model, read off its layers: total stride, receptive-field radius, bytes a step.
+"""Geometry of a model, read off its graph: total stride and receptive-field radius.
 
-No Keras is imported: layers are told apart by the names of their classes, so that prediction can use the
-values without it.
+No Keras is imported: prediction can use the values without it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
-_IN_PLACE = {
-    "BatchNormalization",
-    "DropPath",
-    "GlobalDropout",
-    "SyncBatchNorm",
-    "ReLU",
-    "Activation",
-    "Dropout",
-    "Rescaling",
-    "Softmax",
-}
-_WORKSPACE = 1.7
-"""What a process on a CPU takes over the tensors' sum: convolutions need room, freed memory is not at once
-given back. Measured: 1.64 (depth 4, width 16)."""
-Interval = tuple[int, int]
-_ENLARGING = ("UpSampling2D", "BilinearUpSampling")
-_POINTWISE = {
-    "InputLayer",
-    "BatchNormalization",
-    "SyncBatchNorm",
-    "ReLU",
-    "Activation",
-    "Dropout",
-    "DropPath",
-    "GlobalDropout",
-    "Share",
-    "Concatenate",
-    "Add",
-    "Multiply",
-    "Softmax",
-    "Rescaling",
-}
+from segmenter.model.graph import Call, Graph, graph_of
+from segmenter.model.layer_reach import Extent, Interval, Reach, reach
+from segmenter.model.layer_reach import GlobalLayerError as GlobalLayerError
+from segmenter.model.model_memory import inference_bytes_per_pixel as inference_bytes_per_pixel
+from segmenter.model.model_memory import training_bytes_per_image as training_bytes_per_image
+from segmenter.model.tensor_sizes import AXES, Plane, planes_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +23,7 @@ class NetworkGeometry:
     """Attributes:
     stride: the model's total stride in pixels; windows of exact prediction lie on its grid.
     radius: the farthest input pixel, along a row or column, that an output pixel depends on; None where
-        it depends on all of them.
+        it depends on all of them, or where a layer's reach is not known.
     bytes_per_pixel: memory that a pixel of a window takes while it is predicted; 0: not known.
     unlimited: why there is no radius.
     """
@@ -68,177 +40,101 @@ class NetworkGeometry:
         return self.radius is None or (model.radius is not None and self.radius >= model.radius)
 
 
-class GlobalLayerError(ValueError):
-    """The model has a layer that looks at the whole image, or one whose reach is not known."""
-
-
 def describe(model: Any) -> NetworkGeometry:
-    """Geometry for prediction, of a functional Keras model with one input and one output."""
+    """Geometry for prediction, of a Keras model with one input and one output.
+
+    Where a layer looks at the whole image or is not known, there is no radius, and the stride is that of all
+    layers whose sizes are known. Of a model that is subclassed nothing is known: stride 1.
+    """
+    try:
+        graph = graph_of(model)
+    except TypeError as error:
+        return NetworkGeometry(1, None, 0.0, str(error))
+    planes = planes_of(graph)
     memory = inference_bytes_per_pixel(model)
     try:
-        known = geometry_of(model)
+        return replace(_geometry(graph, planes), bytes_per_pixel=memory)
     except GlobalLayerError as error:
-        layers = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
-        return NetworkGeometry(_total_stride(model, layers, strict=False), None, memory, str(error))
-    return replace(known, bytes_per_pixel=memory)
+        return NetworkGeometry(_stride(planes), None, memory, str(error))
 
 
 def geometry_of(model: Any) -> NetworkGeometry:
     """Stride and receptive-field radius of a functional Keras model with one input and one output.
 
     For each position of an output pixel on the stride's grid, the interval of input pixels that it depends
-    on is followed back through every layer (both axes alike); the radius is the largest reach found.
+    on is followed back through every call of a layer, along rows and along columns; the radius is the
+    largest reach found, to either side, beyond the pixels that the output pixel covers.
 
     Raises:
         GlobalLayerError: where a layer's reach is unlimited or unknown.
+        TypeError: the model is not functional.
     """
-    layers = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
-    stride = _total_stride(model, layers)
-    radius = 0
-    for pixel in range(stride):
-        reach: dict[int, Interval] = {id(model.outputs[0]): (pixel, pixel)}
-        for layer in reversed(layers):
-            if id(layer.output) not in reach:
-                continue
-            needed = _needed_input(layer, reach[id(layer.output)])
-            for tensor in _inputs(layer):
-                low, high = reach.get(id(tensor), needed)
-                reach[id(tensor)] = min(low, needed[0]), max(high, needed[1])
-        low, high = reach[id(model.inputs[0])]
-        radius = max(radius, pixel - low, high - pixel)
-    return NetworkGeometry(stride, radius)
+    graph = graph_of(model)
+    return _geometry(graph, planes_of(graph))
 
 
-def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
-    """Bytes of GPU memory that one image adds to a training step, by counting tensors.
-
-    Forward, each layer's output is kept for the backward pass; backward, the gradients of the largest
-    layers live beside them: Σ over layers of output elements × bytes, plus twice the largest layer. In
-    mixed float16, outputs take 2 bytes, except in the float32 head and in BatchNorm, which computes in
-    float32: Keras keeps its input and its output so (4 + 4); `SyncBatchNorm` keeps neither, and gets 4 for
-    what it computes with on the way back. `python -m benchmarks.memory` holds the formula against what a
-    step takes.
-    """
-    scales, sizes = _scales(model), []
-    for layer in model.layers:
-        scale = scales[id(layer.output)] or Fraction(1)
-        elements = math.ceil(height / scale) * math.ceil(width / scale) * layer.output.shape[-1]
-        sizes.append(elements * _bytes_per_element(layer, mixed))
-    return sum(sizes) + 2 * max(sizes)
+def _geometry(graph: Graph, planes: Sequence[Plane]) -> NetworkGeometry:
+    for tensor in graph.outputs:
+        extents, unlimited = planes[tensor].extents, planes[tensor].unlimited
+        if unlimited:
+            raise GlobalLayerError(unlimited)
+        if extents is None:
+            raise GlobalLayerError("the model's output has no rows and columns")
+        if any(extent.offset for extent in extents):
+            raise GlobalLayerError("the model's output is larger or smaller than its image by some pixels")
+    radius = max(_radius(graph, planes, axis) for axis in AXES)
+    return NetworkGeometry(_stride(planes), radius)
 
 
-def inference_bytes_per_pixel(model: Any) -> float:
-    """Bytes of memory that a pixel of a window takes while it is predicted, by counting tensors.
-
-    Layers run in order; a tensor lives until the last layer that takes it has run. The peak is the largest
-    sum over the tensors that live while a layer runs, its output among them, in float32, times
-    `_WORKSPACE`. Normalisation and activation are fused into the convolution before them, or overwrite
-    their input. `python -m benchmarks.prediction_memory` holds it against a process. Layers whose output
-    has another shape than an image's (the global ones) count nothing.
-    """
-    scales, layers = (
-        _scales(model, strict=False),
-        [x for x in model.layers if type(x).__name__ != "InputLayer"],
-    )
-    left: dict[int, int] = Counter(id(tensor) for layer in layers for tensor in _inputs(layer))
-    left[id(model.outputs[0])] += 1
-    sizes = {
-        id(layer.output): 4 * layer.output.shape[-1] / float(scale) ** 2 if scale else 0.0
-        for layer in model.layers
-        for scale in [scales[id(layer.output)]]
-    }
-    alive = {id(model.inputs[0])}
-    peak = 0.0
-    for layer in layers:
-        inputs = {id(tensor) for tensor in _inputs(layer)}
-        for tensor in inputs:
-            left[tensor] -= sum(id(t) == tensor for t in _inputs(layer))
-        ended = {tensor for tensor in inputs if not left[tensor]}
-        if type(layer).__name__ in _IN_PLACE:
-            alive -= ended
-        alive.add(id(layer.output))
-        peak = max(peak, sum(sizes[tensor] for tensor in alive))
-        alive -= ended
-    return peak * _WORKSPACE
+def _stride(planes: Sequence[Plane], axes: Sequence[int] = AXES) -> int:
+    """The least common multiple of how many image pixels a pixel of each tensor stands for."""
+    return math.lcm(*(p.extents[axis].scale.numerator for p in planes if p.extents for axis in axes))
 
 
-def _bytes_per_element(layer: Any, mixed: bool) -> int:
-    kind = type(layer).__name__
-    if not mixed or kind == "InputLayer" or layer.compute_dtype == "float32":
-        return 4
-    return {"BatchNormalization": 8, "SyncBatchNorm": 4}.get(kind, 2)
+def _radius(graph: Graph, planes: Sequence[Plane], axis: int) -> int:
+    stride, radius = _stride(planes, [axis]), 0
+    steps = [(call, reach(call, axis)) for call in _leading_to(graph, graph.outputs)]
+    for tensor in graph.outputs:
+        scale = _extent(planes[tensor], axis).scale
+        for pixel in range(math.ceil(stride / scale)):
+            needed: dict[int, Interval] = {tensor: (pixel, pixel)}
+            for call, layer in steps:
+                for result in call.outputs:
+                    if result in needed:
+                        _add(needed, call.inputs, layer, planes, axis, needed[result])
+            first, last = needed.get(graph.inputs[0], (0, -1))
+            if first <= last:
+                covered = math.floor(pixel * scale), math.ceil((pixel + 1) * scale) - 1
+                radius = max(radius, covered[0] - first, last - covered[1])
+    return radius
 
 
-def _inputs(layer: Any) -> list[Any]:
-    return list(layer.input) if isinstance(layer.input, list | tuple) else [layer.input]
+def _leading_to(graph: Graph, tensors: Sequence[int]) -> list[Call]:
+    """The calls that some tensors depend on, the last first."""
+    wanted, calls = set(tensors), []
+    for call in reversed(graph.calls):
+        if wanted & set(call.outputs):
+            wanted |= set(call.inputs)
+            calls.append(call)
+    return calls
 
 
-def _down_and_up(layer: Any) -> tuple[int, int]:
-    """(factor by which a layer shrinks, factor by which it enlarges)."""
-    kind = type(layer).__name__
-    if kind in ("Conv2D", "MaxPooling2D", "AveragePooling2D", "SeparableConv2D", "DepthwiseConv2D"):
-        return _same(layer.strides, layer), 1
-    if kind == "Conv2DTranspose":
-        return 1, _same(layer.strides, layer)
-    if kind in _ENLARGING:
-        return 1, _same(layer.size, layer)
-    if kind in _POINTWISE or kind == "ZeroPadding2D":
-        return 1, 1
-    raise GlobalLayerError(f"layer {layer.name} ({kind}) looks at the whole image, or its reach is not known")
+def _add(
+    needed: dict[int, Interval],
+    inputs: Sequence[int],
+    layer: Reach,
+    planes: Sequence[Plane],
+    axis: int,
+    output: Interval,
+) -> None:
+    """Widen what is needed of each input by what an interval of the output needs of it."""
+    for tensor in inputs:
+        first, last = layer.needed(_extent(planes[tensor], axis), output)
+        if first <= last:  # a transposed convolution may have gaps
+            before = needed.get(tensor, (first, last))
+            needed[tensor] = min(before[0], first), max(before[1], last)
 
 
-def _same(pair: Any, layer: Any) -> int:
-    if isinstance(pair, int):
-        return pair
-    if pair[0] != pair[1]:
-        raise GlobalLayerError(f"layer {layer.name} treats rows and columns differently: {pair}")
-    return int(pair[0])
-
-
-def _scales(model: Any, *, strict: bool = True) -> dict[int, Fraction | None]:
-    """Number of input pixels that one pixel of each tensor covers, along an axis.
-
-    Without `strict`, None for what global and unknown layers give.
-    """
-    scales: dict[int, Fraction | None] = {id(model.inputs[0]): Fraction(1)}
-    for layer in model.layers:
-        if type(layer).__name__ == "InputLayer":
-            continue
-        known = [scale for tensor in _inputs(layer) if (scale := scales[id(tensor)]) is not None]
-        try:
-            down, up = _down_and_up(layer)
-            scales[id(layer.output)] = max(known) * Fraction(down, up) if known else None
-        except GlobalLayerError:
-            if strict:
-                raise
-            scales[id(layer.output)] = None
-    return scales
-
-
-def _total_stride(model: Any, layers: list[Any], *, strict: bool = True) -> int:
-    scales = _scales(model, strict=strict)
-    return math.lcm(*(scale.numerator for layer in layers if (scale := scales[id(layer.output)])))
-
-
-def _needed_input(layer: Any, output: Interval) -> Interval:
-    """The input pixels that a layer's output pixels low … high depend on; `same` padding is TensorFlow's."""
-    low, high = output
-    kind = type(layer).__name__
-    down, up = _down_and_up(layer)
-    if kind in _POINTWISE:
-        return output
-    if kind == "ZeroPadding2D":
-        before = max(layer.padding[0][0], layer.padding[1][0])
-        return low - before, high - min(layer.padding[0][0], layer.padding[1][0])
-    if kind in _ENLARGING:
-        if layer.interpolation == "nearest":
-            return low // up, high // up
-        # Bilinear with half-pixel centres: source position (i + ½)/up − ½, its floor and the next.
-        return (2 * low + 1 - up) // (2 * up), (2 * high + 1 - up) // (2 * up) + 1
-    kernel = _same(layer.pool_size if "Pooling" in kind else layer.kernel_size, layer)
-    if kind == "Conv2DTranspose":
-        before = max(kernel - up, 0) // 2
-        return -((kernel - 1 - low - before) // up), (high + before) // up
-    span = (kernel - 1) * (1 if "Pooling" in kind else _same(layer.dilation_rate, layer))
-    before = max(span + 1 - down, 0) // 2 if layer.padding == "same" else 0
-    return low * down - before, high * down - before + span
+def _extent(plane: Plane, axis: int) -> Extent:
+    assert plane.extents is not None, "what has a limited reach has a size"
+    return plane.extents[axis]

@@ -1,0 +1,164 @@
+"""Table of models: parameters, arithmetic, stride, radius, memory, and time beside the U-Net of potsdam.yaml.
+
+Baseline of the times, in the same run: that U-Net. Measured is processor time, of a step (loss and gradients)
+and of a prediction, on tiles of 256 × 256; the median of some rounds. `--markdown` prints rows for
+docs/models.md. Another model is one more entry of `models`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import ModelConfig
+from segmenter.devices.strategy import load_tensorflow
+from segmenter.model.graph import Call, graph_of
+from segmenter.model.receptive_field import describe, training_bytes_per_image
+from segmenter.model.tensor_sizes import planes_of
+
+SIDE, BANDS, CLASSES, MIB = 256, 3, 6, 2**20
+BASELINE = "potsdam"
+_CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Attributes:
+    flops: multiplications and additions of a tile, both counted.
+    training, mixed, prediction: MiB a tile, by the formulas.
+    step, predicting: processor seconds a tile.
+    """
+
+    name: str
+    parameters: int
+    flops: int
+    stride: int
+    radius: int | None
+    training: float
+    mixed: float
+    prediction: float
+    step: float
+    predicting: float
+
+    def markdown(self, baseline: Row) -> str:
+        """A row of docs/models.md; times as tiles a second over the baseline's."""
+        cells = [
+            *(self.name, f"{self.parameters / 1e6:.1f} M", f"{self.flops / 1e9:.1f} G", self.stride),
+            "none: smooth" if self.radius is None else self.radius,
+            *(f"{self.training:.0f} / {self.mixed:.0f}", f"{self.prediction:.0f}"),
+            *(f"{baseline.step / self.step:.2f}", f"{baseline.predicting / self.predicting:.2f}"),
+        ]
+        return f"| {' | '.join(map(str, cells))} |"
+
+
+def main() -> None:
+    """Measure each model, print JSON or markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", help="of the names in the table; default: all")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+    load_tensorflow()
+    found = models()
+    names = [BASELINE, *(name for name in options.models or found if name != BASELINE)]
+    rows = [measured(name, found[name], options.rounds, options.batch) for name in names]
+    if options.markdown:
+        print("\n".join(row.markdown(rows[0]) for row in rows))
+        return
+    figures = [{**vars(row), "step_ratio": round(rows[0].step / row.step, 2)} for row in rows]
+    print(json.dumps({"benchmark": "model_table", "models": figures}))
+
+
+def models() -> dict[str, ModelConfig]:
+    """Name → model section: of every recipe in configs/."""
+    return {path.stem: load_recipe(path).model for path in sorted(_CONFIGS.glob("*.yaml"))}
+
+
+def measured(name: str, config: ModelConfig, rounds: int, batch: int) -> Row:
+    """One model's row."""
+    import tensorflow as tf
+
+    from segmenter.model.unet import build_model
+
+    model = build_model(config, BANDS, CLASSES, synchronised=True)
+    half = build_model(config, BANDS, CLASSES, dtype="mixed_float16", synchronised=True)
+    geometry = describe(model)
+    images = tf.random.stateless_normal((batch, SIDE, SIDE, BANDS), (0, 1))
+    labels = tf.zeros((batch, SIDE, SIDE), tf.int32)
+    weights = [variable.value for variable in model.trainable_variables]
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            scores = model(images, training=True)
+            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+        return [tf.reduce_sum(gradient) for gradient in tape.gradient(loss, weights)]
+
+    predict = tf.function(lambda: tf.argmax(model(images, training=False), axis=-1))
+    return Row(
+        name,
+        model.count_params(),
+        flops(model, SIDE),
+        geometry.stride,
+        geometry.radius,
+        training_bytes_per_image(model, SIDE, SIDE) / MIB,
+        training_bytes_per_image(half, SIDE, SIDE, mixed=True) / MIB,
+        geometry.bytes_per_pixel * SIDE**2 / MIB,
+        _processor_seconds(step, rounds) / batch,
+        _processor_seconds(predict, rounds) / batch,
+    )
+
+
+def flops(model: Any, side: int) -> int:
+    """Multiplications and additions of convolutions and dense layers for one image of side × side pixels.
+
+    2 · output pixels · kernel pixels · channels in · channels out / groups, as TensorFlow counts them for its
+    own operations (`tensorflow/python/framework/graph_util` statistics "flops"); a transposed convolution
+    has its input's pixels instead. Normalisation, activation and sums are left out: some percent.
+    """
+    graph = graph_of(model)
+    planes, total = planes_of(graph), 0
+    for call in graph.calls:
+        transposed = call.kind == "Conv2DTranspose"
+        plane = planes[call.inputs[0] if transposed else call.outputs[0]]
+        pixels = 1
+        if plane.extents is not None:
+            pixels = math.prod(math.ceil(side / extent.scale) + extent.offset for extent in plane.extents)
+        total += 2 * pixels * _multiplications(call)
+    return total
+
+
+def _multiplications(call: Call) -> int:
+    """Of one output pixel: the elements of a kernel, each used once; 0 for layers without one."""
+    layer = call.operation
+    if call.kind == "DepthwiseConv2D":
+        return math.prod(layer.kernel.shape)
+    if call.kind == "SeparableConv2D":
+        return math.prod(layer.depthwise_kernel.shape) + math.prod(layer.pointwise_kernel.shape)
+    if call.kind in ("Conv2D", "Conv2DTranspose", "Dense"):
+        return math.prod(layer.kernel.shape)
+    return 0
+
+
+def _processor_seconds(call: Callable[[], Any], rounds: int) -> float:
+    """Median over the rounds; the first call compiles and does not count."""
+    call()
+    times = []
+    for _ in range(rounds):
+        started = time.process_time()
+        call()
+        times.append(time.process_time() - started)
+    return median(times)
+
+
+if __name__ == "__main__":
+    main()

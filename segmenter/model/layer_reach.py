@@ -1,0 +1,297 @@
+"""Reach of Keras' layers along an axis: the input pixels behind an output pixel, and sizes.
+
+Each kind of layer is one row of a table; one that is not in it has an unknown reach, and nobody guesses. A
+class of somebody else is not known by having a known name. No Keras is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+from segmenter.model.graph import Call
+
+Interval = tuple[int, int]
+_CHANNELS = (-1, 3)
+_HOMES = ("keras.src.layers.", "keras.src.applications.convnext", "segmenter.model.")
+"""Where the classes are at home whose names the tables below have."""
+_ARITHMETIC = "keras.src.ops.numpy"
+_OPERATORS = {"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Maximum", "Minimum"}
+"""What `x + y` becomes in a functional model. ConvNeXt's blocks end so."""
+
+
+class GlobalLayerError(ValueError):
+    """The model has a layer that looks at the whole image, or one whose reach is not known."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Pixels of a tensor along an axis: N / scale + offset, for an image of N that the stride divides."""
+
+    scale: Fraction = Fraction(1)
+    offset: int = 0
+
+
+class Reach(Protocol):
+    """How a layer takes pixels along an axis."""
+
+    def size(self, given: Extent) -> Extent:
+        """Of the output."""
+
+    def needed(self, given: Extent, output: Interval) -> Interval:
+        """The first and last input pixel that the output pixels first … last depend on."""
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """A window that slides over the pixels: convolutions, pools, padding, cropping, single pixels.
+
+    Attributes:
+        span: pixels from the window's first to its last.
+        stride: from one window to the next.
+        padding: before and after, negative where pixels are cut off; None: TensorFlow's `same`.
+    """
+
+    span: int = 0
+    stride: int = 1
+    padding: tuple[int, int] | None = (0, 0)
+
+    def size(self, given: Extent) -> Extent:
+        """⌊(n + padding − span − 1) / stride⌋ + 1; `same`: ⌈n / stride⌉."""
+        if self.padding is None:
+            return Extent(given.scale * self.stride, -(-given.offset // self.stride))
+        left = given.offset + sum(self.padding) - self.span - 1
+        return Extent(given.scale * self.stride, left // self.stride + 1)
+
+    def needed(self, given: Extent, output: Interval) -> Interval:
+        """Output pixel i has the inputs i · stride − before … + span."""
+        before = self._before(given)
+        return output[0] * self.stride - before, output[1] * self.stride - before + self.span
+
+    def _before(self, given: Extent) -> int:
+        """`same` pads ⌈n / stride⌉ · stride − n + span + 1 − stride pixels, the smaller half before."""
+        if self.padding is not None:
+            return self.padding[0]
+        return max(-given.offset % self.stride + self.span + 1 - self.stride, 0) // 2
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A convolution turned round: input pixel i gives to the outputs i · stride − before … + span.
+
+    Attributes:
+        more: pixels of the output beyond stride × those of the input.
+    """
+
+    span: int
+    stride: int
+    before: int
+    more: int
+
+    def size(self, given: Extent) -> Extent:
+        """n · stride + more."""
+        return Extent(given.scale / self.stride, given.offset * self.stride + self.more)
+
+    def needed(self, given: Extent, output: Interval) -> Interval:
+        """The inputs that give to the outputs; first > last where none does."""
+        first, last = output
+        return -((self.span - first - self.before) // self.stride), (last + self.before) // self.stride
+
+
+@dataclass(frozen=True)
+class Enlarging:
+    """`UpSampling2D`: pixels repeated, or bilinear with half-pixel centres."""
+
+    factor: int
+    bilinear: bool
+
+    def size(self, given: Extent) -> Extent:
+        """n · factor."""
+        return Extent(given.scale / self.factor, given.offset * self.factor)
+
+    def needed(self, given: Extent, output: Interval) -> Interval:
+        """Bilinear: around the source position (i + ½) / factor − ½."""
+        first, last = output
+        if not self.bilinear:
+            return first // self.factor, last // self.factor
+        twice = 2 * self.factor
+        return (2 * first + 1 - self.factor) // twice, -((self.factor - 2 * last - 1) // twice)
+
+
+def reach(call: Call, axis: int) -> Reach:
+    """Reach of a call along rows (0) or columns (1).
+
+    Raises:
+        GlobalLayerError: it is unlimited or not known; the message names the layer.
+    """
+    if call.kind in _WHOLE and _at_home(call.operation):
+        raise GlobalLayerError(f"{call} looks at the whole image")
+    if type(call.operation).__module__ == _ARITHMETIC and call.kind in _OPERATORS:
+        return _operator(call, axis)
+    if call.kind not in _KINDS or not _at_home(call.operation):
+        raise GlobalLayerError(f"{call} is of a kind whose reach is not known")
+    if getattr(call.operation, "data_format", None) == "channels_first":
+        raise GlobalLayerError(f"{call} has its channels first: its reach is not known")
+    if call.training and call.kind in _OTHERWISE_IN_TRAINING:
+        raise GlobalLayerError(f"{call} computes as in training: it depends on the whole batch or on chance")
+    activation = getattr(call.operation, "activation", None)
+    if activation is not None and not _pointwise_function(activation):
+        raise GlobalLayerError(f"{call} has an activation of its own, whose reach is not known")
+    return _KINDS[call.kind](call, axis)
+
+
+def takes_several(call: Call) -> bool:
+    """Whether a call joins tensors pixel by pixel, and so can have several of different reach."""
+    return call.kind in _JOINING | _OPERATORS
+
+
+def _at_home(operation: Any) -> bool:
+    return type(operation).__module__.startswith(_HOMES)
+
+
+def _pointwise_function(activation: Any) -> bool:
+    """Keras' own activation functions work on a pixel, with its channels at most."""
+    if str(getattr(activation, "__module__", "")).startswith("keras.src.activations"):
+        return True
+    return type(activation).__name__ in ("ReLU", "LeakyReLU", "ELU") and _at_home(activation)
+
+
+def _pixelwise(call: Call, axis: int) -> Reach:
+    return Sliding()
+
+
+def _operator(call: Call, axis: int) -> Reach:
+    """Tensors joined by an operator (`x + y`, `keras.ops.add`), or changed by a number."""
+    tensors = {id(tensor) for tensor in call.node.input_tensors}
+    operands = (*call.node.arguments.args, *call.node.arguments.kwargs.values())
+    if not all(isinstance(each, int | float) or id(each) in tensors for each in operands):
+        raise GlobalLayerError(f"{call} has an operand whose reach is not known")
+    return Sliding()
+
+
+def _of_channels(call: Call, axis: int) -> Reach:
+    """Of a layer with an axis: what is normalised or joined together."""
+    axes = call.operation.axis
+    axes = (axes,) if isinstance(axes, int) else tuple(axes or ())
+    none_is_one_number = call.kind == "Normalization"
+    if not all(each in _CHANNELS for each in axes) or not (axes or none_is_one_number):
+        raise GlobalLayerError(f"{call} works along the axes {axes}, not along the channels alone")
+    return Sliding()
+
+
+def _shared_weights(call: Call, axis: int) -> Reach:
+    if not {1, 2} <= set(call.operation.shared_axes or ()):
+        raise GlobalLayerError(f"{call} has a weight for each pixel: windows would differ")
+    return Sliding()
+
+
+def _rescaling(call: Call, axis: int) -> Reach:
+    for value in (call.operation.scale, call.operation.offset):
+        if len(getattr(value, "shape", ())) > 1 or (
+            isinstance(value, list | tuple) and any(isinstance(each, list | tuple) for each in value)
+        ):
+            raise GlobalLayerError(f"{call} has a number for each pixel: windows would differ")
+    return Sliding()
+
+
+def _convolution(call: Call, axis: int) -> Reach:
+    layer = call.operation
+    span = (layer.kernel_size[axis] - 1) * _of_axis(layer.dilation_rate, axis)
+    return Sliding(span, _of_axis(layer.strides, axis), _padding(call))
+
+
+def _pooling(call: Call, axis: int) -> Reach:
+    layer = call.operation
+    return Sliding(_of_axis(layer.pool_size, axis) - 1, _of_axis(layer.strides, axis), _padding(call))
+
+
+def _padding(call: Call) -> tuple[int, int] | None:
+    if call.operation.padding not in ("same", "valid"):
+        raise GlobalLayerError(f"{call} pads by {call.operation.padding!r}: its reach is not known")
+    return None if call.operation.padding == "same" else (0, 0)
+
+
+def _zeros_around(call: Call, axis: int) -> Reach:
+    before, after = call.operation.padding[axis]
+    return Sliding(padding=(before, after))
+
+
+def _cropping(call: Call, axis: int) -> Reach:
+    before, after = call.operation.cropping[axis]
+    return Sliding(padding=(-before, -after))
+
+
+def _transposed(call: Call, axis: int) -> Reach:
+    """Sizes by `keras.src.backend.common.backend_utils.compute_conv_transpose_output_shape`.
+
+    TensorFlow computes the gradient of a convolution from the output's size to the input's: with `same`,
+    that convolution pads ⌊(span + 1 − stride − more) / 2⌋ before.
+    """
+    layer, same = call.operation, _padding(call) is None
+    kernel, stride = layer.kernel_size[axis], _of_axis(layer.strides, axis)
+    span = (kernel - 1) * _of_axis(layer.dilation_rate, axis)
+    extra = layer.output_padding
+    if extra is None:
+        more = 0 if same else max(span + 1 - stride, 0)
+    else:
+        more = ((span + 1) % 2 if same else span + 1) - stride + _of_axis(extra, axis)
+    return Transposed(span, stride, max(span + 1 - stride - more, 0) // 2 if same else 0, more)
+
+
+def _enlarging(call: Call, axis: int) -> Reach:
+    layer = call.operation
+    factor, kind = _of_axis(layer.size, axis), layer.interpolation
+    if kind not in ("nearest", "bilinear"):
+        raise GlobalLayerError(f"{call} enlarges by {kind!r}: its reach is not known")
+    if kind == "bilinear" and factor & (factor - 1):
+        # TensorFlow computes (i + ½) / factor − ½ in float32, which is exact for powers of two alone.
+        raise GlobalLayerError(f"{call} enlarges bilinearly by {factor}: its rounding depends on the place")
+    return Enlarging(factor, kind == "bilinear")
+
+
+def _of_axis(value: Any, axis: int) -> int:
+    return int(value if isinstance(value, int) else value[axis])
+
+
+_DROPPING = {
+    *("Dropout", "SpatialDropout2D", "GaussianDropout", "GaussianNoise", "AlphaDropout"),
+    *("GlobalDropout", "DropPath", "StochasticDepth"),
+}
+_BATCH_NORMS = {"BatchNormalization", "SyncBatchNorm"}
+_OTHERWISE_IN_TRAINING = _DROPPING | _BATCH_NORMS
+_JOINING = {"Add", "Average", "Maximum", "Minimum", "Multiply", "Subtract", "Concatenate"}
+_PIXELWISE = {
+    *("Activation", "ReLU", "LeakyReLU", "ELU", "Identity", "ActivityRegularization", "LayerScale", "Share"),
+    "Dense",  # of a pixel's channels, however many axes are before them
+    *_DROPPING,
+    *(_JOINING - {"Concatenate"}),
+}
+_WHOLE = {
+    *("GlobalAveragePooling2D", "GlobalMaxPooling2D", "AdaptiveAveragePooling2D", "AdaptiveMaxPooling2D"),
+    *("Flatten", "Resizing", "CenterCrop", "GroupNormalization"),
+    *("Attention", "AdditiveAttention", "MultiHeadAttention", "GroupedQueryAttention"),
+}
+_KINDS: dict[str, Callable[[Call, int], Reach]] = {
+    **dict.fromkeys(_PIXELWISE, _pixelwise),
+    **dict.fromkeys(_BATCH_NORMS, _of_channels),
+    "Concatenate": _of_channels,
+    "LayerNormalization": _of_channels,
+    "RMSNormalization": _of_channels,
+    "UnitNormalization": _of_channels,
+    "Normalization": _of_channels,
+    "Softmax": _of_channels,
+    "PReLU": _shared_weights,
+    "Rescaling": _rescaling,
+    "Conv2D": _convolution,
+    "DepthwiseConv2D": _convolution,
+    "SeparableConv2D": _convolution,
+    "MaxPooling2D": _pooling,
+    "AveragePooling2D": _pooling,
+    "ZeroPadding2D": _zeros_around,
+    "Cropping2D": _cropping,
+    "Conv2DTranspose": _transposed,
+    "UpSampling2D": _enlarging,
+    "BilinearUpSampling": _enlarging,
+}

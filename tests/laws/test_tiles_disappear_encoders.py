@@ -1,0 +1,122 @@
+"""Law 4 with an encoder of `keras.applications`: its padding is not TensorFlow's `same`."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.geometry import Size, Window
+from segmenter.inference.prediction import ExtraOutputs
+from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import NetworkGeometry, describe
+from segmenter.windows import halo_windows
+from tests.helpers.array_raster import ArrayJob, scene
+
+
+@pytest.fixture(scope="module")
+def network(tensorflow: ModuleType) -> Any:
+    """MobileNetV2 down to an eighth, and a decoder of all its scales; random weights and statistics."""
+    import keras
+
+    image = keras.Input((None, None, 3))
+    encoder = keras.applications.MobileNetV2(
+        input_shape=(None, None, 3), alpha=0.35, include_top=False, weights=None, input_tensor=image
+    )
+    names = ["Conv1_relu", "block_1_expand_relu", "block_3_expand_relu", "block_6_expand_relu"]
+    *skips, x = (encoder.get_layer(name).output for name in [*names[1:], "block_6_project_BN"])
+    for skip in [*reversed(skips), image]:
+        x = keras.layers.UpSampling2D(2)(x)
+        x = keras.layers.Concatenate()([x, skip])
+        x = keras.layers.ReLU()(keras.layers.SeparableConv2D(8, 3, padding="same")(x))
+    model = keras.Model(image, keras.layers.Conv2D(3, 1, name="logits")(x))
+    rng = np.random.default_rng(7)
+    for variable in model.variables:
+        shape = tuple(variable.shape)
+        if "moving_variance" in variable.path or "gamma" in variable.path:
+            variable.assign(rng.uniform(0.5, 2, shape))
+        elif "kernel" in variable.path:
+            fan = np.prod(shape[:2] if "depthwise" in variable.path else shape[:-1])
+            variable.assign(rng.normal(size=shape) * (2 / fan) ** 0.5)
+        else:
+            variable.assign(rng.normal(size=shape) / 3)
+    head = model.get_layer("logits")
+    head.bias.assign(head.bias - model(rng.normal(size=(1, 128, 128, 3))).numpy().mean(axis=(0, 1, 2)))
+    return model
+
+
+@pytest.fixture(scope="module")
+def geometry(network: Any) -> NetworkGeometry:
+    found = describe(network)
+    assert found.stride == 16
+    assert found.unlimited == ""
+    return found
+
+
+@pytest.fixture(scope="module")
+def compute(tensorflow: ModuleType, network: Any) -> Any:
+    """The model as prediction compiles it: one graph for all shapes."""
+    spec = tensorflow.TensorSpec((None, None, None, 3))
+    return tensorflow.function(lambda x: network(x, training=False), input_signature=[spec])
+
+
+def test_windows_of_one_shape_agree_to_the_bit(
+    compute: Any, geometry: NetworkGeometry, rng: np.random.Generator
+) -> None:
+    """Wherever they lie on the stride's grid: no seams."""
+    radius = geometry.radius or 0
+    image, side = rng.normal(size=(1, 288, 304, 3)).astype(np.float32), 240
+    first = compute(image[:, :side, :side]).numpy()
+    for down, right in [(16, 0), (48, 64), (0, 32)]:
+        other = compute(image[:, down : down + side, right : right + side]).numpy()
+        one = first[:, down:, right:][:, radius : -radius or None, radius : -radius or None]
+        two = other[:, : side - down, : side - right][:, radius : -radius or None, radius : -radius or None]
+        np.testing.assert_array_equal(one, two)
+
+
+def test_windows_give_the_whole(compute: Any, geometry: NetworkGeometry, rng: np.random.Generator) -> None:
+    """Logits, up to rounding: TensorFlow divides sums among its threads by the size of an array.
+
+    Beyond the radius, windows differ by far more, so that the radius is needed.
+    """
+    size = Size(301, 467)
+    padded = size.round_up(16)
+    image = np.zeros((1, padded.height, padded.width, 3), np.float32)
+    image[:, :301, :467] = rng.normal(size=(1, 301, 467, 3))
+    whole, windows = compute(image).numpy(), 0
+    for placement in halo_windows(size, Size(224, 240), geometry.radius or 0, 16):
+        off = np.abs(compute(image[:, *placement.read.slices()]).numpy() - whole[:, *placement.read.slices()])
+        assert off[:, *placement.keep.relative_to(placement.read).slices()].max() < 2e-5
+        assert off.max() > 0.1
+        windows += 1
+    assert windows > 3
+
+
+@pytest.mark.parametrize("symmetries", ["none", "flips"])
+def test_tiles_disappear(
+    network: Any, geometry: NetworkGeometry, rng: np.random.Generator, symmetries: str
+) -> None:
+    """Ids and probabilities through the predictor, on rasters of odd sizes; up to rounding, as above."""
+    from segmenter.inference.function import predict_function
+
+    predict = predict_function(
+        network, Normalisation.of((127,) * 3, (70,) * 3), ExtraOutputs(True, "float16"), symmetries
+    )
+    seen: set[int] = set()
+    for height, width in [(241, 307), (17, 259), (5, 3)]:
+        raster = scene(rng, height, width, 3)
+        image, valid = raster.read(Window.of(Size(height, width).round_up(16)))
+        whole = predict(image[None], valid[None])[0].masked(valid)
+        tiling = Tiling(Size(224, 224), geometry.radius or 0, 16, 2)
+        for event in classify_all([ArrayJob(raster)], tiling, predict):
+            if isinstance(event, Mapped):
+                expected, got = whole[event.window.slices()], event.prediction
+                np.testing.assert_allclose(got.probabilities, expected.probabilities, atol=1e-3)
+                best = np.sort(expected.probabilities.astype(np.float32), axis=-1)
+                clear = best[..., -1] - best[..., -2] > 2e-3
+                np.testing.assert_array_equal(got.ids[clear], expected.ids[clear])
+        seen |= set(np.unique(whole.ids))
+    assert len(seen - {255}) == 3
