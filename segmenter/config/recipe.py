@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.datasets import DatasetConfig as DatasetConfig
 from segmenter.config.devices import DistributionConfig as DistributionConfig
 from segmenter.config.losses import LossConfig as LossConfig
+from segmenter.config.sampling import SamplingConfig as SamplingConfig
 from segmenter.config.sections import Section, setting
 
 MAX_NAME = 60
@@ -49,35 +50,6 @@ class TilesConfig(Section):
                 {"size": self.size, "overlap": self.overlap},
             )
         return self
-
-
-class SamplingConfig(Section):
-    """Division of an epoch into global batches."""
-
-    coverage: Literal["relaxed", "strict", "off"] = setting(
-        "relaxed",
-        "",
-        "plan each step to hold every class; strict refuses where that needs repeats; off: shuffle",
-    )
-    min_pixels: int = setting(32, "pixels", "a tile holds a class when it shows at least so many", ge=32)
-    max_repeats_per_tile: int = setting(
-        4, "repeats", "a class whose tiles would be shown more often than that is best effort", ge=0
-    )
-    per_replica: Literal["best_effort", "off", "guarantee"] = setting(
-        "best_effort",
-        "",
-        "order each row so that every device sees as many classes as it can; guarantee: plan all for each",
-    )
-
-    @property
-    def planned_per_replica(self) -> bool:
-        """Whether the plan depends on the number of replicas."""
-        return self.per_replica == "guarantee" and self.coverage != "off"
-
-    @field_validator("coverage", "per_replica", mode="before")
-    @classmethod
-    def _off_is_a_word(cls, value: object) -> object:
-        return "off" if value is False else value  # YAML reads a bare `off` as false
 
 
 class AugmentationConfig(Section):

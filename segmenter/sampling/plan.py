@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.config.recipe import SamplingConfig
+from segmenter.config.sampling import SamplingConfig
 from segmenter.errors import DatasetError
 from segmenter.sampling.kinds import MOST_CLASSES, Kinds, class_codes, numbered, projected, smallest_batch
-from segmenter.sampling.rows import lay_out, shuffled
+from segmenter.sampling.methods import drawn_epoch
+from segmenter.sampling.rows import lay_out
 from segmenter.sampling.search import Cover, TooRareError, cover
 
 Tiles = NDArray[np.int64]
@@ -37,6 +38,8 @@ class Plan:
         best_effort: ids of the classes that are too rare to be promised.
         blocks: equal parts of a row that hold each promised class on their own; 1 unless
             `sampling.per_replica: guarantee`.
+        wanted_SB: (steps, global batch) the class that a tile was drawn for, and has to show as the model
+            receives it; −1 where any part of it will do. None: no tile has to.
     """
 
     rows_SB: Tiles
@@ -47,6 +50,7 @@ class Plan:
     promised: tuple[int, ...]
     best_effort: tuple[int, ...]
     blocks: int = 1
+    wanted_SB: Tiles | None = None
 
     @property
     def steps(self) -> int:
@@ -55,9 +59,12 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the rows."""
+        """SHA-256 of the rows, and of the classes that their tiles were drawn for."""
         rows = np.ascontiguousarray(self.rows_SB, "<i8")
-        return hashlib.sha256(repr((rows.shape, self.blocks)).encode() + rows.tobytes()).hexdigest()
+        content = hashlib.sha256(repr((rows.shape, self.blocks)).encode() + rows.tobytes())
+        if self.wanted_SB is not None:
+            content.update(np.ascontiguousarray(self.wanted_SB, "<i8").tobytes())
+        return content.hexdigest()
 
 
 def plan_epoch(
@@ -115,6 +122,8 @@ def plan(
 ) -> Plan:
     """The plan of an epoch under the recipe's sampling rules; see `plan_epoch` for the law.
 
+    Other methods than `plan`, and coverage that is off, promise no class (`sampling.methods`).
+
     Args:
         counts_NK: (tiles, classes) pixels of each class in each tile.
         global_batch: tiles of a step, over all replicas.
@@ -126,10 +135,10 @@ def plan(
             would need repeats.
     """
     _check(counts_NK, global_batch)
+    if not config.plans_classes:
+        drawn = drawn_epoch(counts_NK, global_batch, config, seed, epoch)
+        return Plan(drawn.rows_SB, 0, 0, True, drawn.fillers, (), (), wanted_SB=drawn.wanted_SB)
     rng = _generator(seed, epoch)
-    if config.coverage == "off":
-        rows = shuffled(len(counts_NK), global_batch, rng)
-        return Plan(rows, 0, 0, True, rows.size - len(counts_NK), (), ())
     blocks = replicas if config.planned_per_replica else 1
     if global_batch % blocks:
         raise DatasetError(

@@ -137,6 +137,21 @@ def test_defaults_are_a_whole_recipe() -> None:
             )
         ),
         ({"loss": {"focal_gamma": 1}}, "loss.focal_gamma: expected a weight above 0 for focal with it"),
+        *(
+            ({"sampling": {"method": "shuffle", **unused}}, f"sampling.{next(iter(unused))}: expected {text}")
+            for unused, text in (
+                ({"coverage": "strict"}, "relaxed or off .* with sampling.method: shuffle, got strict"),
+                ({"per_replica": "guarantee"}, "best_effort or off with .*: shuffle, got guarantee"),
+                ({"max_repeats_per_tile": 9}, "sampling.method: plan with it, got shuffle: it would change"),
+                ({"repeat_threshold": 0.2}, "sampling.method: repeat_factor with it, got shuffle"),
+                ({"rare_temperature": 0.2}, "sampling.method: rare_class with it, got shuffle"),
+                ({"foreground_share": 0.5}, "sampling.method: foreground with it, got shuffle"),
+            )
+        ),
+        (
+            {"sampling": {"method": "repeat"}},
+            "sampling.method: expected 'plan', 'shuffle', 'repeat_factor', ",
+        ),
         (
             {"training": {"clip_norm": 1, "clip_value": 1}},
             "training: expected one of clip_norm and clip_value, got both: set the other to 0",
