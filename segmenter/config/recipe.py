@@ -228,6 +228,13 @@ class Recipe(Section):
                 "over micro-batches; use cross_entropy, focal or lovasz",
                 {"terms": ", loss.".join(terms), "count": self.training.accumulate},
             )
+        if self.training.accumulate > 1 and self.loss.ohem and self.loss.normalisation == "per_pixel":
+            raise PydanticCustomError(
+                "training.accumulate",
+                "expected 1 with loss.ohem and loss.normalisation: per_pixel, got {count}: which pixels of "
+                "the whole batch count is not known before its last micro-batch; use per_image",
+                {"count": self.training.accumulate},
+            )
         if self.training.accumulate > 1 and self.training.xla:
             raise PydanticCustomError(
                 "training.xla", "expected false with training.accumulate above 1, got true"

@@ -62,7 +62,7 @@ def drawn_epoch(
 def repeat_factors(counts_NK: NDArray[np.integer], min_pixels: int, threshold: float) -> NDArray[np.float64]:
     """(N,) mean uses of each tile in an epoch: max over its classes of max(1, √(t / f_c)).
 
-    With f_c the share of the tiles that hold class c (Gupta et al. 2019, arXiv:1908.03195, section 5.2).
+    With f_c the share of the tiles that hold class c (Gupta et al. 2019, arXiv:1908.03195).
     """
     holds_NK = counts_NK >= min_pixels
     share_K = np.maximum(holds_NK.mean(axis=0), 1 / max(1, len(holds_NK)))
@@ -99,7 +99,7 @@ def rare_class_odds(
 ) -> NDArray[np.float64]:
     """(K,) how likely a tile is drawn for each class: softmax of (1 − f_c) / T; 0 where no tile holds it.
 
-    With f_c the class's share of the pixels (Hoyer et al. 2022, arXiv:2111.14887, eq. 6 and 7).
+    With f_c the class's share of the pixels (Hoyer et al. 2022, arXiv:2111.14887).
     """
     pixels_K = counts_NK.sum(axis=0)
     share_K = pixels_K / max(1, int(pixels_K.sum()))

@@ -97,7 +97,10 @@ class Trainer:
                 self.devices.strategy,
                 self.model,
                 self._optimiser,
-                segmentation_loss(recipe.loss, self.class_weights, recipe.training.global_batch),
+                segmentation_loss(
+                    *(recipe.loss, self.class_weights, recipe.training.global_batch),
+                    class_shares=self.index.shares().tolist(),
+                ),
                 self.run.normalisation,
                 recipe.sampling.min_pixels,
                 recipe.training.accumulate,

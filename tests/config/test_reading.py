@@ -131,6 +131,11 @@ def test_defaults_are_a_whole_recipe() -> None:
                 ({"class_weights": "inverse_sqrt"}, "cross_entropy or focal"),
                 ({"label_smoothing": 0.1}, "cross_entropy or focal"),
                 ({"normalisation": "per_pixel"}, "cross_entropy or focal"),
+                ({"ohem": 0.25}, "cross_entropy or focal"),
+                ({"logit_adjustment": 1}, "cross_entropy or focal"),
+                ({"boundary": 10}, "cross_entropy or focal"),
+                ({"ohem_threshold": 0.7}, "ohem"),
+                ({"boundary_width": 2}, "boundary"),
                 ({"focal_gamma": 1}, "focal"),
                 ({"tversky_alpha": 0.5}, "tversky"),
                 ({"tversky_beta": 0.5}, "tversky"),
@@ -151,6 +156,14 @@ def test_defaults_are_a_whole_recipe() -> None:
         (
             {"sampling": {"method": "repeat"}},
             "sampling.method: expected 'plan', 'shuffle', 'repeat_factor', ",
+        ),
+        ({"loss": {"ohem": 1}}, r"loss.ohem: expected less than 1 \(share of an image's pixels\), got 1"),
+        (
+            {
+                "loss": {"ohem": 0.5, "normalisation": "per_pixel"},
+                "training": {"accumulate": 4, "global_batch": 8},
+            },
+            "training.accumulate: expected 1 with loss.ohem and loss.normalisation: per_pixel, got 4",
         ),
         (
             {"training": {"clip_norm": 1, "clip_value": 1}},
