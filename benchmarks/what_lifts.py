@@ -34,6 +34,7 @@ from benchmarks.what_lifts_page import write_page
 from segmenter.errors import SegmenterError
 from segmenter.files import write_whole
 from segmenter.locks import FileLock
+from segmenter.raster import quiet_gdal
 
 SAMPLINGS = ("plan", "shuffle", "repeat_factor", "rare_class", "foreground")
 LOSSES: dict[str, dict[str, Any]] = {
@@ -86,6 +87,7 @@ def tasks_of(
 def main() -> int:
     """The exit code is 1 if a run failed."""
     arguments = _arguments()
+    quiet_gdal()
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
     study = Study(results, arguments.dubai, arguments.hold_out)
