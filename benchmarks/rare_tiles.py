@@ -106,7 +106,11 @@ def rare_tiles(root: Path, scenes: int) -> RareTiles:
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root.parent) as folder:  # killed half-way, it leaves no data set
             make_naic2020(Path(folder) / "made", scenes=scenes, seed=0)
-            (Path(folder) / "made").replace(root)
+            try:
+                (Path(folder) / "made").replace(root)
+            except OSError:
+                if not (root / "train").exists():  # else another process has made the same meanwhile
+                    raise
     recipe = rare_recipe(root, 16, 0, {}, {})
     dataset = load_dataset(recipe)
     train, validation = (

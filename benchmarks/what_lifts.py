@@ -215,7 +215,7 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
     }
     scores = trial.scores(model, predict_function(model, trial.material.normalisation))
     names = scores.protocol.classes
-    held_SK, rare = held_SK > 0, trial.rare
+    seen_SK, rare = held_SK > 0, trial.rare
     occurring = (trial.material.train.counts_NK >= trial.recipe.sampling.min_pixels).any(axis=0)
     return {
         "name": task.name,
@@ -230,8 +230,8 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
         "rare_class": trial.material.dataset.classes.names[rare],
         "rare_IoU": float(np.nan_to_num(scores.iou[names.index(trial.material.dataset.classes.names[rare])])),
         "IoU": {name: float(np.nan_to_num(iou)) for name, iou in zip(names, scores.iou, strict=True)},
-        "complete_steps": float(held_SK[:, occurring].all(axis=1).mean()),
-        "steps_with_rare": float(held_SK[:, rare].mean()),
+        "complete_steps": float(seen_SK[:, occurring].all(axis=1).mean()),
+        "steps_with_rare": float(seen_SK[:, rare].mean()),
         **seconds,
         "threads": threads,
         "tiles": len(trial.material.train),
