@@ -35,7 +35,7 @@ class DataSet:
 
 DATA = {
     "naic": DataSet("Look-alikes of NAIC2020, water rare", 6000),
-    "dubai": DataSet("Imagery of Dubai, one tile held out", 750),
+    "dubai": DataSet("Imagery of Dubai, one tile held out", 800),
 }
 _SCENES = 400
 _BATCH = 16
