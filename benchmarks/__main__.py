@@ -41,6 +41,7 @@ def main() -> int:
             ["benchmarks.seams"],
             # Half an hour in full: python -m benchmarks.coverage_help; python -m benchmarks.devices_and_seeds
             ["benchmarks.coverage_help", "--quick"],
+            # Hours: python -m benchmarks.what_lifts
         ]
         codes = [subprocess.run([sys.executable, "-m", *call], check=False).returncode for call in calls]
     return int(any(codes))

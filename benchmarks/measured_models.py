@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from segmenter.config.recipe import ModelConfig
-
 BANDS, CLASSES = 3, 6
 ENCODERS = {
     "MobileNetV2": (
@@ -21,10 +19,10 @@ ENCODERS = {
 
 def measured_model(name: str, depth: int = 4, width: int = 16) -> Any:
     """`unet`, or an encoder's name: a model with bands and classes as above, BatchNorm as in training."""
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
 
     if name == "unet":
-        return build_model(ModelConfig(depth=depth, width=width), BANDS, CLASSES, synchronised=True)
+        return build_model(UNetConfig(depth=depth, width=width), BANDS, CLASSES, synchronised=True)
     return with_plain_decoder(name)
 
 

@@ -87,7 +87,7 @@ def measured(name: str, config: ModelConfig, rounds: int, batch: int) -> Row:
     """One model's row."""
     import tensorflow as tf
 
-    from segmenter.model.unet import build_model
+    from segmenter.model.building import build_model
 
     model = build_model(config, BANDS, CLASSES, synchronised=True)
     half = build_model(config, BANDS, CLASSES, dtype="mixed_float16", synchronised=True)

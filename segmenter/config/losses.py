@@ -10,8 +10,12 @@ from pydantic_core import PydanticCustomError
 from segmenter.config.sections import Section, setting
 
 _USED_BY = {
-    ("cross_entropy", "focal"): ("normalisation", "class_weights", "label_smoothing"),
+    ("cross_entropy", "focal"): (
+        *("normalisation", "class_weights", "label_smoothing", "ohem", "logit_adjustment", "boundary"),
+    ),
     ("focal",): ("focal_gamma",),
+    ("ohem",): ("ohem_threshold",),
+    ("boundary",): ("boundary_width",),
     ("tversky",): ("tversky_alpha", "tversky_beta"),
 }
 """Terms → the settings that nothing but these reads."""
@@ -49,6 +53,36 @@ class LossConfig(Section):
     )
     label_smoothing: float = setting(
         0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1
+    )
+    ohem: float = setting(
+        0.0,
+        "share of an image's pixels",
+        "the hardest, which alone count in cross-entropy and focal (arXiv:1604.03540); 0: all count",
+        ge=0,
+        lt=1,
+    )
+    ohem_threshold: float = setting(
+        0.0,
+        "probability",
+        "of the true class below which ohem keeps a pixel in any case; often 0.7",
+        ge=0,
+        lt=1,
+    )
+    logit_adjustment: float = setting(
+        0.0,
+        "factor",
+        "of log(share of the class), added to the logits in training, in cross-entropy and focal: tau of "
+        "arXiv:2007.07314, 1 there; 0: off",
+        ge=0,
+    )
+    boundary: float = setting(
+        0.0,
+        "weight",
+        "beside 1, of a pixel at a class border, in cross-entropy and focal; U-Net has 10 (arXiv:1505.04597)",
+        ge=0,
+    )
+    boundary_width: float = setting(
+        5.0, "pixels", "deviation of the Gaussian by which that weight falls off; U-Net's", ge=0.5, le=20
     )
 
     @model_validator(mode="after")

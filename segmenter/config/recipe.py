@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.augmentation import CopyPasteConfig, TransformConfig, as_mapping
@@ -22,6 +22,7 @@ from segmenter.config.losses import LossConfig as LossConfig
 from segmenter.config.models import EncoderDecoderConfig as EncoderDecoderConfig
 from segmenter.config.models import ModelConfig as ModelConfig
 from segmenter.config.models import UNetConfig as UNetConfig
+from segmenter.config.sampling import SamplingConfig as SamplingConfig
 from segmenter.config.sections import Section, setting
 
 MAX_NAME = 60
@@ -55,55 +56,6 @@ class TilesConfig(Section):
                 "tiles.overlap",
                 "expected an overlap smaller than the size of {size} pixels, got {overlap}",
                 {"size": self.size, "overlap": self.overlap},
-            )
-        return self
-
-
-class SamplingConfig(Section):
-    """Division of an epoch into global batches."""
-
-    coverage: Literal["relaxed", "strict", "off"] = setting(
-        "relaxed",
-        "",
-        "plan each step to hold every class; strict refuses where that needs repeats; off: shuffle",
-    )
-    min_pixels: int = setting(32, "pixels", "a tile holds a class when it shows at least so many", ge=32)
-    max_repeats_per_tile: int = setting(
-        4, "repeats", "a class whose tiles would be shown more often than that is best effort", ge=0
-    )
-    per_replica: Literal["best_effort", "off", "guarantee"] = setting(
-        "best_effort",
-        "",
-        "order each row so that every device sees as many classes as it can; guarantee: plan all for each",
-    )
-    scale_strata: tuple[Metres, ...] = setting(
-        (),
-        "metres",
-        "a pixel of the scenes: boundaries between which each class is planned for as one of its own",
-    )
-
-    @property
-    def planned_per_replica(self) -> bool:
-        """Whether the plan depends on the number of replicas."""
-        return self.per_replica == "guarantee" and self.coverage != "off"
-
-    @field_validator("coverage", "per_replica", mode="before")
-    @classmethod
-    def _off_is_a_word(cls, value: object) -> object:
-        return "off" if value is False else value  # YAML reads a bare `off` as false
-
-    @model_validator(mode="after")
-    def _strata_fit(self) -> SamplingConfig:
-        if any(b <= a for a, b in pairwise(self.scale_strata)):
-            raise PydanticCustomError(
-                "sampling.scale_strata",
-                "expected rising metres a pixel, as in [0.3, 1.0], got {got}",
-                {"got": str(list(self.scale_strata))},
-            )
-        if self.scale_strata and self.coverage == "off":
-            raise PydanticCustomError(
-                "sampling.scale_strata",
-                "expected coverage: relaxed or strict with it, got off",
             )
         return self
 
@@ -338,6 +290,13 @@ class Recipe(Section):
                 "expected 1 with loss.{terms}, got {count}: a ratio of sums over the whole batch is no sum "
                 "over micro-batches; use cross_entropy, focal or lovasz",
                 {"terms": ", loss.".join(terms), "count": self.training.accumulate},
+            )
+        if self.training.accumulate > 1 and self.loss.ohem and self.loss.normalisation == "per_pixel":
+            raise PydanticCustomError(
+                "training.accumulate",
+                "expected 1 with loss.ohem and loss.normalisation: per_pixel, got {count}: which pixels of "
+                "the whole batch count is not known before its last micro-batch; use per_image",
+                {"count": self.training.accumulate},
             )
         if self.training.accumulate > 1 and self.training.xla:
             raise PydanticCustomError(

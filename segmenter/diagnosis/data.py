@@ -129,6 +129,29 @@ class PlanFacts:
 
 
 @dataclass(frozen=True)
+class SamplingFacts:
+    """The first epoch by one of the sampling methods, at one batch size.
+
+    Attributes:
+        method: as the recipe's `sampling.method` names it.
+        refused: why there is no such epoch; then the numbers are 0.
+        complete_steps: share of the steps that hold all classes that occur.
+        limiting_steps: share of the steps that hold the limiting class; None where there is none.
+        tiles_seen: share of the tiles that are drawn at all.
+        most_uses: of the tile that is drawn most often.
+    """
+
+    batch: int
+    method: str
+    refused: str | None = None
+    steps: int = 0
+    complete_steps: float = 0.0
+    limiting_steps: float | None = None
+    tiles_seen: float = 0.0
+    most_uses: int = 0
+
+
+@dataclass(frozen=True)
 class Lever:
     """Something that would lift the limit: `lever` is batch, min_pixels, tile_size or label."""
 
@@ -213,6 +236,7 @@ class Diagnosis:
         plans: one for each batch size that was asked for.
         run: None where no run was named.
         scales: None where the scenes have one scale, or it is not known.
+        samplings: each method at each of the batch sizes; none in a diagnosis of an older version.
     """
 
     version: int
@@ -235,6 +259,7 @@ class Diagnosis:
     limit: Limit
     run: RunFacts | None
     scales: ScaleFacts | None = None
+    samplings: list[SamplingFacts] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: numbers, text, lists, dicts and None."""

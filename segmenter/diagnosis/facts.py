@@ -24,6 +24,7 @@ from segmenter.diagnosis.data import (
 )
 from segmenter.diagnosis.limits import REPLICAS, limit, planned
 from segmenter.diagnosis.run import run_coverage
+from segmenter.diagnosis.samplings import samplings
 from segmenter.diagnosis.scales import class_scales, without_rounding
 from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.errors import DatasetError
@@ -71,6 +72,7 @@ def diagnose(
     holds_NK = holds(index.counts_NK, pixels)
     outlook = forecast(holds_NK, seed=recipe.seed)
     maps, left_out = class_maps(index, progress=progress)
+    limits = limit(recipe, dataset, index, statistics)
     return Diagnosis(
         version=VERSION,
         dataset=dataset.name,
@@ -92,9 +94,10 @@ def diagnose(
             _compared(recipe, dataset, index, holds_NK, outlook.classes, batch)
             for batch in tqdm(batches, desc="plans", unit="plan", disable=not progress)
         ],
-        limit=limit(recipe, dataset, index, statistics),
+        limit=limits,
         run=ran,
         scales=class_scales(recipe, dataset, index, batches, progress=progress),
+        samplings=samplings(recipe, dataset, index, batches, limits.class_id),
     )
 
 
@@ -144,7 +147,7 @@ def _compared(
     recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools, occurring: Sequence[int], batch: int
 ) -> PlanFacts:
     """One epoch of the plan, and one of a shuffle."""
-    off = recipe.sampling.model_copy(update={"coverage": "off"})
+    off = recipe.sampling.model_copy(update={"method": "shuffle"})
     shuffle = plan(index.counts_NK[:, :1], batch, off, recipe.seed, 0)  # it looks at no class
     beside = _side(shuffle.rows_SB, holds_NK, occurring, ordered=False)
     try:

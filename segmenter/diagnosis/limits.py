@@ -68,7 +68,7 @@ def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> P
     Raises:
         DatasetError: where the recipe's rules refuse it.
     """
-    recipe = _relaxed(recipe) if recipe.sampling.coverage == "off" else recipe
+    recipe = recipe if recipe.sampling.plans_classes else _relaxed(recipe)
     names = dataset.classes.names
     return plan(
         *(index.counts_NK, batch, recipe.sampling, recipe.seed, 0),
@@ -204,7 +204,7 @@ def _promised_from(case: _Case) -> str:
 
 
 def _relaxed(recipe: Recipe) -> Recipe:
-    sampling: SamplingConfig = recipe.sampling.model_copy(update={"coverage": "relaxed"})
+    sampling: SamplingConfig = recipe.sampling.model_copy(update={"method": "plan", "coverage": "relaxed"})
     return recipe.model_copy(update={"sampling": sampling})
 
 

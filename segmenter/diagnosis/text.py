@@ -18,7 +18,9 @@ def table(diagnosis: Diagnosis) -> str:
     parts = [_head(diagnosis), _classes(diagnosis)]
     if diagnosis.scales is not None:
         parts.append(_scales(diagnosis, diagnosis.scales))
-    parts += [_forecast(diagnosis), _plans(diagnosis), _limit(diagnosis.limit)]
+    parts += [_forecast(diagnosis), _plans(diagnosis)]
+    parts += [_samplings(diagnosis)] if diagnosis.samplings else []
+    parts.append(_limit(diagnosis.limit))
     if diagnosis.run is not None:
         parts.append(_run(diagnosis, diagnosis.run))
     return "\n\n".join(parts)
@@ -119,6 +121,24 @@ def _plan_row(one: PlanFacts, limiting: int | None) -> list[str]:
         waits = [side.longest_gap[limiting] for side in (plan, shuffle)]
         row.append("{} ({}) steps".format(*("never seen" if wait is None else wait for wait in waits)))
     return row
+
+
+def _samplings(diagnosis: Diagnosis) -> str:
+    c = diagnosis.limit.class_id
+    head = ["sampling.method", "batch", "steps", "with all"]
+    head += [] if c is None else [f"with {_names(diagnosis, [c])}"]
+    rows, lines = [], ["an epoch by each method of sampling:"]
+    for one in diagnosis.samplings:
+        row = [one.method, str(one.batch), str(one.steps), _percent(one.complete_steps, 1)]
+        row += [] if one.limiting_steps is None else [_percent(one.limiting_steps, 1)]
+        row += [_percent(one.tiles_seen, 1), str(one.most_uses)]
+        if one.refused is None:
+            rows.append(row)
+        elif one.method != "plan":  # said above
+            lines.append(_wrapped(f"batch {one.batch}, {one.method}: {_shown(one.refused)}"))
+    if rows:
+        lines.insert(1, _grid([*head, "tiles drawn", "one at most"], rows))
+    return "\n".join(lines)
 
 
 def _limit(limit: Limit) -> str:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.config.recipe import SamplingConfig
+from segmenter.config.sampling import SamplingConfig
 from segmenter.errors import DatasetError
 from segmenter.sampling.kinds import MOST_CLASSES, Kinds, class_codes, numbered, projected, smallest_batch
-from segmenter.sampling.rows import lay_out, shuffled
+from segmenter.sampling.methods import drawn_epoch
+from segmenter.sampling.rows import lay_out
 from segmenter.sampling.search import Cover, TooRareError, cover
 from segmenter.sampling.strata import Part, PartTable, TileStrata, part_table
 
@@ -41,6 +42,8 @@ class Plan:
         parts: what every row holds, where classes are planned by scale: of each promised class the strata in
             which it is promised, or the class as a whole.
         rare_parts: classes at a scale that are too rare to be promised there.
+        wanted_SB: (steps, global batch) the class that a tile was drawn for, and has to show as the model
+            receives it; −1 where any part of it will do. None: no tile has to.
     """
 
     rows_SB: Tiles
@@ -53,6 +56,7 @@ class Plan:
     blocks: int = 1
     parts: tuple[Part, ...] = ()
     rare_parts: tuple[Part, ...] = ()
+    wanted_SB: Tiles | None = None
 
     @property
     def promises(self) -> tuple[Part, ...]:
@@ -66,9 +70,12 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the rows."""
+        """SHA-256 of the rows, and of the classes that their tiles were drawn for."""
         rows = np.ascontiguousarray(self.rows_SB, "<i8")
-        return hashlib.sha256(repr((rows.shape, self.blocks)).encode() + rows.tobytes()).hexdigest()
+        content = hashlib.sha256(repr((rows.shape, self.blocks)).encode() + rows.tobytes())
+        if self.wanted_SB is not None:
+            content.update(np.ascontiguousarray(self.wanted_SB, "<i8").tobytes())
+        return content.hexdigest()
 
 
 def plan_epoch(
@@ -127,6 +134,8 @@ def plan(
 ) -> Plan:
     """The plan of an epoch under the recipe's sampling rules; see `plan_epoch` for the law.
 
+    Other methods than `plan`, and coverage that is off, promise no class (`sampling.methods`).
+
     Args:
         counts_NK: (tiles, classes) pixels of each class in each tile.
         global_batch: tiles of a step, over all replicas.
@@ -139,10 +148,9 @@ def plan(
             would need repeats.
     """
     _check(counts_NK, global_batch)
-    if config.coverage == "off":
-        rng = _generator(seed, epoch)
-        rows = shuffled(len(counts_NK), global_batch, rng)
-        return Plan(rows, 0, 0, True, rows.size - len(counts_NK), (), ())
+    if not config.plans_classes:
+        drawn = drawn_epoch(counts_NK, global_batch, config, seed, epoch)
+        return Plan(drawn.rows_SB, 0, 0, True, drawn.fillers, (), (), wanted_SB=drawn.wanted_SB)
     blocks = replicas if config.planned_per_replica else 1
     if global_batch % blocks:
         raise DatasetError(

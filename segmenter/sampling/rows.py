@@ -21,7 +21,9 @@ _FILL_ROUNDS = 64
 def shuffled(tiles: int, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """(steps, batch) all tiles at random; the last row is completed with others."""
     rows = -(-tiles // batch)
-    order = np.concatenate([rng.permutation(tiles), _others(np.arange(tiles), rows * batch - tiles, rng)])
+    order = np.concatenate(
+        [rng.permutation(tiles), evenly_drawn(np.arange(tiles), rows * batch - tiles, rng)]
+    )
     return order.reshape(rows, batch)
 
 
@@ -128,12 +130,12 @@ def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.r
     if len(places):
         uses_N = np.bincount(grid_SB[grid_SB >= 0], minlength=len(several_N))
         least = np.flatnonzero(uses_N == uses_N.min())
-        tiles = _others(least, len(places), rng)
+        tiles = evenly_drawn(least, len(places), rng)
         grid_SB.reshape(-1)[places] = tiles
         several_N[tiles] = True
 
 
-def _others(pool: Tiles, number: int, rng: np.random.Generator) -> Tiles:
+def evenly_drawn(pool: Tiles, number: int, rng: np.random.Generator) -> Tiles:
     """`number` tiles of a pool, none more than once more often than another."""
     rounds = [rng.permutation(pool)[: number - i] for i in range(0, number, max(1, len(pool)))]
     return np.concatenate(rounds) if rounds else np.empty(0, np.int64)

@@ -110,13 +110,17 @@ class BatchLoader:
         Each class that the plan promised is held by a tile of the batch as it is returned: where random
         position and augmentation lost it, a tile that was picked for it is drawn again, at a position that
         shows the class, and in the end taken from its place on the grid with flips and turns only, which
-        lose no pixel.
+        lose no pixel. So is each tile that was drawn for a class (`Plan.wanted_SB`), for that class.
         """
         row_B = plan.rows_SB[step]
-        tiles = [self._draw(int(tile), _Key(epoch, step, slot, 0)) for slot, tile in enumerate(row_B)]
-        held_BK = np.stack([self._held(tile) for tile in tiles])
         promises = Promises(plan, self._index)
         counts, size = DrawCounts(len(row_B)), len(row_B) // plan.blocks
+        wanted_B = np.full(len(row_B), -1) if plan.wanted_SB is None else plan.wanted_SB[step]
+        tiles = [
+            self._draw_showing(tile, wanted, _Key(epoch, step, slot, 0), counts)
+            for slot, (tile, wanted) in enumerate(zip(row_B.tolist(), wanted_B.tolist(), strict=True))
+        ]
+        held_BK = np.stack([self._held(tile) for tile in tiles])
         for first in range(0, len(row_B), size):
             part = slice(first, first + size)
             block = _Block(first, row_B[part], tiles[part], held_BK[part])
@@ -148,8 +152,7 @@ class BatchLoader:
             # At its place on the grid a tile holds all that the index says; so each class ends this for good.
             i = promises.place_for(broken[0], block.row_B)
             if replaced >= len(promises):
-                name = self._index.scenes[int(self._index.scene_N[block.row_B[i]])].name
-                raise DatasetError(f"{name}: has changed since it was indexed; start a new run")
+                raise self._changed(int(block.row_B[i]))
             key = replace(where, slot=block.first + i)
             block.tiles[i] = self._draw(int(block.row_B[i]), key, as_it_lies=True)
             block.held_BK[i] = self._held(block.tiles[i])
@@ -169,10 +172,7 @@ class BatchLoader:
         for attempt in range(1, _REDRAWS + 1):
             counts.redrawn += 1
             key = replace(where, slot=block.first + i, attempt=attempt)
-            window = self._window(tile, key)
-            if window not in positions:
-                positions[window] = self._positions(tile, self._own(tile, needed), window)
-            drawn = self._draw(tile, key, positions[window])
+            drawn = self._draw_holding(tile, key, needed, positions)
             held_K = self._held(drawn)
             if np.all(held_K[needed]):
                 block.tiles[i], block.held_BK[i] = drawn, held_K
@@ -183,6 +183,35 @@ class BatchLoader:
         if self._paster.does_nothing:
             return classes
         return [c for c in classes if self._index.counts_NK[tile, c] >= self._recipe.sampling.min_pixels]
+
+    def _draw_holding(
+        self, tile: int, key: _Key, classes: list[int], positions: dict[Window, NDArray[np.int64] | None]
+    ) -> Tile:
+        """A draw at a position that shows some classes; `positions` keeps those that were looked for."""
+        window = self._window(tile, key)
+        if window not in positions:
+            positions[window] = self._positions(tile, self._own(tile, classes), window)
+        return self._draw(tile, key, positions[window])
+
+    def _draw_showing(self, tile: int, class_id: int, key: _Key, counts: DrawCounts) -> Tile:
+        """A random draw of a tile that shows a class, where one is asked for: −1 is none."""
+        if class_id < 0:
+            return self._draw(tile, key)
+        positions: dict[Window, NDArray[np.int64] | None] = {}
+        for attempt in range(_REDRAWS + 1):
+            counts.redrawn += attempt > 0
+            drawn = self._draw_holding(tile, replace(key, attempt=attempt), [class_id], positions)
+            if self._held(drawn)[class_id]:
+                return drawn
+        counts.replaced += 1
+        drawn = self._draw(tile, key, as_it_lies=True)
+        if not self._held(drawn)[class_id]:
+            raise self._changed(tile)
+        return drawn
+
+    def _changed(self, tile: int) -> DatasetError:
+        name = self._index.scenes[int(self._index.scene_N[tile])].name
+        return DatasetError(f"{name}: has changed since it was indexed; start a new run")
 
     def _held(self, tile: Tile) -> NDArray[np.bool_]:
         """(K,): the classes that a tile holds."""

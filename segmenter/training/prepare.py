@@ -20,7 +20,7 @@ from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
-from segmenter.sampling import Plan, plan
+from segmenter.sampling import Plan, held_by_rows, plan
 from segmenter.scenes import Dataset
 from segmenter.terminal import padded, terminal_width
 from segmenter.tiles.cache import cache_folder
@@ -220,7 +220,9 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
         note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
         lines.append(f"  {padded(name, width)} {share:8.3%} of the pixels, held by {held} tiles{note}")
     if not recipe.sampling.planned_per_replica:  # that plan needs the number of devices: said once known
-        lines += describe_plan(first := epoch_plan(recipe, index, names, 0), held_K, names)
+        first = epoch_plan(recipe, index, names, 0)
+        promised = recipe.sampling.plans_classes
+        lines += describe_plan(first, held_K, names) if promised else [describe_drawn(first, recipe, index)]
         lines += describe_rare_parts(recipe, first, index, names)
     return "\n".join(lines)
 
@@ -245,3 +247,17 @@ def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) 
         for c in first.best_effort
     ]
     return lines
+
+
+def describe_drawn(first: Plan, recipe: Recipe, index: TileIndex) -> str:
+    """A line on an epoch that promises no class: how many of its steps hold all, by the index."""
+    held_SK = held_by_rows(first.rows_SB, index.counts_NK, recipe.sampling.min_pixels)
+    present_K = (index.counts_NK >= recipe.sampling.min_pixels).any(axis=0)
+    uses_N = np.bincount(first.rows_SB.reshape(-1), minlength=len(index))
+    method = recipe.sampling.method if recipe.sampling.method != "plan" else "shuffle"
+    complete = held_SK[:, present_K].all(axis=1).mean()
+    return (
+        f"  {first.steps} steps an epoch by {method}, which promises no class: {complete:.1%} of the first "
+        f"epoch's hold all {present_K.sum()}, with {(uses_N > 0).mean():.1%} of the tiles, none more than "
+        f"{uses_N.max()} times"
+    )

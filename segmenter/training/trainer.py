@@ -100,11 +100,15 @@ class Trainer:
         if averaged is not None:
             decay = recipe.training.ema
             self.averaged = AveragedWeights(self.devices.strategy, self.model, averaged, decay)
+        loss = segmentation_loss(
+            *(recipe.loss, self.class_weights, recipe.training.global_batch),
+            class_shares=self.index.shares().tolist(),
+        )
         self._parts = StepParts(
             self.devices.strategy,
             self.model,
             self._optimiser,
-            segmentation_loss(recipe.loss, self.class_weights, recipe.training.global_batch),
+            loss,
             self.run.normalisation,
             recipe.sampling.min_pixels,
             recipe.training.accumulate,

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.coverage_help import thinned
 from benchmarks.coverage_table import (
     MODES,
     STAGES,
@@ -18,6 +17,7 @@ from benchmarks.coverage_table import (
     result_table,
 )
 from benchmarks.planning import class_table
+from benchmarks.rare_tiles import thinned
 
 
 def test_noise_by_hand() -> None:

@@ -131,12 +131,40 @@ def test_defaults_are_a_whole_recipe() -> None:
                 ({"class_weights": "inverse_sqrt"}, "cross_entropy or focal"),
                 ({"label_smoothing": 0.1}, "cross_entropy or focal"),
                 ({"normalisation": "per_pixel"}, "cross_entropy or focal"),
+                ({"ohem": 0.25}, "cross_entropy or focal"),
+                ({"logit_adjustment": 1}, "cross_entropy or focal"),
+                ({"boundary": 10}, "cross_entropy or focal"),
+                ({"ohem_threshold": 0.7}, "ohem"),
+                ({"boundary_width": 2}, "boundary"),
                 ({"focal_gamma": 1}, "focal"),
                 ({"tversky_alpha": 0.5}, "tversky"),
                 ({"tversky_beta": 0.5}, "tversky"),
             )
         ),
         ({"loss": {"focal_gamma": 1}}, "loss.focal_gamma: expected a weight above 0 for focal with it"),
+        *(
+            ({"sampling": {"method": "shuffle", **unused}}, f"sampling.{next(iter(unused))}: expected {text}")
+            for unused, text in (
+                ({"coverage": "strict"}, "relaxed or off .* with sampling.method: shuffle, got strict"),
+                ({"per_replica": "guarantee"}, "best_effort or off with .*: shuffle, got guarantee"),
+                ({"max_repeats_per_tile": 9}, "sampling.method: plan with it, got shuffle: it would change"),
+                ({"repeat_threshold": 0.2}, "sampling.method: repeat_factor with it, got shuffle"),
+                ({"rare_temperature": 0.2}, "sampling.method: rare_class with it, got shuffle"),
+                ({"foreground_share": 0.5}, "sampling.method: foreground with it, got shuffle"),
+            )
+        ),
+        (
+            {"sampling": {"method": "repeat"}},
+            "sampling.method: expected 'plan', 'shuffle', 'repeat_factor', ",
+        ),
+        ({"loss": {"ohem": 1}}, r"loss.ohem: expected less than 1 \(share of an image's pixels\), got 1"),
+        (
+            {
+                "loss": {"ohem": 0.5, "normalisation": "per_pixel"},
+                "training": {"accumulate": 4, "global_batch": 8},
+            },
+            "training.accumulate: expected 1 with loss.ohem and loss.normalisation: per_pixel, got 4",
+        ),
         (
             {"training": {"clip_norm": 1, "clip_value": 1}},
             "training: expected one of clip_norm and clip_value, got both: set the other to 0",

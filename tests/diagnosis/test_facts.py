@@ -118,6 +118,28 @@ def test_sides_are_those_of_the_epochs_that_training_would_have(image: Path, bat
     assert all(one["plan"]["longest_gap"][c] == 1 for c in one["promised"])
 
 
+def test_each_sampling_is_the_epoch_that_training_would_have(image: Path) -> None:
+    counts = table_of()
+    config = recipe(sampling={"method": "foreground", "foreground_share": 0.5}, seed=5)
+    found = diagnosed(counts, image, (16,), config=config)
+    assert [one["method"] for one in found["samplings"]] == [
+        *("plan", "shuffle", "repeat_factor", "rare_class", "foreground")
+    ]
+    for one in found["samplings"]:
+        rules = config.sampling.model_copy(update={"method": one["method"]})
+        rows = plan(counts, 16, rules, 5, 0).rows_SB
+        held = (counts >= 32)[rows].any(axis=1)
+        assert one["complete_steps"] == held[:, (counts >= 32).any(axis=0)].all(axis=1).mean()
+        assert one["limiting_steps"] == held[:, found["limit"]["class"]].mean()
+        assert (one["steps"], one["most_uses"]) == (len(rows), np.bincount(rows.reshape(-1)).max())
+        assert one["tiles_seen"] == len(np.unique(rows)) / len(counts)
+    text = table(Diagnosis.from_dict(found))
+    assert "an epoch by each method of sampling:" in text
+    (line,) = (line.split() for line in text.splitlines() if "repeat_factor" in line)
+    (one,) = (one for one in found["samplings"] if one["method"] == "repeat_factor")
+    assert line[1:3] + line[-1:] == ["16", str(one["steps"]), str(one["most_uses"])]
+
+
 def test_dealing_shows_a_replica_more_classes(image: Path) -> None:
     dealt, cut = (
         diagnosed(table_of(), image, (16,), config=recipe(sampling={"per_replica": how}))["plans"][0]

@@ -29,6 +29,8 @@ MODEL = UNetConfig(width=2, max_width=8)
 At 32 pixels its deepest level has 2 × 2: a single one would not vary, and BatchNorm would divide noise.
 """
 WEIGHTS = (1.0, 3.0, 0.5, 2.0)
+SHARES = (0.5, 0.01, 0.2, 0.29)
+"""Of the classes in the training pixels, for logit adjustment."""
 LIMIT, SEEN = 1e-10, 1e-4
 """Exact is a difference up to the first; a naive variant has to be off by more than the second."""
 KINDS = ("loss", "gradients", "weights", "statistics")
@@ -59,6 +61,7 @@ class Row:
         images: in the global batch; fewer than `BATCH` leave replicas with fewer or none.
         clip: `norm`, `value` or nothing.
         naive: which variant it guards against, of `NAIVE`.
+        blocks: labels are blocks of 8 × 8 pixels, else every pixel has its own.
         depth: of the model.
         paced: the encoder is frozen, and the head trains at half the rate of the decoder.
     """
@@ -68,6 +71,7 @@ class Row:
     images: int = BATCH
     clip: str = ""
     naive: Naive = "means"
+    blocks: bool = False
     depth: int = MODEL.depth
     paced: bool = False
 
@@ -89,6 +93,18 @@ def only(term: str, **options: Any) -> LossConfig:
 
 _ALL = dict.fromkeys(("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz"), 0.5)
 SUM = LossConfig(**_ALL, class_weights=WEIGHTS, label_smoothing=0.1)
+EMPHASES = LossConfig(
+    focal=0.5,
+    dice=0.5,
+    ohem=0.25,
+    ohem_threshold=0.2,
+    logit_adjustment=0.7,
+    boundary=5.0,
+    boundary_width=2.0,
+    class_weights=WEIGHTS,
+    label_smoothing=0.1,
+    normalisation="per_pixel",
+)
 ROWS = {
     "cross-entropy, nothing ignored": Row(naive="norm"),
     "cross-entropy": Row(lopsided=True),
@@ -107,6 +123,11 @@ ROWS = {
     "Tversky": Row(only("tversky"), True),
     "Lovász": Row(only("lovasz"), True),
     "sum of all": Row(SUM, True),
+    "OHEM": Row(LossConfig(ohem=0.25), True),
+    "logit adjustment": Row(LossConfig(logit_adjustment=1.0), True),
+    "boundary": Row(LossConfig(boundary=10.0, boundary_width=2.0), True, blocks=True),
+    "these per pixel, with weights": Row(EMPHASES, True, blocks=True),
+    "1 image, these per pixel": Row(EMPHASES, images=1, blocks=True),
     "5 of 8 images": Row(images=5),
     "5 of 8 images per pixel": Row(LossConfig(normalisation="per_pixel"), True, images=5),
     "5 of 8 images, sum of all": Row(SUM, images=5),
@@ -137,6 +158,8 @@ def batch(row: Row) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
     image = rng.integers(0, 256, (BATCH, SIDE, SIDE, BANDS), np.uint8)
     valid = rng.random((BATCH, SIDE, SIDE)) > 0.1
     label = rng.integers(0, CLASSES, (BATCH, SIDE, SIDE), np.uint8)
+    if row.blocks:
+        label = label[:, ::8, ::8].repeat(8, axis=1).repeat(8, axis=2)
     if row.lopsided:
         label[0, 1:] = IGNORE
         label[1:4] = IGNORE
@@ -298,7 +321,7 @@ def _switchable(rows: Sequence[Row], naive: bool) -> tuple[dict[_Term, Any], Cal
     from segmenter.training.losses import segmentation_loss
 
     make = _mean_of_means if naive else segmentation_loss
-    terms = {_term(row): make(row.loss, row.weights, row.global_batch) for row in rows}
+    terms = {_term(row): make(row.loss, row.weights, row.global_batch, SHARES) for row in rows}
     factors = {term: tf.Variable(0.0, dtype="float64", trainable=False) for term in terms}
 
     def loss(labels: Any, logits: Any) -> Any:
@@ -352,13 +375,13 @@ def _clipping_before_the_sum() -> Iterator[None]:
         yield
 
 
-def _mean_of_means(config: LossConfig, weights: Any, _: int | None) -> Callable[[Any, Any], Any]:
+def _mean_of_means(config: LossConfig, weights: Any, _: int | None, shares: Any) -> Callable[[Any, Any], Any]:
     """The trap: each replica's own loss, of its own images that have a valid pixel, over the replicas."""
     import tensorflow as tf
 
     from segmenter.training.losses import segmentation_loss
 
-    alone = segmentation_loss(config, weights, None)
+    alone = segmentation_loss(config, weights, None, shares)
 
     def loss(labels: Any, logits: Any) -> Any:
         labelled = tf.reduce_any(labels != IGNORE, axis=(1, 2))

@@ -16,7 +16,7 @@ from tests.helpers.equivalence_matrix import strategy_of
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_TERM = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")
 WEIGHTS = (1.0, 2.0, 0.5, 1.0, 3.0, 1.5)
-SUM = LossConfig(**dict.fromkeys(EVERY_TERM, 0.5), label_smoothing=0.1)
+SUM = LossConfig(**dict.fromkeys(EVERY_TERM, 0.5), label_smoothing=0.1, ohem=0.5, boundary=2.0)
 
 
 def step_of(model: ModelConfig, loss: LossConfig, *, plain_norm: bool = False) -> Any:

@@ -115,6 +115,31 @@ def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
     assert loader.drawn.replaced > 0
 
 
+@pytest.mark.parametrize("method", ["rare_class", "foreground"])
+@pytest.mark.parametrize("jitter", [True, False])
+def test_a_tile_drawn_for_a_class_shows_it(dataset: Dataset, method: str, jitter: bool) -> None:
+    """In its own slot, after position and augmentation; without the wish, many would have lost it."""
+    settings = recipe(
+        tiles={"size": SIDE, "jitter": jitter},
+        sampling={"method": method, "per_replica": "off"},
+        augmentation={"scale": 0.85, "rotation": 180, "brightness": 0, "contrast": 0},
+    )
+    loader, index = loader_of(dataset, settings)
+    lost = 0
+    for epoch in range(4):
+        rows = plan_of(index, settings, epoch)
+        assert rows.wanted_SB is not None
+        free = replace(rows, wanted_SB=None)
+        for step in range(rows.steps):
+            labels = loader.load(rows, epoch, step)[2], loader.load(free, epoch, step)[2]
+            for slot in np.flatnonzero(rows.wanted_SB[step] >= 0):
+                shown, unasked = (np.count_nonzero(x[slot] == rows.wanted_SB[step, slot]) for x in labels)
+                assert shown >= settings.sampling.min_pixels
+                lost += unasked < settings.sampling.min_pixels
+    assert lost > 5
+    assert loader.drawn.redrawn > 0
+
+
 def test_a_batch_follows_from_seed_epoch_and_step(dataset: Dataset) -> None:
     settings = recipe()
     loader, index = loader_of(dataset, settings)

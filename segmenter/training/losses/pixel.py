@@ -8,6 +8,8 @@ in the global batch:
   class would otherwise not feel them.
 - `per_pixel`: Σ w[y]·ℓ / Σ w[y], both sums over the valid pixels of all images. Each labelled pixel counts
   the same; the denominator is that of the global batch, not the replica's.
+
+With `ohem`, V_i are the pixels that are kept; with `boundary`, w is that of the class and of the place.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from segmenter.labels import IGNORE
+from segmenter.training.losses.emphasis import border_weight
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class Targets:
 
     Attributes:
         ids_BHW: int32 class ids, 0 where ignored.
-        valid_BHW: 1 where a pixel counts, else 0.
-        weight_BHW: the weight of the pixel's class, 0 where ignored.
+        valid_BHW: 1 where a pixel counts, else 0; a part of 1 where several are as hard (`emphasis.hardest`).
+        weight_BHW: the weight of the pixel, of its class and its place; 0 where ignored.
     """
 
     ids_BHW: Any
@@ -37,13 +40,20 @@ class Targets:
     weight_BHW: Any
 
 
-def targets_of(labels_BHW: Any, dtype: Any, class_weights: Sequence[float] | None = None) -> Targets:
-    """Labels (b, H, W) uint8 and the weight of each class (default: 1) as targets."""
+def targets_of(
+    labels_BHW: Any,
+    dtype: Any,
+    class_weights: Sequence[float] | None = None,
+    borders: tuple[float, float] | None = None,
+) -> Targets:
+    """Labels (b, H, W) uint8, the weight of each class (default: 1) and (boundary, width) as targets."""
     valid = tf.not_equal(labels_BHW, IGNORE)
     ids = tf.where(valid, tf.cast(labels_BHW, tf.int32), 0)
     valid = weight = tf.cast(valid, dtype)
     if class_weights is not None:
         weight = valid * tf.gather(tf.constant(class_weights, dtype), ids)
+    if borders is not None:
+        weight *= border_weight(ids, valid, *borders)
     return Targets(ids, valid, weight)
 
 

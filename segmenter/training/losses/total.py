@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from segmenter.config.recipe import LossConfig
+from segmenter.errors import ConfigError
+from segmenter.training.losses.emphasis import hardest, log_priors
 from segmenter.training.losses.pixel import (
     Targets,
     cross_entropy,
@@ -34,22 +36,24 @@ class ReplicaLoss:
         class_weights: (K,) weights in cross-entropy and focal loss; None: all 1.
         global_batch: images of a step over all replicas, where that is the same in each step; None: counted
             in the step, in an all-reduce, for batches that may be short.
+        log_priors: (K,) added to the logits in cross-entropy and focal loss; None: nothing is.
     """
 
     config: LossConfig
     class_weights: tuple[float, ...] | None
     global_batch: int | None
+    log_priors: tuple[float, ...] | None = None
 
     def __call__(self, labels_BHW: Any, logits_BHWK: Any, valid_weight: Any = None) -> Any:
         """The share; `valid_weight` where these are a part of the replica's images, see there."""
         config, dtype = self.config, logits_BHWK.dtype
-        targets = targets_of(labels_BHW, dtype, self.class_weights)
         total = tf.zeros((), dtype)
         logits = iter(in_order(logits_BHWK, len(_users(config))))
         if config.cross_entropy or config.focal:
-            pixel = _pixel_loss(config, targets, logits)
+            targets = self._kept(self._targets(labels_BHW, dtype), logits_BHWK)
+            pixel = _pixel_loss(config, targets, (self._adjusted(x) for x in logits))
             if config.normalisation == "per_pixel":
-                weight = self.valid_weight(labels_BHW, dtype) if valid_weight is None else valid_weight
+                weight = _global_weight(targets) if valid_weight is None else valid_weight
                 total += per_pixel_share(pixel, targets, weight)
             else:
                 total += _mean_over_images(per_image(pixel, targets), self.global_batch)
@@ -62,6 +66,25 @@ class ReplicaLoss:
             total += share_of(sum(w * tversky_loss(sums, *alpha_beta) for (w, alpha_beta), sums in parts))
         return total
 
+    def _targets(self, labels_BHW: Any, dtype: Any) -> Targets:
+        config = self.config
+        borders = (config.boundary, config.boundary_width) if config.boundary else None
+        return targets_of(labels_BHW, dtype, self.class_weights, borders)
+
+    def _kept(self, targets: Targets, logits_BHWK: Any) -> Targets:
+        """The targets of the hard pixels alone, where the recipe asks for these."""
+        share, threshold = self.config.ohem, self.config.ohem_threshold
+        if not share:
+            return targets
+        known = targets.valid_BHW
+        kept = hardest(targets.ids_BHW, known, self._adjusted(logits_BHWK), share, threshold)
+        return replace(targets, valid_BHW=kept, weight_BHW=targets.weight_BHW * kept)
+
+    def _adjusted(self, logits_BHWK: Any) -> Any:
+        if self.log_priors is None:
+            return logits_BHWK
+        return logits_BHWK + tf.constant(self.log_priors, logits_BHWK.dtype)
+
     @property
     def needs_valid_weight(self) -> bool:
         """Whether parts of a global batch have to know the weight of all its valid pixels beforehand."""
@@ -70,16 +93,34 @@ class ReplicaLoss:
         )
 
     def valid_weight(self, labels_BHW: Any, dtype: Any) -> Any:
-        """Σ w[y] over the valid pixels of the global batch, from the labels alone; one all-reduce."""
-        weight = targets_of(labels_BHW, dtype, self.class_weights).weight_BHW
-        return tf.stop_gradient(global_sum(tf.reduce_sum(weight)))
+        """Σ w[y] over the valid pixels of the global batch, from the labels alone; one all-reduce.
+
+        Not with `ohem`, whose pixels only the logits tell.
+        """
+        return _global_weight(self._targets(labels_BHW, dtype))
 
 
 def segmentation_loss(
-    config: LossConfig, class_weights: Sequence[float] | None, global_batch: int | None
+    config: LossConfig,
+    class_weights: Sequence[float] | None,
+    global_batch: int | None,
+    class_shares: Sequence[float] | None = None,
 ) -> ReplicaLoss:
-    """The recipe's loss, see `ReplicaLoss`."""
-    return ReplicaLoss(config, None if class_weights is None else tuple(class_weights), global_batch)
+    """The recipe's loss, see `ReplicaLoss`.
+
+    Args:
+        class_shares: (K,) share of each class in the training pixels, for `loss.logit_adjustment` alone.
+
+    Raises:
+        ConfigError: these are missing.
+    """
+    priors = None
+    if config.logit_adjustment:
+        if class_shares is None:
+            raise ConfigError("loss.logit_adjustment: expected the classes' shares of the pixels, got none")
+        priors = log_priors(class_shares, config.logit_adjustment)
+    weights = None if class_weights is None else tuple(class_weights)
+    return ReplicaLoss(config, weights, global_batch, priors)
 
 
 def in_order(value: Any, users: int) -> list[Any]:
@@ -113,6 +154,10 @@ def _pixel_loss(config: LossConfig, targets: Targets, logits: Iterator[Any]) -> 
     if config.focal:
         pixel += config.focal * focal(targets.ids_BHW, next(logits), config.focal_gamma, smoothing)
     return pixel
+
+
+def _global_weight(targets: Targets) -> Any:
+    return tf.stop_gradient(global_sum(tf.reduce_sum(targets.weight_BHW)))
 
 
 def _mean_over_images(image_B: Any, global_batch: int | None) -> Any:

@@ -1,0 +1,127 @@
+"""Section `sampling` of the recipe."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from segmenter.config.datasets import Metres
+from segmenter.config.sections import Section, setting
+
+Method = Literal["plan", "shuffle", "repeat_factor", "rare_class", "foreground"]
+
+_USED_BY = {
+    "max_repeats_per_tile": "plan",
+    "scale_strata": "plan",
+    "repeat_threshold": "repeat_factor",
+    "rare_temperature": "rare_class",
+    "foreground_share": "foreground",
+}
+"""Settings → the only method that reads them."""
+
+
+class SamplingConfig(Section):
+    """Division of an epoch into global batches."""
+
+    method: Method = setting(
+        "plan",
+        "",
+        "plan: see coverage; the others promise no class: shuffle, repeat_factor (LVIS, arXiv:1908.03195), "
+        "rare_class (DAFormer, arXiv:2111.14887), foreground (nnU-Net, doi:10.1038/s41592-020-01008-z)",
+    )
+    coverage: Literal["relaxed", "strict", "off"] = setting(
+        "relaxed",
+        "",
+        "plan each step to hold every class; strict refuses where that needs repeats; off: shuffle",
+    )
+    min_pixels: int = setting(32, "pixels", "a tile holds a class when it shows at least so many", ge=32)
+    max_repeats_per_tile: int = setting(
+        4, "repeats", "a class whose tiles would be shown more often than that is best effort", ge=0
+    )
+    repeat_threshold: float = setting(
+        0.1,
+        "share of the tiles",
+        "a class in a smaller share f of them has its tiles repeated sqrt(this / f) times; LVIS has 0.001 "
+        "for 1,200 classes, which would repeat nothing of a land-cover map",
+        gt=0,
+        le=1,
+    )
+    rare_temperature: float = setting(
+        0.1,
+        "share of the pixels",
+        "a class of share f is drawn in proportion to exp(-f / this); the paper's 0.01 is for 19 classes, "
+        "most under 1 %: with few and common ones it would draw the rarest alone",
+        gt=0,
+    )
+    foreground_share: float = setting(
+        0.33, "share of the batch", "tiles that show a class drawn at random; nnU-Net's", gt=0, le=1
+    )
+    per_replica: Literal["best_effort", "off", "guarantee"] = setting(
+        "best_effort",
+        "",
+        "order each row so that every device sees as many classes as it can; guarantee: plan all for each",
+    )
+    scale_strata: tuple[Metres, ...] = setting(
+        (),
+        "metres",
+        "a pixel of the scenes: boundaries between which each class is planned for as one of its own",
+    )
+
+    @property
+    def plans_classes(self) -> bool:
+        """Whether steps are promised their classes."""
+        return self.method == "plan" and self.coverage != "off"
+
+    @property
+    def planned_per_replica(self) -> bool:
+        """Whether the plan depends on the number of replicas."""
+        return self.per_replica == "guarantee" and self.plans_classes
+
+    @field_validator("coverage", "per_replica", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: object) -> object:
+        return "off" if value is False else value  # YAML reads a bare `off` as false
+
+    @model_validator(mode="after")
+    def _strata_fit(self) -> SamplingConfig:
+        if any(b <= a for a, b in pairwise(self.scale_strata)):
+            raise PydanticCustomError(
+                "sampling.scale_strata",
+                "expected rising metres a pixel, as in [0.3, 1.0], got {got}",
+                {"got": str(list(self.scale_strata))},
+            )
+        if self.scale_strata and self.coverage == "off":
+            raise PydanticCustomError(
+                "sampling.scale_strata",
+                "expected coverage: relaxed or strict with it, got off",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_unused(self) -> SamplingConfig:
+        """What the method would not do: a promise of classes, or settings of another method."""
+        if self.method != "plan" and self.coverage == "strict":
+            raise _refusal("coverage", "relaxed or off (no class is promised)", self.method, "strict")
+        if self.method != "plan" and self.per_replica == "guarantee":
+            raise _refusal("per_replica", "best_effort or off", self.method, "guarantee")
+        for key, method in _USED_BY.items():
+            value = getattr(self, key)
+            if self.method != method and value != type(self).model_fields[key].default:
+                raise PydanticCustomError(
+                    f"sampling.{key}",
+                    "expected sampling.method: {method} with it, got {got}: it would change nothing",
+                    {"method": method, "got": self.method},
+                )
+        return self
+
+
+def _refusal(key: str, expected: str, method: str, got: str) -> PydanticCustomError:
+    return PydanticCustomError(
+        f"sampling.{key}",
+        "expected {expected} with sampling.method: {method}, got {got}; sampling.method: plan holds every "
+        "class in every step",
+        {"expected": expected, "method": method, "got": got},
+    )

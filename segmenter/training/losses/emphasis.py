@@ -1,0 +1,84 @@
+"""Pixels that count more in the losses per pixel: those near class borders, the hard ones; logit adjustment.
+
+Each image alone decides which of its pixels these are, so that they are the same on any number of replicas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_REACH = 3
+"""Standard deviations beyond which a border is not felt: exp(−4.5) is a hundredth."""
+
+
+def border_weight(ids_BHW: Any, valid_BHW: Any, boundary: float, width: float) -> Any:
+    """1 + boundary · exp(−d² / 2·width²) of each pixel, (b, H, W) in the type of `valid_BHW`.
+
+    d is the distance in pixels, along the longer axis, to the nearest pixel that touches one of another class
+    (also at a corner): 0 there. Pixels to ignore are no class, so their outlines are no borders, nor are the
+    tile's. After U-Net's weight map (Ronneberger et al. 2015, arXiv:1505.04597, eq. 2, w₀ = 10, σ = 5), but
+    simpler: there d is the sum of the distances to the two nearest cells, and the classes' balance is added,
+    which here `class_weights` are for.
+    """
+    valid = tf.cast(valid_BHW, tf.float32)
+    ids = tf.cast(ids_BHW, tf.float32)
+    beyond = tf.fill(tf.shape(ids), -256.0)  # below any class id and its negative
+    highest = _dilated(tf.where(valid > 0, ids, beyond))
+    lowest = -_dilated(tf.where(valid > 0, -ids, beyond))
+    near = valid * tf.cast((highest != ids) | (lowest != ids), tf.float32)
+    # Each dilation adds what is one pixel further: from the nearest on, the Gaussian's differences add up.
+    falls = [math.exp(-(d**2) / (2 * width**2)) for d in range(math.ceil(_REACH * width) + 1)]
+    weight = tf.zeros_like(ids)
+    for fall, further in zip(falls, [*falls[1:], 0.0], strict=True):
+        weight += (fall - further) * near
+        near = _dilated(near)
+    return tf.cast(1 + boundary * weight, valid_BHW.dtype)
+
+
+def _dilated(map_BHW: Any) -> Any:
+    """The largest value of each 3 × 3 neighbourhood."""
+    return tf.nn.max_pool2d(map_BHW[..., tf.newaxis], 3, 1, "SAME")[..., 0]
+
+
+def hardest(ids_BHW: Any, valid_BHW: Any, logits_BHWK: Any, share: float, threshold: float) -> Any:
+    """(b, H, W): 1 for the hardest `share` of an image's valid pixels and where p_y < `threshold`, else 0.
+
+    Hard is a low probability of the true class, p_y. The share is rounded up; where several pixels are as
+    hard as the last that is kept, each counts in part, so that their order does not matter. No gradient.
+    Online hard example mining (Shrivastava et al. 2016, arXiv:1604.03540) for pixels: top-k as in
+    Wu et al. 2016 (arXiv:1605.06885, there called bootstrapping), with the threshold as widely used since:
+    0.7 and a least number of pixels. Those take the hardest of a device's batch; here it is of each image.
+    """
+    log_p = tf.nn.log_softmax(tf.stop_gradient(logits_BHWK))
+    cost = -tf.gather(log_p, ids_BHW, axis=-1, batch_dims=3)
+    shape = tf.shape(cost)
+    flat_BN = tf.reshape(tf.where(valid_BHW > 0, cost, -1), (shape[0], shape[1] * shape[2]))
+    falling_BN = tf.math.top_k(flat_BN, k=shape[1] * shape[2]).values
+    # A thousandth of a pixel is rounding: 0.1 · 100 is more than 10 in float32.
+    valid_B = tf.reduce_sum(valid_BHW, axis=(1, 2))
+    keep_B = tf.maximum(tf.math.ceil(share * valid_B - 1e-3), tf.minimum(valid_B, 1))
+    last = tf.maximum(tf.cast(keep_B, tf.int32) - 1, 0)
+    limit_B1 = tf.gather(falling_BN, last, batch_dims=1)[:, tf.newaxis]
+    above, equal = (tf.cast(c, flat_BN.dtype) for c in (flat_BN > limit_B1, tf.equal(flat_BN, limit_B1)))
+    left_B1 = keep_B[:, tf.newaxis] - tf.reduce_sum(above, axis=1, keepdims=True)
+    part_B1 = tf.math.divide_no_nan(left_B1, tf.reduce_sum(equal, axis=1, keepdims=True))
+    kept = tf.reshape(above + equal * part_B1, shape)
+    if threshold:
+        kept = tf.where(cost > -math.log(threshold), tf.ones_like(kept), kept)
+    return tf.stop_gradient(kept * valid_BHW)
+
+
+def log_priors(shares_K: Sequence[float], tau: float) -> tuple[float, ...]:
+    """τ · log π_k of each class's share of the pixels, to be added to the logits in training.
+
+    Menon et al. 2021 (arXiv:2007.07314, eq. 10): a model trained so gives balanced scores when it is used
+    without. A class that no training pixel has gets 0: the loss then pushes its logit down, as without.
+    """
+    share_K = np.asarray(shares_K, np.float64)
+    log_K = np.log(np.where(share_K > 0, share_K, 1.0))
+    return tuple(float(value) for value in tau * log_K)

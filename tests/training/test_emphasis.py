@@ -1,0 +1,206 @@
+"""Hard pixels, borders and adjusted logits against formulas written out in NumPy, pixel by pixel."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.recipe import LossConfig
+from segmenter.errors import ConfigError
+from segmenter.labels import IGNORE
+
+SHARES = (0.7, 0.25, 0.05)
+WEIGHTS = (0.5, 2.0, 1.0)
+
+
+def made(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (4, 9, 13) of three classes in blocks, with ignored pixels, the last all ignored; logits."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 3, (4, 3, 5)).astype(np.uint8).repeat(4, 1).repeat(3, 2)[:, :9, :13]
+    label[rng.random(label.shape) < 0.2] = IGNORE
+    label[3] = IGNORE
+    return label, rng.normal(size=(*label.shape, 3))
+
+
+def loss_of(config: LossConfig, weights: Any = None, global_batch: int | None = None) -> Any:
+    from segmenter.training.losses import segmentation_loss
+
+    return segmentation_loss(config, weights, global_batch, SHARES)
+
+
+def computed(label: np.ndarray, logits: np.ndarray, weights: Any = None, **terms: Any) -> float:
+    import tensorflow as tf
+
+    return float(loss_of(LossConfig(**terms), weights)(tf.constant(label), tf.constant(logits)))
+
+
+def costs(label: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """−log p_y of each pixel; 0 where ignored."""
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return -np.where(label == IGNORE, 0, np.take_along_axis(log_p, label[..., None] % 3, -1)[..., 0])
+
+
+def kept(label: np.ndarray, cost: np.ndarray, share: float, threshold: float = 0.0) -> np.ndarray:
+    """Which pixels of an image count, by sorting those of each."""
+    result = np.zeros(label.shape, bool)
+    for i in range(len(label)):
+        places = np.argwhere(label[i] != IGNORE)
+        order = sorted(range(len(places)), key=lambda n: -cost[i][tuple(places[n])])
+        for n in order[: int(np.ceil(share * len(places) - 1e-9))]:
+            result[i][tuple(places[n])] = True
+        if threshold:
+            result[i] |= (np.exp(-cost[i]) < threshold) & (label[i] != IGNORE)
+    return result
+
+
+def test_hard_pixels_are_the_share_of_each_image(tensorflow: ModuleType) -> None:
+    label, logits = made()
+    cost = costs(label, logits)
+    weight = np.array([*WEIGHTS, *[0.0] * 253])[label]
+    for share, threshold in ((0.25, 0.0), (1e-6, 0.0), (0.1, 0.3), (0.999, 0.7)):
+        mask = kept(label, cost, share, threshold)
+        options = {"ohem": share, "ohem_threshold": threshold}
+        images = (cost * weight * mask).sum((1, 2)) / np.maximum(1, mask.sum((1, 2)))
+        assert computed(label, logits, WEIGHTS, **options) == pytest.approx(images.mean(), rel=1e-12)
+        pixels = (cost * weight * mask).sum() / (weight * mask).sum()
+        got = computed(label, logits, WEIGHTS, normalisation="per_pixel", **options)
+        assert got == pytest.approx(pixels, rel=1e-12)
+
+
+def test_what_is_as_hard_as_the_last_counts_in_part(tensorflow: ModuleType) -> None:
+    """Six pixels alike and two harder: of a half, four, the two and a third of each of the six."""
+    label = np.zeros((1, 2, 4), np.uint8)
+    logits = np.zeros((1, 2, 4, 3))
+    logits[0, 0, :2, 1] = 3.0
+    cost = costs(label, logits)
+    expected = (2 * cost[0, 0, 0] + 2 * cost[0, 1, 3]) / 4
+    assert computed(label, logits, ohem=0.5) == pytest.approx(expected, rel=1e-12)
+    turned = computed(label[:, ::-1, ::-1], logits[:, ::-1, ::-1], ohem=0.5)
+    assert turned == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_share_in_float32_is_not_rounded_up(tensorflow: ModuleType) -> None:
+    """A tenth of 100 pixels is 10, not 11."""
+    label, logits = np.zeros((1, 10, 10), np.uint8), np.zeros((1, 10, 10, 3), np.float32)
+    logits[0, 0, :, 1] = 5.0
+    assert computed(label, logits, ohem=0.1) == pytest.approx(costs(label, logits)[0, 0, 0], rel=1e-6)
+
+
+def test_easy_pixels_have_no_gradient(tensorflow: ModuleType) -> None:
+    tf = tensorflow
+    label, logits = made(1)
+    x = tf.Variable(logits)
+    with tf.GradientTape() as tape:
+        value = loss_of(LossConfig(ohem=0.25))(tf.constant(label), x)
+    gradient = tape.gradient(value, x).numpy()
+    mask = kept(label, costs(label, logits), 0.25)
+    assert np.abs(gradient[~mask]).max() == 0
+    assert np.abs(gradient[mask]).min() > 0
+
+
+def test_adjusted_logits_are_those_of_the_priors(tensorflow: ModuleType) -> None:
+    label, logits = made(2)
+    for tau in (1.0, 0.3):
+        there = logits + tau * np.log(SHARES)
+        assert computed(label, logits, logit_adjustment=tau) == pytest.approx(
+            computed(label, there), rel=1e-12
+        )
+    both = computed(label, logits, logit_adjustment=1.0, ohem=0.25)  # hard is what is hard after it
+    assert both == pytest.approx(computed(label, logits + np.log(SHARES), ohem=0.25), rel=1e-12)
+    dice = computed(label, logits, cross_entropy=0, dice=1)  # regions see the logits as they are
+    with_dice = computed(label, logits, dice=1, logit_adjustment=1.0)
+    assert with_dice - computed(label, logits, logit_adjustment=1.0) == pytest.approx(dice, rel=1e-9)
+
+
+def test_a_class_without_pixels_is_not_adjusted() -> None:
+    from segmenter.training.losses.emphasis import log_priors
+
+    assert log_priors((0.5, 0.5, 0.0), 2.0) == pytest.approx((2 * np.log(0.5), 2 * np.log(0.5), 0.0))
+
+
+def test_adjustment_needs_the_shares() -> None:
+    from segmenter.training.losses import segmentation_loss
+
+    with pytest.raises(ConfigError, match=r"loss\.logit_adjustment: expected the classes' shares"):
+        segmentation_loss(LossConfig(logit_adjustment=1), None, 4)
+
+
+def border_weights(label: np.ndarray, boundary: float, width: float) -> np.ndarray:
+    """By the distance to each pixel that touches another class, looked for one by one."""
+    images, height, this_width = label.shape
+    weight = np.ones(label.shape)
+    for i in range(images):
+        touching = []
+        for r in range(height):
+            for c in range(this_width):
+                around = label[i, max(0, r - 1) : r + 2, max(0, c - 1) : c + 2]
+                if label[i, r, c] != IGNORE and set(np.unique(around)) - {IGNORE, label[i, r, c]}:
+                    touching.append((r, c))
+        for r in range(height):
+            for c in range(this_width):
+                d = min((max(abs(r - a), abs(c - b)) for a, b in touching), default=10**6)
+                if d <= np.ceil(3 * width):
+                    weight[i, r, c] += boundary * np.exp(-(d**2) / (2 * width**2))
+    return weight
+
+
+@pytest.mark.parametrize("width", [0.5, 1.3])
+def test_borders_weigh_by_their_distance(tensorflow: ModuleType, width: float) -> None:
+    label, logits = made(3)
+    label[1] = 1  # no border: all pixels count 1
+    label[1, 2:5, 2:9] = IGNORE  # whose outline is none
+    weight = border_weights(label, 10.0, width)
+    assert (weight[1] == 1).all()
+    assert len(np.unique(weight)) > 3
+    valid = label != IGNORE
+    images = (costs(label, logits) * weight).sum((1, 2)) / np.maximum(1, valid.sum((1, 2)))
+    options = {"boundary": 10, "boundary_width": width}
+    assert computed(label, logits, **options) == pytest.approx(images.mean(), rel=1e-6)
+    pixels = (costs(label, logits) * weight).sum() / (weight * valid).sum()
+    assert computed(label, logits, normalisation="per_pixel", **options) == pytest.approx(pixels, rel=1e-6)
+
+
+ALL = {
+    "ohem": 0.2,
+    "ohem_threshold": 0.5,
+    "logit_adjustment": 1,
+    "boundary": 3,
+    "boundary_width": 1,
+    "focal": 1,
+}
+
+
+@pytest.mark.parametrize("case", ["no image", "nothing valid", "certain and right", "certain and wrong"])
+@pytest.mark.parametrize("normalisation", ["per_image", "per_pixel"])
+def test_edges_are_finite(tensorflow: ModuleType, normalisation: Any, case: str) -> None:
+    tf = tensorflow
+    label = np.full((0 if case == "no image" else 2, 4, 4), 0, np.uint8)
+    if case == "nothing valid":
+        label[:] = IGNORE
+    sure = 1e4 if case == "certain and right" else -1e4
+    x = tf.Variable(np.tile(np.array([sure, 0, 0], np.float32), (*label.shape, 1)))
+    with tf.GradientTape() as tape:
+        value = loss_of(LossConfig(**ALL, normalisation=normalisation))(tf.constant(label), x)
+    gradient = tape.gradient(value, x).numpy()
+    assert np.isfinite(float(value))
+    assert np.isfinite(gradient).all()
+    if case in ("no image", "nothing valid"):
+        assert float(value) == np.abs(gradient).sum() == 0
+
+
+@pytest.mark.parametrize("normalisation", ["per_image", "per_pixel"])
+def test_micro_batches_add_up(tensorflow: ModuleType, normalisation: Any) -> None:
+    """Parts of a batch, with the weight of the whole known beforehand where that is needed."""
+    tf = tensorflow
+    label, logits = made(4)
+    options = {key: value for key, value in ALL.items() if normalisation == "per_image" or "ohem" not in key}
+    share = loss_of(LossConfig(**options, normalisation=normalisation), WEIGHTS, len(label))
+    whole = float(share(tf.constant(label), tf.constant(logits)))
+    known = (share.valid_weight(tf.constant(label), tf.float64),) if share.needs_valid_weight else ()
+    parts = [
+        float(share(tf.constant(label[i : i + 2]), tf.constant(logits[i : i + 2]), *known)) for i in (0, 2)
+    ]
+    assert sum(parts) == pytest.approx(whole, rel=1e-12)
