@@ -19,6 +19,7 @@ ENCODERS = {
 
 def measured_model(name: str, depth: int = 4, width: int = 16) -> Any:
     """`unet`, or an encoder's name: a model with bands and classes as above, BatchNorm as in training."""
+    from segmenter.config.models import UNetConfig
     from segmenter.model.building import build_model
 
     if name == "unet":

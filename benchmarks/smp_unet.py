@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise ConfigError(f"--minutes: expected more than 0, got {given.minutes:g}")
     torch.set_num_threads(given.threads)
     torch.manual_seed(recipe.seed)
-    dataset = load_dataset(recipe.dataset)
+    dataset = load_dataset(recipe)
     tiles = prepare_tiles(recipe, dataset)
     model, difference = _model(len(dataset.classes))
     print(f"encoder: features differ by at most {difference:.2g} from the published code's")

@@ -152,8 +152,9 @@ def _dubai_recipe(
 
 def _whole_scenes(material: Material, recipe: Recipe, model: Any, predict: Any) -> Scores:
     """Over every labelled pixel of the held-out tile's images, mapped whole in exact windows."""
-    from segmenter.model.unet import network_geometry
+    from segmenter.model.building import network_geometry
     from segmenter.runs.run import Run
+    from segmenter.training.examples import Examples
     from segmenter.training.validation import validate, validation_protocol
 
     dataset = material.dataset
@@ -169,4 +170,4 @@ def _whole_scenes(material: Material, recipe: Recipe, model: Any, predict: Any) 
         labels=dataset.labels,
         network=network_geometry(model),
     )
-    return validate(run, predict, dataset).scores(validation_protocol(dataset))
+    return validate(run, predict, dataset, Examples()).scores(validation_protocol(dataset))

@@ -205,7 +205,8 @@ def _normalised(member: Member, image_BHWC: Any, valid_BHW: Any) -> Any:
 
 def _average(members: Sequence[Member], image_BHWC: Any, valid_BHW: Any, tta: Tta) -> Any:
     """Mean probabilities over models, scales and symmetries: one by one, with memory for one at a time."""
-    total, softmax = None, fused(tf.nn.softmax)  # one for all: they come one after the other
+    total: Any = None
+    softmax = fused(tf.nn.softmax)  # one for all: they come one after the other
     for member in members:
         with _after(total):
             pixels_BHWC = _normalised(member, tf.identity(image_BHWC), valid_BHW)

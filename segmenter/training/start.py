@@ -15,6 +15,7 @@ from segmenter.evaluation.named import title_of
 from segmenter.files import alone_in, remove_leftovers
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.receptive_field import training_bytes_per_image
+from segmenter.model.stages import pace_of
 from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
