@@ -94,7 +94,7 @@ class EncoderDecoderConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _nothing_unused(self) -> EncoderDecoderConfig:
+    def _weights_used(self) -> EncoderDecoderConfig:
         for name in ("weight_bands", "input_normalisation"):
             if self.weights is None and getattr(self, name) != type(self).model_fields[name].default:
                 raise PydanticCustomError(

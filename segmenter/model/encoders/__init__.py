@@ -13,6 +13,7 @@ from typing import Any
 
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.encoders.efficientnet_lite import efficientnet_lite
+from segmenter.model.encoders.keras_applications import SOURCES
 from segmenter.model.encoders.resnet import resnet
 from segmenter.model.layers import Layers
 
@@ -20,5 +21,6 @@ Encoder = Callable[[Any, Layers, EncoderDecoderConfig], list[Any]]
 
 ENCODERS: dict[str, Encoder] = {
     **dict.fromkeys(("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"), efficientnet_lite),
+    **SOURCES,
     **dict.fromkeys(("resnet18", "resnet34", "resnet50"), resnet),
 }
