@@ -34,6 +34,7 @@ class Block:
         torch: the same in the original.
         kernel: side of its spatial convolution.
         stride, dilation: of that.
+        later: dilation of what follows it, which sees the grid behind its stride.
         width: channels of that.
         bottleneck: whether two convolutions of 1×1 surround it (ResNet: else a second of 3×3 follows).
         feature: whether its output is the last at its stride.
@@ -44,6 +45,7 @@ class Block:
     kernel: int
     stride: int
     dilation: int
+    later: int
     inputs: int
     width: int
     outputs: int
@@ -80,7 +82,7 @@ class Unit:
 def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
     """The blocks of an encoder in order; strides beyond the output stride become dilations.
 
-    The first block of a stage that lost its stride still has the dilation before it, as in torchvision.
+    The first block of a stage that lost its stride still has the dilation before it: the values on the coarse grid are those of the original.
     """
     raw = list(_lite(encoder) if encoder in _LITE else _resnet(encoder))
     stride, dilation, found = 2 if encoder in _LITE else 4, 1, []
@@ -90,7 +92,7 @@ def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
             dilation *= block.stride
             block = replace(block, stride=1)
         stride *= block.stride
-        found.append(replace(block, dilation=own))
+        found.append(replace(block, dilation=own, later=dilation))
     return found
 
 
@@ -168,7 +170,7 @@ def _resnet(encoder: str) -> Iterator[Block]:
             stride = 2 if stage > 1 and i == 0 else 1
             name, torch = f"stage{stage}_block{i + 1}", f"layer{stage}.{i}"
             last = i == count - 1
-            yield Block(name, torch, 3, stride, 1, inputs, width, outputs, bottleneck, feature=last)
+            yield Block(name, torch, 3, stride, 1, 1, inputs, width, outputs, bottleneck, feature=last)
             inputs = outputs
 
 

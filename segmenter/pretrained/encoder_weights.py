@@ -32,6 +32,10 @@ class EncoderWeights:
     arrays: dict[str, Any]
     described: str
 
+    def said(self, count: str) -> str:
+        """The line, with the number of parameters that were loaded."""
+        return self.described.replace("{count}", count, 1)
+
 
 def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
     """The weights that a recipe names for an EfficientNet-Lite or ResNet; imports no TensorFlow.

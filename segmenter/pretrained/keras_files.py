@@ -51,8 +51,8 @@ def no_network(encoder: str, why: Any) -> WeightsError:
     """The error of weights that cannot be downloaded."""
     file = cached_file(encoder)
     return WeightsError(
-        f"model.weights: imagenet: cannot download {file.name} from {_HOST} ({shortened(str(why))}); put it into "
-        f"{file.parent} by hand, or use encoder: efficientnet_lite0, whose weights are a package"
+        f"model.weights: imagenet: cannot download {file.name} from {_HOST} ({shortened(str(why))}); "
+        f"put it into {file.parent} by hand, or use encoder: efficientnet_lite0, whose weights are a package"
     )
 
 

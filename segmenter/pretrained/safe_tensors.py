@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import WeightsError, shortened
-from segmenter.files import read_regular, write_whole
-from segmenter.pretrained.torch_files import MOST_BYTES, upper_halves
+from segmenter.files import write_whole
+from segmenter.pretrained.torch_files import read_weights, upper_halves
 
 INSTALL = "pip install 'coverage-segmenter[pretrained]'"
 _TYPES = {
@@ -28,7 +28,7 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
             package that reads it is not installed.
     """
     safetensors = _library(path)
-    content = read_regular(path, MOST_BYTES)
+    content = read_weights(path)
     try:
         found = safetensors.deserialize(content)  # the library checks the table against the file
     except safetensors.SafetensorError as error:
@@ -42,7 +42,7 @@ def write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
     _library(path)
     from safetensors.numpy import save
 
-    write_whole(path, save({name: np.ascontiguousarray(array) for name, array in tensors.items()}))
+    write_whole(path, save({name: np.array(array, order="C") for name, array in tensors.items()}))
 
 
 def _library(path: Path) -> Any:

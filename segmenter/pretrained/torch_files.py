@@ -67,7 +67,7 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         WeightsError: in one line: the file is missing, cut, no such file, or wants to run code.
     """
-    content = read_regular(path, MOST_BYTES)
+    content = read_weights(path)
     try:
         if zipfile.is_zipfile(io.BytesIO(content)):
             found, read = _zipped(content)
@@ -82,6 +82,22 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
     except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, RuntimeError, OSError) as error:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
         raise WeightsError(f"{path}: no whole file of PyTorch's ({what}); get it again") from None
+
+
+def read_weights(path: Path) -> bytes:
+    """Content of a file of weights.
+
+    Raises:
+        SegmenterError: it is not there, too large, no file, or cannot be read.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        what = "there is none" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise WeightsError(f"{path}: expected a file of weights, {what}") from None
+    if size > MOST_BYTES:
+        raise WeightsError(f"{path}: expected at most {MOST_BYTES >> 30} GiB, got {size >> 30} GiB")
+    return read_regular(path, max(size, 1))  # which takes memory for as many bytes as it may read
 
 
 # ------------------------------------------------------------------------------------- the pickle

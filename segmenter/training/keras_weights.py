@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from segmenter.config.models import EncoderDecoderConfig

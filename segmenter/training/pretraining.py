@@ -81,9 +81,8 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
         if array is None or array.shape != tuple(variable.shape):
             got = "none" if array is None else str(array.shape)
             raise WeightsError(
-                f"{weights.described.format(count='no')}: expected {variable.path} of shape "
-                f"{tuple(variable.shape)}, got {got}"
+                f"{weights.said('no')}: expected {variable.path} of shape {tuple(variable.shape)}, got {got}"
             )
         variable.assign(array)
         count += math.prod(array.shape)
-    return weights.described.format(count=f"{count:,}")
+    return weights.said(f"{count:,}")

@@ -43,8 +43,8 @@ def _block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
         widths, kernels, strided = (block.width, block.outputs), (3, 3), 0
     for i, (width, kernel) in enumerate(zip(widths, kernels, strict=True)):
         stride = block.stride if i == strided else 1
-        # torchvision has no dilated basic blocks; segmentation programs dilate both of its convolutions.
-        x = _conv(x, layers, width, kernel, f"{name}_conv{i + 1}", stride, block.dilation)
+        dilation = block.later if i > strided else block.dilation
+        x = _conv(x, layers, width, kernel, f"{name}_conv{i + 1}", stride, dilation)
         x = layers.norm(x, f"{name}_norm{i + 1}", epsilon=_EPSILON)
         if i < len(widths) - 1:
             x = layers.relu(x, f"{name}_relu{i + 1}")
