@@ -26,8 +26,8 @@ _CACHED = {
 def cached_file(encoder: str) -> Path:
     """Where Keras keeps an encoder's ImageNet weights, once it has downloaded them."""
     name = _CACHED.get(encoder) or encoder.replace("efficientnet_v2_", "efficientnetv2-") + "_notop.h5"
-    home = os.environ.get("KERAS_HOME") or str(Path.home() / ".keras")
-    return Path(home) / "models" / name
+    home = Path.home() if os.access(Path.home(), os.W_OK) else Path("/tmp")  # as Keras does
+    return Path(os.environ.get("KERAS_HOME") or home / ".keras") / "models" / name
 
 
 def check_keras_weights(encoder: str, weights: str) -> None:

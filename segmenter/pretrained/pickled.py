@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,18 +60,23 @@ def load_plain(file: io.BytesIO, allowed: Allowed) -> Any:
     Raises:
         PickleError: naming what it wants and may not have, or that it is damaged.
     """
-    machine = _Machine(allowed)
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-            if count > _MOST_OPCODES:
-                raise PickleError(f"more than {_MOST_OPCODES:,} opcodes")
-            if opcode.name == "STOP":
-                return machine.popped()
-            machine.do(opcode.name, argument)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in what is no text
+            return _run(file, _Machine(allowed))
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeError) as error:
         raise PickleError(f"damaged pickle ({type(error).__name__})") from None
     except ValueError as error:
         raise error if isinstance(error, PickleError) else PickleError(f"damaged pickle ({error})") from None
+
+
+def _run(file: io.BytesIO, machine: _Machine) -> Any:
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        if count > _MOST_OPCODES:
+            raise PickleError(f"more than {_MOST_OPCODES:,} opcodes")
+        if opcode.name == "STOP":
+            return machine.popped()
+        machine.do(opcode.name, argument)
     raise PickleError("damaged pickle (no end)")
 
 

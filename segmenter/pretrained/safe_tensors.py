@@ -34,7 +34,7 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
     except safetensors.SafetensorError as error:
         what = shortened(" ".join(str(error).split()))
         raise WeightsError(f"{path}: no whole .safetensors file ({what}); get it again") from None
-    return {name: _array(path, name, part) for name, part in found}
+    return {name: _array(path, name, part) for name, part in sorted(found, key=lambda each: str(each[0]))}
 
 
 def write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:

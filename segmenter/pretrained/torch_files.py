@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -40,6 +41,12 @@ _TYPES = {
 }
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "backbone", "encoder")
 """Keys under which training programs keep the weights, beside the optimiser and the epoch."""
+
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, KeyError, TypeError, EOFError),
+    *(RuntimeError, NotImplementedError, MemoryError, OverflowError),
+)
+"""What `zipfile`, NumPy and the code here raise of changed files; RuntimeError: "encrypted"."""
 
 Read = Callable[[str], memoryview]
 
@@ -79,7 +86,7 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
             f"{path}: refused: expected tensors and plain data only, got {shortened(str(error))}; nothing of "
             "it was run"
         ) from None
-    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, RuntimeError, OSError) as error:
+    except _DAMAGE as error:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
         raise WeightsError(f"{path}: no whole file of PyTorch's ({what}); get it again") from None
 
