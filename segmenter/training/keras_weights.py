@@ -17,13 +17,13 @@ from segmenter.pretrained.input_scale import CAFFE
 from segmenter.pretrained.keras_files import cached_file, check_keras_weights, file_bands, no_network
 
 _COUNTED = re.compile(r"/variable(_\d+)?$")
-"""Variables without a name of their own, which Keras counts through the process."""
+"""Keras names the weight of ConvNeXt's layer scale by a count through the process; here it is gamma."""
 _SIDE = 224
 
 
 def weight_key(path: str) -> str:
     """A variable's path without what differs from one model to the next."""
-    return _COUNTED.sub("/variable", "/".join(path.split("/")[-2:]))
+    return _COUNTED.sub("/gamma", "/".join(path.split("/")[-2:]))
 
 
 def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:

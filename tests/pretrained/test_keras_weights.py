@@ -78,13 +78,14 @@ def test_imagenet_weights_come_from_keras_own_cache(
     file = cached_file("mobilenet_v2")
     assert file.parent == home / "models"
     original.save_weights(home / "w.weights.h5")
-    keras.src.legacy.saving.legacy_h5_format.save_weights_to_hdf5_group(h5py.File(file, "w"), original)
+    with h5py.File(file, "w") as cached:
+        keras.src.legacy.saving.legacy_h5_format.save_weights_to_hdf5_group(cached, original)
     model, line = loaded("mobilenet_v2", "imagenet")
     assert line.startswith("encoder mobilenet_v2: ")
     assert line.endswith(f"parameters from {file}; first layer: 3 bands as they are")
     image = rng.normal(size=(1, 64, 64, 3)).astype(np.float32)
     end = original.get_layer("block_16_project_BN").output
-    wanted = keras.Model(original.inputs, end)(image)
+    wanted = keras.Model(original.inputs[0], end)(image)
     np.testing.assert_allclose(model(image)[-1], wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
 
     four, line = loaded("mobilenet_v2", home / "w.weights.h5", 4)
