@@ -87,10 +87,10 @@ class _Machine:
         self._allowed = allowed
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._do: dict[str, Callable[[], None]] = {
+        self._do: dict[str, Callable[[], object]] = {
             "MARK": lambda: self._stack.append(_MARK),
-            "POP": lambda: self._stack.pop() and None,
-            "POP_MARK": lambda: self._to_mark() and None,
+            "POP": self._stack.pop,
+            "POP_MARK": self._to_mark,
             "EMPTY_DICT": lambda: self._stack.append({}),
             "EMPTY_LIST": lambda: self._stack.append([]),
             "EMPTY_TUPLE": lambda: self._stack.append(()),

@@ -27,7 +27,7 @@ from segmenter.pretrained.pickled import Allowed, Name, PickleError, load_plain
 MOST_BYTES = 4 << 30
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _MOST_AXES = 8
-_TYPES = {
+_TYPES: dict[str, np.dtype[Any]] = {
     "torch FloatStorage": np.dtype("<f4"),
     "torch DoubleStorage": np.dtype("<f8"),
     "torch HalfStorage": np.dtype("<f2"),
@@ -111,7 +111,7 @@ def read_weights(path: Path) -> bytes:
 
 
 def _allowed() -> Allowed:
-    makers = {
+    makers: dict[str, Callable[..., Any]] = {
         "collections OrderedDict": lambda pairs=(): dict(pairs),
         "torch._utils _rebuild_tensor_v2": _tensor,
         "torch._utils _rebuild_parameter": lambda data, *_: _checked(data, _Tensor),

@@ -18,12 +18,14 @@ from segmenter.pretrained.keras_files import cached_file, check_keras_weights, f
 
 _COUNTED = re.compile(r"/variable(_\d+)?$")
 """Keras names the weight of ConvNeXt's layer scale by a count through the process; here it is gamma."""
+_LAST_NORM = re.compile(r"^(.*_layernormalization|layer_normalization(_\d+)?)/")
+"""ConvNeXt's last layer has no name of its own either; the encoder calls it after the one before."""
 _SIDE = 224
 
 
 def weight_key(path: str) -> str:
     """A variable's path without what differs from one model to the next."""
-    return _COUNTED.sub("/gamma", "/".join(path.split("/")[-2:]))
+    return _LAST_NORM.sub("layer_normalization/", _COUNTED.sub("/gamma", "/".join(path.split("/")[-2:])))
 
 
 def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:

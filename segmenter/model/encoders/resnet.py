@@ -37,6 +37,8 @@ def resnet(image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any
 
 def _block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
     name, shortcut = block.name, x
+    widths: tuple[int, ...]
+    kernels: tuple[int, ...]
     if block.bottleneck:
         widths, kernels, strided = (block.width, block.width, block.outputs), (1, 3, 1), 1
     else:
