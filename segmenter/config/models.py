@@ -111,7 +111,7 @@ class EncoderDecoderConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _weights_are_used(self) -> EncoderDecoderConfig:
+    def _weights_used(self) -> EncoderDecoderConfig:
         for name in ("weight_bands", "input_normalisation"):
             if self.weights is None and getattr(self, name) != type(self).model_fields[name].default:
                 raise PydanticCustomError(

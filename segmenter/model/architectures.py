@@ -33,22 +33,25 @@ class Block:
         name: of its layers, before their own.
         torch: the same in the original.
         kernel: side of its spatial convolution.
-        stride, dilation: of that.
+        stride: of that.
         width: channels of that.
         bottleneck: whether two convolutions of 1×1 surround it (ResNet: else a second of 3×3 follows).
         feature: whether its output is the last at its stride.
+        dilation: of the spatial convolution.
+        later: of a second one, which sees the grid behind the stride.
     """
 
     name: str
     torch: str
     kernel: int
     stride: int
-    dilation: int
     inputs: int
     width: int
     outputs: int
     bottleneck: bool
     feature: bool = False
+    dilation: int = 1
+    later: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Unit:
 def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
     """The blocks of an encoder in order; strides beyond the output stride become dilations.
 
-    The first block of a stage that lost its stride still has the dilation before it, as in torchvision.
+    A convolution that lost its stride keeps the dilation before it: the values on the coarse grid are those
+    of the original.
     """
     raw = list(_lite(encoder) if encoder in _LITE else _resnet(encoder))
     stride, dilation, found = 2 if encoder in _LITE else 4, 1, []
@@ -90,7 +94,7 @@ def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
             dilation *= block.stride
             block = replace(block, stride=1)
         stride *= block.stride
-        found.append(replace(block, dilation=own))
+        found.append(replace(block, dilation=own, later=dilation))
     return found
 
 
@@ -125,7 +129,6 @@ def _lite(encoder: str) -> Iterator[Block]:
                 f"_blocks.{number}",
                 kernel,
                 1 if i else stride,
-                1,
                 inputs,
                 inputs * expansion,
                 outputs,
@@ -168,7 +171,7 @@ def _resnet(encoder: str) -> Iterator[Block]:
             stride = 2 if stage > 1 and i == 0 else 1
             name, torch = f"stage{stage}_block{i + 1}", f"layer{stage}.{i}"
             last = i == count - 1
-            yield Block(name, torch, 3, stride, 1, inputs, width, outputs, bottleneck, feature=last)
+            yield Block(name, torch, 3, stride, inputs, width, outputs, bottleneck, feature=last)
             inputs = outputs
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segmenter.config.models import EncoderDecoderConfig, ModelConfig
+from segmenter.config.models import EncoderDecoderConfig
 from segmenter.errors import WeightsError
 from segmenter.model.architectures import FAMILIES
 from segmenter.pretrained.first_layer import channels_for, describe, fitted
@@ -25,19 +24,17 @@ class EncoderWeights:
     """Weights that an encoder starts from.
 
     Attributes:
-        arrays: path of each weight in the model → its array.
-        chosen: the channel of the weights that each band takes, from 0; None: the mean of all.
-        described: what they are and where they are from, in a line.
+        arrays: layer and name of each weight, as in its path in the model → its array; of layers that the
+            model does not have, too.
+        described: what they are and where they are from, in a line; `{count}` stands for the parameters.
     """
 
     arrays: dict[str, Any]
-    chosen: tuple[int | None, ...]
     described: str
 
-
-def asks_for_weights(config: ModelConfig) -> bool:
-    """Whether a recipe's model starts from pretrained weights."""
-    return isinstance(config, EncoderDecoderConfig) and config.weights is not None
+    def said(self, count: str) -> str:
+        """The line, with the number of parameters that were loaded."""
+        return self.described.replace("{count}", count, 1)
 
 
 def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
@@ -55,11 +52,10 @@ def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
     channels = kernel.shape[2]
     chosen = channels_for(bands, channels, config.weight_bands)
     arrays[_FIRST] = fitted(kernel, chosen)
-    count = sum(math.prod(array.shape) for array in arrays.values())
-    line = f"encoder {config.encoder}: {count:,} parameters from {path}"
+    line = f"encoder {config.encoder}: {{count}} parameters from {path}"
     if others:
         line += f" ({others} tensors of other parts left out)"
-    return EncoderWeights(arrays, tuple(chosen), f"{line}; {describe(chosen, channels)}")
+    return EncoderWeights(arrays, f"{line}; {describe(chosen, channels)}")
 
 
 def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,18 +60,23 @@ def load_plain(file: io.BytesIO, allowed: Allowed) -> Any:
     Raises:
         PickleError: naming what it wants and may not have, or that it is damaged.
     """
-    machine = _Machine(allowed)
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-            if count > _MOST_OPCODES:
-                raise PickleError(f"more than {_MOST_OPCODES:,} opcodes")
-            if opcode.name == "STOP":
-                return machine.popped()
-            machine.do(opcode.name, argument)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in what is no text
+            return _run(file, _Machine(allowed))
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeError) as error:
         raise PickleError(f"damaged pickle ({type(error).__name__})") from None
     except ValueError as error:
         raise error if isinstance(error, PickleError) else PickleError(f"damaged pickle ({error})") from None
+
+
+def _run(file: io.BytesIO, machine: _Machine) -> Any:
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        if count > _MOST_OPCODES:
+            raise PickleError(f"more than {_MOST_OPCODES:,} opcodes")
+        if opcode.name == "STOP":
+            return machine.popped()
+        machine.do(opcode.name, argument)
     raise PickleError("damaged pickle (no end)")
 
 
@@ -81,10 +87,10 @@ class _Machine:
         self._allowed = allowed
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._do: dict[str, Callable[[], None]] = {
+        self._do: dict[str, Callable[[], object]] = {
             "MARK": lambda: self._stack.append(_MARK),
-            "POP": lambda: self._stack.pop() and None,
-            "POP_MARK": lambda: self._to_mark() and None,
+            "POP": self._stack.pop,
+            "POP_MARK": self._to_mark,
             "EMPTY_DICT": lambda: self._stack.append({}),
             "EMPTY_LIST": lambda: self._stack.append([]),
             "EMPTY_TUPLE": lambda: self._stack.append(()),

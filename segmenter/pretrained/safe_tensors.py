@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import WeightsError, shortened
-from segmenter.files import read_regular, write_whole
-from segmenter.pretrained.torch_files import MOST_BYTES, upper_halves
+from segmenter.files import write_whole
+from segmenter.pretrained.torch_files import read_weights, upper_halves
 
-INSTALL = "pip install 'coverage-segmenter[pretrained]'"
+INSTALL = (
+    "pip install 'coverage-segmenter[pretrained]' (in a checkout: .venv/bin/pip install -e '.[pretrained]')"
+)
 _TYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
@@ -28,13 +30,13 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
             package that reads it is not installed.
     """
     safetensors = _library(path)
-    content = read_regular(path, MOST_BYTES)
+    content = read_weights(path)
     try:
         found = safetensors.deserialize(content)  # the library checks the table against the file
     except safetensors.SafetensorError as error:
         what = shortened(" ".join(str(error).split()))
         raise WeightsError(f"{path}: no whole .safetensors file ({what}); get it again") from None
-    return {name: _array(path, name, part) for name, part in found}
+    return {name: _array(path, name, part) for name, part in sorted(found, key=lambda each: str(each[0]))}
 
 
 def write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
@@ -42,7 +44,7 @@ def write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
     _library(path)
     from safetensors.numpy import save
 
-    write_whole(path, save({name: np.ascontiguousarray(array) for name, array in tensors.items()}))
+    write_whole(path, save({name: np.array(array, order="C") for name, array in tensors.items()}))
 
 
 def _library(path: Path) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from segmenter.pretrained.pickled import Allowed, Name, PickleError, load_plain
 MOST_BYTES = 4 << 30
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _MOST_AXES = 8
-_TYPES = {
+_TYPES: dict[str, np.dtype[Any]] = {
     "torch FloatStorage": np.dtype("<f4"),
     "torch DoubleStorage": np.dtype("<f8"),
     "torch HalfStorage": np.dtype("<f2"),
@@ -40,6 +41,12 @@ _TYPES = {
 }
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "backbone", "encoder")
 """Keys under which training programs keep the weights, beside the optimiser and the epoch."""
+
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, KeyError, TypeError, EOFError),
+    *(RuntimeError, NotImplementedError, MemoryError, OverflowError),
+)
+"""What `zipfile`, NumPy and the code here raise of changed files; RuntimeError: "encrypted"."""
 
 Read = Callable[[str], memoryview]
 
@@ -67,7 +74,7 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         WeightsError: in one line: the file is missing, cut, no such file, or wants to run code.
     """
-    content = read_regular(path, MOST_BYTES)
+    content = read_weights(path)
     try:
         if zipfile.is_zipfile(io.BytesIO(content)):
             found, read = _zipped(content)
@@ -79,16 +86,32 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
             f"{path}: refused: expected tensors and plain data only, got {shortened(str(error))}; nothing of "
             "it was run"
         ) from None
-    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, RuntimeError, OSError) as error:
+    except _DAMAGE as error:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
         raise WeightsError(f"{path}: no whole file of PyTorch's ({what}); get it again") from None
+
+
+def read_weights(path: Path) -> bytes:
+    """Content of a file of weights.
+
+    Raises:
+        SegmenterError: it is not there, too large, no file, or cannot be read.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        what = "there is none" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise WeightsError(f"{path}: expected a file of weights, {what}") from None
+    if size > MOST_BYTES:
+        raise WeightsError(f"{path}: expected at most {MOST_BYTES >> 30} GiB, got {size >> 30} GiB")
+    return read_regular(path, max(size, 1))  # which takes memory for as many bytes as it may read
 
 
 # ------------------------------------------------------------------------------------- the pickle
 
 
 def _allowed() -> Allowed:
-    makers = {
+    makers: dict[str, Callable[..., Any]] = {
         "collections OrderedDict": lambda pairs=(): dict(pairs),
         "torch._utils _rebuild_tensor_v2": _tensor,
         "torch._utils _rebuild_parameter": lambda data, *_: _checked(data, _Tensor),

@@ -56,7 +56,7 @@ def _refuse_unknown(left: list[str], encoder: str, file: str) -> None:
     if left:
         raise WeightsError(
             f"{file}: expected the weights of {encoder}, got {len(left)} that it has not, the first is "
-            f"{left[0]}; are they of another architecture?"
+            f"{min(left)}; are they of another architecture?"
         )
 
 
@@ -69,9 +69,9 @@ def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str
     if found:
         raise WeightsError(
             f"{file}: expected the weights of one {encoder}, got several, under "
-            f"{', '.join(map(repr, found[:4]))}"
+            f"{', '.join(map(repr, sorted(found)[:4]))}"
         )
-    first = next(iter(tensors), "none")
+    first = min(tensors, default="none")
     raise WeightsError(
         f"{file}: expected the weights of {encoder}, with {key} among them, got {len(tensors)} others (the "
         f"first is {first}); are they of another architecture?"

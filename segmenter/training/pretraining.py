@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from segmenter.config.models import EncoderDecoderConfig
@@ -9,12 +10,15 @@ from segmenter.config.recipe import Recipe
 from segmenter.errors import WeightsError
 from segmenter.model.architectures import FAMILIES
 from segmenter.model.normalisation import Normalisation
-from segmenter.pretrained.encoder_weights import EncoderWeights, asks_for_weights, torch_encoder_weights
+from segmenter.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
 from segmenter.pretrained.input_scale import input_normalisation
-from segmenter.runs.weights import transfer_weights
+from segmenter.pretrained.keras_files import check_keras_weights
 from segmenter.scenes import Dataset
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.fine_tuning import bands_seen
+
+_NOT_ENCODER = ("decoder_", "logits")
+"""Beginnings of the names of all other layers, see `model.encoders`."""
 
 
 def check_encoder_weights(recipe: Recipe, dataset: Dataset) -> None:
@@ -23,8 +27,13 @@ def check_encoder_weights(recipe: Recipe, dataset: Dataset) -> None:
     Raises:
         WeightsError: in one line.
     """
-    if asks_for_weights(recipe.model):
-        find_encoder_weights(recipe, bands_seen(recipe, dataset))
+    config = recipe.model
+    if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
+        return
+    if config.encoder in FAMILIES:
+        torch_encoder_weights(config, bands_seen(recipe, dataset))
+    else:
+        check_keras_weights(config.encoder, config.weights)
 
 
 def find_encoder_weights(recipe: Recipe, bands: int) -> EncoderWeights | None:
@@ -38,7 +47,9 @@ def find_encoder_weights(recipe: Recipe, bands: int) -> EncoderWeights | None:
         return None
     if config.encoder in FAMILIES:
         return torch_encoder_weights(config, bands)
-    raise WeightsError(f"model.weights: no weights are known for {config.encoder}")
+    from segmenter.training.keras_weights import keras_encoder_weights  # loads TensorFlow
+
+    return keras_encoder_weights(config, bands)
 
 
 def normalisation_of(
@@ -54,12 +65,24 @@ def normalisation_of(
     return chosen, None if chosen == scenes else scenes
 
 
-def load_encoder(model: Any, weights: EncoderWeights) -> None:
-    """Set an encoder's weights in a model.
+def load_encoder(model: Any, weights: EncoderWeights) -> str:
+    """Set an encoder's weights in a model; gives a line on what was loaded.
 
     Raises:
-        WeightsError: naming the first that the model does not have, or has in another shape.
+        WeightsError: naming the first of the encoder's that is missing or has another shape.
     """
-    kept, _ = transfer_weights(model, {f"model/{path}": array for path, array in weights.arrays.items()})
-    if left := sorted(set(weights.arrays) - set(kept)):
-        raise WeightsError(f"{weights.described}: the model has no weight {left[0]} of such a shape")
+    from segmenter.training.keras_weights import weight_key
+
+    count = 0
+    for variable in model.variables:
+        if variable.path.startswith(_NOT_ENCODER) or variable.path.endswith("/masks"):
+            continue
+        array = weights.arrays.get(weight_key(variable.path))
+        if array is None or array.shape != tuple(variable.shape):
+            got = "none" if array is None else str(array.shape)
+            raise WeightsError(
+                f"{weights.said('no')}: expected {variable.path} of shape {tuple(variable.shape)}, got {got}"
+            )
+        variable.assign(array)
+        count += math.prod(array.shape)
+    return weights.said(f"{count:,}")

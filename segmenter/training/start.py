@@ -189,10 +189,10 @@ def _fine_tune(trainer: Trainer, source: Source) -> None:
 
 
 def _start_pretrained(trainer: Trainer, weights: EncoderWeights) -> None:
-    load_encoder(trainer.model, weights)
+    line = load_encoder(trainer.model, weights)
     if trainer.averaged is not None:
         trainer.averaged.follow()
-    print(weights.described)
+    print(line)
 
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:

@@ -37,14 +37,16 @@ def resnet(image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any
 
 def _block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
     name, shortcut = block.name, x
+    widths: tuple[int, ...]
+    kernels: tuple[int, ...]
     if block.bottleneck:
         widths, kernels, strided = (block.width, block.width, block.outputs), (1, 3, 1), 1
     else:
         widths, kernels, strided = (block.width, block.outputs), (3, 3), 0
     for i, (width, kernel) in enumerate(zip(widths, kernels, strict=True)):
         stride = block.stride if i == strided else 1
-        # torchvision has no dilated basic blocks; segmentation programs dilate both of its convolutions.
-        x = _conv(x, layers, width, kernel, f"{name}_conv{i + 1}", stride, block.dilation)
+        dilation = block.later if i > strided else block.dilation
+        x = _conv(x, layers, width, kernel, f"{name}_conv{i + 1}", stride, dilation)
         x = layers.norm(x, f"{name}_norm{i + 1}", epsilon=_EPSILON)
         if i < len(widths) - 1:
             x = layers.relu(x, f"{name}_relu{i + 1}")

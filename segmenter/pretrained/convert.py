@@ -1,0 +1,39 @@
+"""A checkpoint of PyTorch as a .safetensors file, without PyTorch and without running the pickle in it.
+
+python -m segmenter.pretrained.convert FILE.pth OUT.safetensors
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from segmenter.errors import WeightsError, run_script
+from segmenter.pretrained.safe_tensors import write_safetensors
+from segmenter.pretrained.torch_files import read_torch
+
+
+def main() -> int:
+    """Read, write, and say what was written."""
+    parser = argparse.ArgumentParser(
+        prog="python -m segmenter.pretrained.convert",
+        description="Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run.",
+    )
+    parser.add_argument("file", type=Path, help="a .pth, .pt or .ckpt file of torch.save")
+    parser.add_argument("out", type=Path, help="a .safetensors file to write; must not be there yet")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    if out.suffix != ".safetensors":
+        raise WeightsError(f"{out}: expected a name that ends with .safetensors")
+    if out.exists():
+        raise WeightsError(f"{out}: is there already; name another file")
+    tensors = read_torch(arguments.file)
+    write_safetensors(out, tensors)
+    numbers = sum(array.size for array in tensors.values())
+    print(f"{out}: {len(tensors)} tensors, {numbers:,} numbers; the first is {next(iter(tensors))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
