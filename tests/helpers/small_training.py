@@ -23,12 +23,12 @@ AVERAGE = 0.7
 SGD = TrainingConfig(global_batch=BATCH, optimizer="sgd", learning_rate=0.05, schedule="constant", warmup=0)
 
 
-def batches(steps: int) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
+def batches(steps: int, side: int = SIDE) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
     """Stacked batches, ignored pixels in the first images: micro-batches of very unequal weight."""
     rng = np.random.default_rng(3)
-    image = rng.integers(0, 256, (steps, BATCH, SIDE, SIDE, BANDS), np.uint8)
-    valid = rng.random((steps, BATCH, SIDE, SIDE)) > 0.1
-    label = rng.integers(0, CLASSES, (steps, BATCH, SIDE, SIDE), np.uint8)
+    image = rng.integers(0, 256, (steps, BATCH, side, side, BANDS), np.uint8)
+    valid = rng.random((steps, BATCH, side, side)) > 0.1
+    label = rng.integers(0, CLASSES, (steps, BATCH, side, side), np.uint8)
     label[:, 0, 1:], label[:, 1:3] = IGNORE, IGNORE
     return image, valid, label
 

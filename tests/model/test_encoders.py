@@ -1,0 +1,168 @@
+"""Encoders: Keras' own outputs to the bit, atrous features on the coarse grid, stable names, one stage each."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
+from tests.helpers.encoder_pairs import small_encoder
+
+KERAS = (
+    *("mobilenet_v2", "keras_resnet50", "densenet121", "convnext_tiny"),
+    *(f"efficientnet_v2_{size}" for size in ("b0", "b1", "b2", "b3", "s")),
+)
+SLOW = [pytest.param(name, marks=[pytest.mark.slow] if name != "mobilenet_v2" else []) for name in KERAS]
+ATROUS = [each for each in SLOW if each.values[0] not in NOT_ATROUS]
+
+
+def config(encoder: str, **options: Any) -> EncoderDecoderConfig:
+    return EncoderDecoderConfig(kind="encoder_decoder", encoder=encoder, **options)
+
+
+def features_model(encoder: str, *, bands: int = 3, synchronised: bool = True, **options: Any) -> Any:
+    import keras
+
+    from segmenter.model.encoders import ENCODERS
+    from segmenter.model.layers import Layers
+
+    image = keras.Input((None, None, bands))
+    layers = Layers(keras.DTypePolicy("float32"), synchronised)
+    features = ENCODERS[encoder](image, layers, config(encoder, **options))
+    return keras.Model(image, [each for each in features if each is not None])
+
+
+def unlike_new(variables: list[Any]) -> None:
+    """Weights and statistics as no initialiser makes them, that BatchNorm and layer scale show."""
+    rng = np.random.default_rng(5)
+    for v in variables:
+        name = v.path.rpartition("/")[2]
+        if name == "moving_variance":
+            v.assign(rng.uniform(0.5, 2, v.shape))
+        elif name != "kernel":
+            v.assign(rng.normal(0.3, 0.3, v.shape))
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_outputs_at_inference_are_those_of_keras_to_the_bit(tensorflow: ModuleType, name: str) -> None:
+    """With four bands, sizes that are no square, and BatchNorm over replicas in place of Keras'."""
+    from segmenter.model.batchnorm import SyncBatchNorm
+    from segmenter.model.encoders.keras_applications import SOURCES
+
+    theirs = SOURCES[name].network(4)
+    ours = features_model(name, bands=4, drop_path=0 if name in NOT_RESIDUAL else 0.2)
+    unlike_new(theirs.variables)
+    weights = {v.path: v for v in theirs.variables}
+    learned = [v for v in ours.variables if not v.path.endswith("/masks")]
+    assert sorted(v.path for v in learned) == sorted(weights)
+    for v in learned:
+        v.assign(weights[v.path])
+    image = np.random.default_rng(1).random((2, 64, 96, 4), np.float32)
+    for a, b in zip(theirs(image, training=False), ours(image, training=False), strict=True):
+        assert np.array_equal(a, b)
+    norms = {type(layer) for layer in ours.layers if "BatchNorm" in type(layer).__name__}
+    assert norms <= {SyncBatchNorm}
+    strides = [64 // f.shape[1] for f in ours(image)]
+    assert strides == ([2, 4, 8, 16, 32] if name != "convnext_tiny" else [4, 8, 16, 32])
+
+
+@pytest.mark.parametrize("output_stride", [16, 8])
+@pytest.mark.parametrize("name", ATROUS)
+def test_atrous_features_hold_the_strided_ones(
+    tensorflow: ModuleType, name: str, output_stride: int
+) -> None:
+    """One of every so many of the dense features is the coarse one: the weights see what they learned on."""
+    coarse = features_model(name)
+    dense = features_model(name, decoder="deeplabv3plus", output_stride=output_stride)
+    unlike_new(coarse.variables)
+    for a, b in zip(dense.variables, coarse.variables, strict=True):
+        assert a.path == b.path
+        a.assign(b)
+    image = np.random.default_rng(1).random((1, 128, 160, 3), np.float32)
+    for number, (a, b) in enumerate(zip(coarse(image), dense(image), strict=True), 1):
+        step = max(1, 2**number // output_stride)
+        first = step - 1 if name != "keras_resnet50" else 0  # where TensorFlow's `same` padding begins
+        on_grid = np.asarray(b)[:, first::step, first::step]
+        assert b.shape[1] == 128 // min(2**number, output_stride)
+        if "efficientnet" in name and step > 1:
+            continue  # squeeze and excitation takes the mean of another number of pixels
+        assert np.allclose(a, on_grid, rtol=0, atol=1e-5 * np.abs(a).max())
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_weights_have_the_same_names_in_each_model_and_a_stage(tensorflow: ModuleType, name: str) -> None:
+    from segmenter.model.building import build_model, shapes_of, stages_of
+
+    model = config(name, decoder_width=8, drop_path=0 if name in NOT_RESIDUAL else 0.2, dropout=0.1)
+    first, second = (build_model(model, 3, 5, synchronised=True) for _ in range(2))
+    paths = [v.path for v in first.variables]
+    assert paths == [v.path for v in second.variables]
+    assert len(set(paths)) == len(paths)
+    stages = stages_of(first, model)
+    assert stages.keys() == shapes_of(first).keys()
+    encoder = [f"encoder stage {n}" for n in range(1, 6)][name == "convnext_tiny" :]
+    decoder = [f"decoder stage {n}" for n in range(1, 5)]
+    assert sorted(set(stages.values())) == [*decoder, *encoder, "head"]
+
+
+def test_drop_path_is_at_the_end_of_each_branch_and_grows(
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segmenter.model.encoders import ENCODERS
+
+    monkeypatch.setitem(ENCODERS, "mobilenet_v2", small_encoder())
+    model = features_model("mobilenet_v2", drop_path=0.6)
+    found = {layer.name: layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"}
+    assert found == pytest.approx({f"b{n}{part}_add_drop_path": 0.1 * i for i, (n, part) in enumerate(
+        ((n, part) for n in (3, 4, 5) for part in "bc"), 1)})  # fmt: skip
+    assert model.get_layer("b3b_add_drop_path").input.name == model.get_layer("b3b_project").output.name
+    assert [layer.name for layer in model.layers if type(layer).__name__ == "Dropout"] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"encoder": "densenet121", "drop_path": 0.1}, "drop_path: expected 0.0 with encoder: densenet121"),
+        ({"output_stride": 16}, "output_stride: expected 32 with decoder: unet"),
+        ({"image_pooling": True, "decoder": "fpn"}, "image_pooling: expected False with decoder: fpn"),
+        (
+            {"output_stride": 8, "decoder": "deeplabv3plus", "encoder": "convnext_tiny"},
+            "output_stride: expected 32 with encoder: convnext_tiny, which has no use for it, got 8",
+        ),
+    ],
+)
+def test_a_setting_without_use_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        EncoderDecoderConfig(kind="encoder_decoder", **settings)
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_bilinear_enlargement_is_tensorflows_in_every_precision(tensorflow: ModuleType, factor: int) -> None:
+    tf = tensorflow
+    from segmenter.model.layers import BilinearUpSampling
+
+    x = np.random.default_rng(2).normal(size=(2, 5, 7, 3))
+    expected = tf.image.resize(x, (5 * factor, 7 * factor))
+    for dtype, limit in (("float16", 4e-3), ("float32", 0), ("float64", 1e-6)):
+        found = BilinearUpSampling(factor, dtype=dtype)(tf.constant(x, dtype))
+        assert found.dtype == dtype
+        assert np.abs(np.asarray(found, np.float64) - expected).max() <= limit
+
+
+def test_logits_are_of_full_resolution_and_32_bits(
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segmenter.model.building import build_model
+    from segmenter.model.encoders import ENCODERS
+
+    monkeypatch.setitem(ENCODERS, "mobilenet_v2", small_encoder())
+    for decoder in ("unet", "fpn", "upernet", "deeplabv3plus"):
+        model = build_model(config("mobilenet_v2", decoder=decoder), 4, 6, dtype="mixed_float16")
+        wide = {layer.name for layer in model.layers if layer.output.dtype == "float32"}
+        assert wide == {"image", "logits", "logits_enlarge"}
+        logits = model(np.zeros((1, 64, 96, 4), np.float32))
+        assert (logits.shape, logits.dtype) == ((1, 64, 96, 6), "float32")
