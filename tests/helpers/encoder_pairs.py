@@ -78,7 +78,7 @@ class PairLaboratory:
         return {kind: difference(many, self._first, kind) for kind in KINDS}
 
     def resumed(self) -> tuple[list[bytes], list[bytes]]:
-        """Weights after all steps in one go, and after two, a checkpoint, a loss of all state and the rest."""
+        """Weights after all steps in one go, and after two, a checkpoint, loss of all state, the rest."""
         from segmenter.runs.weights import assign_weights
         from segmenter.training.step import assign_optimiser
 
@@ -90,6 +90,14 @@ class PairLaboratory:
         assign_optimiser(optimiser, self._at_two)
         self._one.each(tuple(part[2:] for part in self._stack))
         return straight, [v.numpy().tobytes() for v in model.variables]
+
+    def wide_sums(self) -> list[str]:
+        """Sums of more than two tensors in the step, which TensorFlow takes in any order."""
+        batch = self._one.devices.distributed(tuple(part[0] for part in self._stack))
+        graph = self._one.step.get_concrete_function(batch).graph.as_graph_def()
+        nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
+        data = {n.name: [i for i in n.input if not i.startswith("^")] for n in nodes if n.op == "AddN"}
+        return [name for name, inputs in data.items() if len(inputs) > 2]
 
     def _run(self, training: Training) -> Mapping[str, list[Any]]:
         """Losses, gradients of the first step, weights and statistics after the last."""

@@ -76,13 +76,13 @@ class Training:
             averaged=self.averaged,
             **options,
         )
-        self._one, self._many = make_step(parts), make_steps(parts)
+        self.step, self._many = make_step(parts), make_steps(parts)
 
     def each(self, stack: Any) -> list[float]:
         """The losses of steps, one call each."""
         steps = len(stack[0])
         return [
-            float(self._one(self.devices.distributed(tuple(p[i] for p in stack)))[0]) for i in range(steps)
+            float(self.step(self.devices.distributed(tuple(p[i] for p in stack)))[0]) for i in range(steps)
         ]
 
     def at_once(self, stack: Any, count: int) -> tuple[Any, Any]:

@@ -25,8 +25,9 @@ def small(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(encoder: str, decoder: str, replicas: int = 4) -> None:
-    """Both laws, as compiling takes most of the time; the one on float64 bits."""
+    """All at once, as compiling takes most of the time; resuming in the bits of float64."""
     laboratory = PairLaboratory(pair(encoder, decoder))
+    assert laboratory.wide_sums() == []
     found = laboratory.differences(replicas)
     assert {kind: value for kind, value in found.items() if not value <= LIMIT} == {}
     straight, resumed = laboratory.resumed()

@@ -1,4 +1,4 @@
-"""Encoders: Keras' own outputs to the bit, atrous features on the coarse grid, stable names, one stage each."""
+"""Encoders: Keras' outputs to the bit, atrous features on the coarse grid, stable names, a stage each."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def test_outputs_at_inference_are_those_of_keras_to_the_bit(tensorflow: ModuleTy
 
 @pytest.mark.parametrize("output_stride", [16, 8])
 @pytest.mark.parametrize("name", ATROUS)
-def test_atrous_features_hold_the_strided_ones(
-    tensorflow: ModuleType, name: str, output_stride: int
-) -> None:
+def test_atrous_features_hold_the_strided_ones(tensorflow: ModuleType, name: str, output_stride: int) -> None:
     """One of every so many of the dense features is the coarse one: the weights see what they learned on."""
     coarse = features_model(name)
     dense = features_model(name, decoder="deeplabv3plus", output_stride=output_stride)
@@ -166,3 +164,35 @@ def test_logits_are_of_full_resolution_and_32_bits(
         assert wide == {"image", "logits", "logits_enlarge"}
         logits = model(np.zeros((1, 64, 96, 4), np.float32))
         assert (logits.shape, logits.dtype) == ((1, 64, 96, 6), "float32")
+
+
+def test_three_users_of_a_shared_tensor_have_their_gradients_added_two_by_two(tensorflow: ModuleType) -> None:
+    """In the graph that runs: Grappler merges a sum of sums into one, whose order is chance."""
+    import keras
+    from tensorflow.python.eager import context
+
+    from segmenter.model.layers import Layers
+
+    layers = Layers(keras.DTypePolicy("float32"), True)
+
+    def widest(*, shared: bool) -> int:
+        @tensorflow.function
+        def gradient(image: Any) -> Any:
+            with tensorflow.GradientTape() as tape:
+                x = tensorflow.abs(image)
+                tape.watch(x)
+                parts = layers.shared(x, 4, "x") if shared else [x] * 4
+                y = sum(tensorflow.reduce_sum(tensorflow.sin(p * (i + 2.0))) for i, p in enumerate(parts))
+            return tape.gradient(y, x) * 3.0
+
+        image = tensorflow.ones((2, 8, 8, 3))
+        gradient(image)
+        context.enable_run_metadata()
+        gradient(image)
+        graphs = context.export_run_metadata().partition_graphs
+        context.disable_run_metadata()
+        sums = [n for graph in graphs for n in graph.node if n.op == "AddN"]
+        return max(sum(not i.startswith("^") for i in n.input) for n in sums)
+
+    assert widest(shared=False) == 4
+    assert widest(shared=True) == 2

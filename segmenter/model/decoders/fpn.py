@@ -15,9 +15,9 @@ def fpn(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tu
     """Pyramid of Lin et al. 2017 (arXiv:1612.03144), head of Kirillov et al. 2019 (arXiv:1901.02446).
 
     Features at strides 4 to 32 become `decoder_width` channels each, the coarse added to the fine. Each level
-    is brought to stride 4 by 3×3 convolutions of half that width, each but the finest's followed by a bilinear
-    enlargement; BatchNorm in place of group normalisation. The levels are then joined, where the paper adds
-    them: the convolution that follows weighs each channel of each level by itself.
+    is brought to stride 4 by 3×3 convolutions of half that width, each but the finest's followed by a
+    bilinear enlargement; BatchNorm in place of group normalisation. The levels are then joined, where the
+    paper adds them: the convolution that follows weighs each channel of each level by itself.
     """
     levels, width = [], config.decoder_width
     for x, stride in pyramid(features, layers, width):

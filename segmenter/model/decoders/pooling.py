@@ -21,8 +21,8 @@ def pooled(x: Any, bins: int, width: int, layers: Layers, name: str) -> Any:
 class PartMeans(keras.layers.Layer):
     """(B, H, W, C) → (B, bins, bins, C): means over parts as equal as can be.
 
-    Part i of n pixels is from ⌊i n / bins⌋ to ⌈(i + 1) n / bins⌉ (PyTorch's adaptive average pooling): any size
-    will do, and where there are fewer pixels than parts, parts share them.
+    Part i of n pixels is from ⌊i n / bins⌋ to ⌈(i + 1) n / bins⌉ (PyTorch's adaptive average pooling): any
+    size will do, and where there are fewer pixels than parts, parts share them.
     """
 
     def __init__(self, bins: int, **options: Any) -> None:

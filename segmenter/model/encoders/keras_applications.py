@@ -51,7 +51,9 @@ class Source:
         """Keras' own network up to the last feature, with random weights."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This model usually expects 1 or 3 input channels")
-            whole = self.make(include_top=False, weights=None, input_shape=(None, None, bands), **self.options)
+            whole = self.make(
+                include_top=False, weights=None, input_shape=(None, None, bands), **self.options
+            )
         return keras.Model(whole.inputs[0], [_tensor(whole, name) for name in self.features if name])
 
     def __call__(self, image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any]:
