@@ -118,6 +118,28 @@ def _shared(x: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 @keras.saving.register_keras_serializable("segmenter")
+class LayerScale(keras.layers.Layer):
+    """Each channel times a learned factor, which begins small (Touvron et al. 2021, arXiv:2103.17239)."""
+
+    def __init__(self, init_values: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.init_values = init_values
+
+    def build(self, input_shape: Any) -> None:
+        """Make the factors."""
+        first = keras.initializers.Constant(self.init_values)
+        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer=first, name="gamma")
+
+    def call(self, inputs: Any) -> Any:
+        """The input, scaled."""
+        return inputs * self.gamma
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "init_values": self.init_values}
+
+
+@keras.saving.register_keras_serializable("segmenter")
 class BilinearUpSampling(keras.layers.UpSampling2D):
     """Bilinear enlargement by an even factor, in the layer's own precision.
 

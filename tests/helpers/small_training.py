@@ -57,7 +57,8 @@ class Training:
 
         keras.utils.set_random_seed(1)
         strategy = strategy_of(replicas)
-        self.devices = Devices(strategy, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(replicas)))
+        named: Any = tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(replicas))
+        self.devices = Devices(strategy, named)
         with strategy.scope():
             self.model = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
             self.optimiser = build_optimiser(training, self.model, 10)
@@ -85,7 +86,7 @@ class Training:
             float(self.step(self.devices.distributed(tuple(p[i] for p in stack)))[0]) for i in range(steps)
         ]
 
-    def at_once(self, stack: Any, count: int) -> tuple[Any, Any]:
+    def at_once(self, stack: Any, count: int) -> Any:
         """The losses and the classes held of the first steps of a stack, in one call."""
         import tensorflow as tf
 

@@ -1,12 +1,13 @@
 """Encoders of `keras.applications`, for any number of bands, rebuilt with this project's layers.
 
 Keras' own network is made without its head and without weights, and rebuilt layer by layer: the layers keep
-their names, so weights of Keras' files fit by name. Otherwise than there:
+their names. Otherwise than there:
 - BatchNorm is over all replicas, where that is asked for, with the same outputs at inference to the bit. Its
   momentum is 0.9, as in the rest of the network: Keras' 0.99 and MobileNetV2's 0.999 lag hundreds of steps
   behind, and weights that were learned elsewhere are to learn this imagery's statistics soon.
 - Dropout and stochastic depth, whose masks are the same on every replica, are left out; `drop_path` puts
   `DropPath` at the end of each residual branch.
+- ConvNeXt's layer scale, whose weight has no name in Keras, has `gamma`.
 - Where a stage is to keep its stride, its step becomes dilation of all that follows (Chen et al. 2017,
   arXiv:1706.05587): the values on the coarse grid are those of the original.
 - A tensor with three users is shared (`Layers.shared`).
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 import keras
 
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.layers import Layers
+from segmenter.model.layers import Layers, LayerScale
 
 _MOMENTUM = 0.9
 _UNNAMED = re.compile(r"(zero_padding2d|add|layer_normalization)(_\d+)?")
@@ -135,6 +136,8 @@ class _Rebuilding:
         """A new layer like one of the network's, on a tensor of such a stride there."""
         if not isinstance(layer, keras.layers.Layer):
             return keras.layers.Add(dtype=self._layers.policy, name=name)
+        if type(layer).__name__ == "LayerScale":  # Keras' leaves its weight to be named by a count
+            return LayerScale(layer.init_values, dtype=self._layers.policy, name=name)
         config = {**layer.get_config(), "name": name, "dtype": self._layers.policy}
         if isinstance(layer, keras.layers.BatchNormalization):
             return self._layers.batch_norm.from_config({**config, "momentum": _MOMENTUM})
