@@ -37,6 +37,7 @@ _POINTWISE = {
     "Dropout",
     "DropPath",
     "GlobalDropout",
+    "ChannelNorm",
     "LayerScale",
     "Share",
     "Concatenate",

@@ -202,3 +202,27 @@ def test_three_users_of_a_shared_tensor_have_their_gradients_added_two_by_two(te
 
     assert widest(shared=False) == 4
     assert widest(shared=True) == 2
+
+
+def test_channel_norm_trains_as_it_predicts_and_has_no_wide_sum(tensorflow: ModuleType) -> None:
+    from segmenter.model.layers import ChannelNorm
+
+    norm = ChannelNorm(epsilon=1e-6, dtype="float64")
+    x = tensorflow.constant(np.random.default_rng(4).normal(3, 2, (2, 5, 7, 6)))
+    norm.build(x.shape)
+    unlike_new(norm.variables)
+    assert np.allclose(norm(x, training=True), norm(x, training=False), rtol=0, atol=1e-12)
+
+    def gradient(image: Any, training: bool) -> Any:
+        with tensorflow.GradientTape() as tape:
+            tape.watch(image)
+            y = tensorflow.reduce_sum(norm(image, training=training) ** 3)
+        return tape.gradient(y, image)
+
+    assert np.allclose(gradient(x, True), gradient(x, False), rtol=0, atol=1e-9)
+
+    def widest(training: bool) -> int:
+        graph = tensorflow.function(gradient).get_concrete_function(x, training).graph.as_graph_def()
+        return max(len(node.input) for node in graph.node if node.op == "AddN")
+
+    assert (widest(True), widest(False) > 2) == (2, True)

@@ -10,7 +10,7 @@ their names. Otherwise than there:
 - ConvNeXt's layer scale, whose weight has no name in Keras, has `gamma`.
 - Where a stage is to keep its stride, its step becomes dilation of all that follows (Chen et al. 2017,
   arXiv:1706.05587): the values on the coarse grid are those of the original.
-- A tensor with three users is shared (`Layers.shared`).
+- A tensor with three users is shared (`Layers.shared`), and LayerNorm uses its input twice (`ChannelNorm`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import keras
 
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.layers import Layers, LayerScale
+from segmenter.model.layers import ChannelNorm, Layers, LayerScale
 
 _MOMENTUM = 0.9
 _UNNAMED = re.compile(r"(zero_padding2d|add|layer_normalization)(_\d+)?")
@@ -139,6 +139,8 @@ class _Rebuilding:
         if type(layer).__name__ == "LayerScale":  # Keras' leaves its weight to be named by a count
             return LayerScale(layer.init_values, dtype=self._layers.policy, name=name)
         config = {**layer.get_config(), "name": name, "dtype": self._layers.policy}
+        if isinstance(layer, keras.layers.LayerNormalization):
+            return ChannelNorm.from_config(config)
         if isinstance(layer, keras.layers.BatchNormalization):
             return self._layers.batch_norm.from_config({**config, "momentum": _MOMENTUM})
         kept = self._config.output_stride
