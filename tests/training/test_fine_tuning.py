@@ -160,7 +160,7 @@ def test_a_run_of_the_same_encoder_is_measured_by_the_built_model(recipe: Path, 
     loaded = load_recipe(path, ["model.decoder=fpn"])
     source = find_source(run.path, loaded, load_dataset(loaded))
     check_fit(source, {"a/kernel": (4,), "b/kernel": (4,)}, loaded, list(NAMES))
-    with pytest.raises(CheckpointError, match="got 4 of its 9 parameters .model.decoder: unet there, fpn"):
+    with pytest.raises(CheckpointError, match=r"got 4 of its 9 parameters \(model.decoder: unet there"):
         check_fit(source, {"a/kernel": (4,), "b/kernel": (5,)}, loaded, list(NAMES))
     check_fit(replace(source, partial=True), {"b/kernel": (5,)}, loaded, list(NAMES))
 
