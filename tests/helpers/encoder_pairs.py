@@ -33,7 +33,7 @@ def pair(encoder: str, decoder: str, **options: Any) -> EncoderDecoderConfig:
 
 
 def small_network(*, include_top: bool, weights: None, input_shape: tuple[Any, ...]) -> Any:
-    """A network as `keras.applications` has them, of five strided convolutions and three residual blocks."""
+    """A network as `keras.applications` has them, of five strided convolutions and two residual blocks."""
     import keras
 
     layers = keras.layers
@@ -44,7 +44,7 @@ def small_network(*, include_top: bool, weights: None, input_shape: tuple[Any, .
         x = layers.Conv2D(width, 3, strides=2, use_bias=False, name=f"b{level}a_conv")(x)
         x = layers.BatchNormalization(name=f"b{level}a_bn")(x)
         x = layers.ReLU(6.0, name=f"b{level}a_relu")(x)
-        if level > 2:
+        if level == 4:
             y = layers.DepthwiseConv2D(3, padding="same", name=f"b{level}b_depthwise")(x)
             y = layers.BatchNormalization(name=f"b{level}b_project")(y)
             y = layers.Dropout(0.5, noise_shape=(None, 1, 1, 1), name=f"b{level}b_drop")(y)
@@ -60,7 +60,7 @@ def small_encoder() -> Any:
     """`small_network` as an encoder: for tests of decoders, as it compiles in a tenth of the time."""
     from segmenter.model.encoders.keras_applications import Source
 
-    return Source(small_network, ("b1a_relu", "b2a_relu", "b3b_out", "b4b_out", "b5c_add"))
+    return Source(small_network, ("b1a_relu", "b2a_relu", "b3a_relu", "b4b_out", "b5a_relu"))
 
 
 class PairLaboratory:

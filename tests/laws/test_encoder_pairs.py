@@ -36,7 +36,7 @@ def check(encoder: str, decoder: str, replicas: int = 4) -> None:
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_equivalence_and_resume_of_each_decoder(small: None, decoder: str) -> None:
-    check(SMALL, decoder)
+    check(SMALL, decoder, 2)
 
 
 def test_equivalence_and_resume_of_an_encoder(tensorflow: ModuleType) -> None:

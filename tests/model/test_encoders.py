@@ -50,7 +50,8 @@ def unlike_new(variables: list[Any]) -> None:
 
 def known_as(path: str) -> str:
     """A weight's name here: without the nested model it lies in, ConvNeXt's layer scale with one."""
-    return re.sub(r"/variable(_\d+)?$", "/gamma", "/".join(path.split("/")[-2:]))
+    path = re.sub(r"/variable(_\d+)?$", "/gamma", "/".join(path.split("/")[-2:]))
+    return re.sub(r"^layer_normalization_\d+", "layer_normalization", path)
 
 
 @pytest.mark.parametrize("name", SLOW)
@@ -121,9 +122,9 @@ def test_drop_path_is_at_the_end_of_each_branch_and_grows(
     monkeypatch.setitem(ENCODERS, "mobilenet_v2", small_encoder())
     model = features_model("mobilenet_v2", drop_path=0.6)
     found = {layer.name: layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"}
-    assert found == pytest.approx({f"b{n}{part}_add_drop_path": 0.1 * i for i, (n, part) in enumerate(
-        ((n, part) for n in (3, 4, 5) for part in "bc"), 1)})  # fmt: skip
-    assert model.get_layer("b3b_add_drop_path").input.name == model.get_layer("b3b_project").output.name
+    assert found == pytest.approx({"b4b_add_drop_path": 0.3, "b4c_add_drop_path": 0.6})
+    dropped = {name: model.get_layer(name).input._keras_history.operation.name for name in found}
+    assert dropped == {"b4b_add_drop_path": "b4b_project", "b4c_add_drop_path": "b4c_conv"}
     assert [layer.name for layer in model.layers if type(layer).__name__ == "Dropout"] == []
 
 
@@ -193,11 +194,11 @@ def test_three_users_of_a_shared_tensor_have_their_gradients_added_two_by_two(te
             return tape.gradient(y, x) * 3.0
 
         image = tensorflow.ones((2, 8, 8, 3))
-        gradient(image)
-        context.enable_run_metadata()
-        gradient(image)
-        graphs = context.export_run_metadata().partition_graphs
-        context.disable_run_metadata()
+        for _ in range(3):  # the first in a process leaves no graphs
+            context.enable_run_metadata()
+            gradient(image)
+            graphs = context.export_run_metadata().partition_graphs
+            context.disable_run_metadata()
         sums = [n for graph in graphs for n in graph.node if n.op == "AddN"]
         return max(sum(not i.startswith("^") for i in n.input) for n in sums)
 

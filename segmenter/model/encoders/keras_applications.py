@@ -28,7 +28,7 @@ from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.layers import ChannelNorm, Layers, LayerScale
 
 _MOMENTUM = 0.9
-_UNNAMED = re.compile(r"(zero_padding2d|add|layer_normalization)(_\d+)?")
+_UNNAMED = re.compile(r"(zero_padding2d|add)(_\d+)?")
 """Names that Keras counts through the process, and which so differ from one model to the next."""
 _OMITTED = ("Dropout", "StochasticDepth")
 
@@ -105,7 +105,7 @@ class _Rebuilding:
         if type(layer).__name__ in _OMITTED or layer.name.endswith("_identity"):
             return parts[0]
         scale = max(part.scale for part in parts)
-        name = layer.name
+        name = re.sub(r"^(layer_normalization)_\d+$", r"\1", layer.name)  # ConvNeXt's last
         if _UNNAMED.fullmatch(name):
             name = f"{parts[-1].name}_{type(layer).__name__.lower()}"
         if type(layer).__name__ == "Add":  # a layer, or the operation of a + b
