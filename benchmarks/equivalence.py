@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--page", type=Path, metavar="FILE", help="renew the table in this page")
     arguments = parser.parse_args()
-    _four_devices()
+    four_devices()
     lines = []
     laboratory = Laboratory(ROWS)
     for name in ROWS:
@@ -37,7 +37,8 @@ def main() -> int:
     return int(not all(line["exact"] and line["seen"] for line in lines))
 
 
-def _four_devices() -> None:
+def four_devices() -> None:
+    """Start TensorFlow with four logical CPU devices."""
     load_tensorflow(4)
     import tensorflow as tf
 

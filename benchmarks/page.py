@@ -15,6 +15,11 @@ def renew(path: Path, mark: str, lines: Iterable[str]) -> None:
     path.write_text("\n".join([before + mark, *lines, END + after]), encoding="utf-8")
 
 
+def rows_of(path: Path, mark: str) -> list[str]:
+    """The lines between `mark` and the end of the table that follows it."""
+    return path.read_text(encoding="utf-8").split(mark)[1].split(END, 1)[0].strip().splitlines()
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
     """Lines of a Markdown table; the first `words` columns are words, the others numbers."""
     rule = [" --- " if column < words else " ---: " for column in range(len(head))]

@@ -93,20 +93,25 @@ class EncoderDecoderConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> EncoderDecoderConfig:
+        """Settings that would do nothing: more likely a slip than meant."""
+        decoder, encoder = f"decoder: {self.decoder}", f"encoder: {self.encoder}"
         deeplab = self.decoder == "deeplabv3plus"
-        atrous = deeplab and self.encoder not in NOT_ATROUS
-        beside = f"decoder: {self.decoder}" if not deeplab else f"encoder: {self.encoder}"
-        for name, neutral, used in (
-            ("output_stride", 32, atrous),
-            ("image_pooling", False, deeplab),
-            ("drop_path", 0.0, self.encoder not in NOT_RESIDUAL),
-        ):
-            if (value := getattr(self, name)) != neutral and not used:
-                with_what = f"encoder: {self.encoder}" if name == "drop_path" else beside
+        useless = {
+            "output_stride": encoder
+            if deeplab and self.encoder in NOT_ATROUS
+            else ""
+            if deeplab
+            else decoder,
+            "image_pooling": "" if deeplab else decoder,
+            "drop_path": encoder if self.encoder in NOT_RESIDUAL else "",
+        }
+        for name, beside in useless.items():
+            default, got = type(self).model_fields[name].default, getattr(self, name)
+            if beside and got != default:
                 raise PydanticCustomError(
-                    "model",
-                    "{name}: expected {neutral} with {with_what}, which has no use for it, got {value}",
-                    {"name": name, "neutral": neutral, "with_what": with_what, "value": value},
+                    f"model.{name}",
+                    "expected {default} with {beside}, which has no use for it, got {got}",
+                    {"default": str(default).lower(), "beside": beside, "got": str(got).lower()},
                 )
         return self
 

@@ -36,7 +36,7 @@ def encoder_decoder(
 
 
 def _stages(model: keras.Model, features: list[Any]) -> dict[str, str]:
-    """Layer → its stage: of the encoder, where the layer serves the features at stride 2ⁿ and no finer ones."""
+    """Layer → its stage: of the encoder, n where it serves the features at stride 2ⁿ and no finer ones."""
     found: dict[str, str] = {}
     for number, feature in enumerate(features, 1):
         waiting = [] if feature is None else [feature]

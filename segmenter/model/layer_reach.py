@@ -278,6 +278,7 @@ _KINDS: dict[str, Callable[[Call, int], Reach]] = {
     **dict.fromkeys(_BATCH_NORMS, _of_channels),
     "Concatenate": _of_channels,
     "LayerNormalization": _of_channels,
+    "ChannelNorm": _of_channels,
     "RMSNormalization": _of_channels,
     "UnitNormalization": _of_channels,
     "Normalization": _of_channels,

@@ -118,6 +118,46 @@ def _shared(x: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 @keras.saving.register_keras_serializable("segmenter")
+class ChannelNorm(keras.layers.LayerNormalization):
+    """`keras.layers.LayerNormalization` over the channels, whose gradients are added two by two.
+
+    Keras' uses its input more often (see `Share`). Inference is Keras' own, to the bit.
+    """
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Inputs with mean 0 and variance 1 over each pixel's channels, scaled and shifted."""
+        if not training:
+            return super().call(inputs)
+        x = tf.cast(inputs, self.variable_dtype)
+        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+        scaled = centred * tf.math.rsqrt(variance + self.epsilon)
+        return tf.cast(scaled * self.gamma + self.beta, self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("segmenter")
+class LayerScale(keras.layers.Layer):
+    """Each channel times a learned factor, which begins small (Touvron et al. 2021, arXiv:2103.17239)."""
+
+    def __init__(self, init_values: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.init_values = init_values
+
+    def build(self, input_shape: Any) -> None:
+        """Make the factors."""
+        first = keras.initializers.Constant(self.init_values)
+        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer=first, name="gamma")
+
+    def call(self, inputs: Any) -> Any:
+        """The input, scaled."""
+        return inputs * self.gamma
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {**super().get_config(), "init_values": self.init_values}
+
+
+@keras.saving.register_keras_serializable("segmenter")
 class BilinearUpSampling(keras.layers.UpSampling2D):
     """Bilinear enlargement by an even factor, in the layer's own precision.
 

@@ -23,7 +23,7 @@ _LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")
 
 
 def is_described(config: ModelConfig) -> bool:
-    """Whether `weight_shapes` knows this kind of model; of others, a built one tells (`building.shapes_of`)."""
+    """Whether `weight_shapes` knows this kind; of others, a built model tells (`building.shapes_of`)."""
     return config.kind in _SHAPES
 
 

@@ -25,12 +25,12 @@ AVERAGE = 0.7
 SGD = TrainingConfig(global_batch=BATCH, optimizer="sgd", learning_rate=0.05, schedule="constant", warmup=0)
 
 
-def batches(steps: int) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
+def batches(steps: int, side: int = SIDE) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
     """Stacked batches, ignored pixels in the first images: micro-batches of very unequal weight."""
     rng = np.random.default_rng(3)
-    image = rng.integers(0, 256, (steps, BATCH, SIDE, SIDE, BANDS), np.uint8)
-    valid = rng.random((steps, BATCH, SIDE, SIDE)) > 0.1
-    label = rng.integers(0, CLASSES, (steps, BATCH, SIDE, SIDE), np.uint8)
+    image = rng.integers(0, 256, (steps, BATCH, side, side, BANDS), np.uint8)
+    valid = rng.random((steps, BATCH, side, side)) > 0.1
+    label = rng.integers(0, CLASSES, (steps, BATCH, side, side), np.uint8)
     label[:, 0, 1:], label[:, 1:3] = IGNORE, IGNORE
     return image, valid, label
 
@@ -59,7 +59,8 @@ class Training:
 
         keras.utils.set_random_seed(1)
         strategy = strategy_of(replicas)
-        self.devices = Devices(strategy, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(replicas)))
+        named: Any = tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(replicas))
+        self.devices = Devices(strategy, named)
         with strategy.scope():
             self.model = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
             self.pace = pace_of(stages_of(self.model, model), training)
@@ -87,11 +88,11 @@ class Training:
         from segmenter.training.step import make_step, make_steps
 
         set_trained(self.model, self.pace, epoch)
-        self._one, self._many = make_step(self._parts), make_steps(self._parts)
+        self.step, self._many = make_step(self._parts), make_steps(self._parts)
 
     def operations(self, stack: Any) -> Counter[str]:
         """Kinds of operations of the compiled step, with those of the functions in it."""
-        graph = self._one.get_concrete_function(
+        graph = self.step.get_concrete_function(
             self.devices.distributed(tuple(part[0] for part in stack))
         ).graph.as_graph_def()
         nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
@@ -101,10 +102,10 @@ class Training:
         """The losses of steps, one call each."""
         steps = len(stack[0])
         return [
-            float(self._one(self.devices.distributed(tuple(p[i] for p in stack)))[0]) for i in range(steps)
+            float(self.step(self.devices.distributed(tuple(p[i] for p in stack)))[0]) for i in range(steps)
         ]
 
-    def at_once(self, stack: Any, count: int) -> tuple[Any, Any]:
+    def at_once(self, stack: Any, count: int) -> Any:
         """The losses and the classes held of the first steps of a stack, in one call."""
         import tensorflow as tf
 

@@ -26,23 +26,29 @@ def four_devices(tensorflow: ModuleType) -> ModuleType:
     return tensorflow
 
 
-def layer(seed: int = 5, rate: float = RATE, dtype: Any = "float32") -> Any:
-    from segmenter.model.dropout import GlobalDropout
+def layer(seed: int = 5, rate: float = RATE, dtype: Any = "float32", kind: str = "GlobalDropout") -> Any:
+    from segmenter.model import dropout
 
-    return GlobalDropout(rate, seed, dtype=dtype)
+    return getattr(dropout, kind)(rate, seed, dtype=dtype)
 
 
 def kept(output: Any) -> Mask:
     return np.asarray(output) != 0
 
 
-def masks(replicas: int, shape: tuple[int, ...], dtype: str = "float32", steps: int = 3) -> Mask:
+def masks(
+    replicas: int,
+    shape: tuple[int, ...],
+    dtype: str = "float32",
+    steps: int = 3,
+    kind: str = "GlobalDropout",
+) -> Mask:
     """(steps, B, …): the masks of the global batch in the first steps."""
     import tensorflow as tf
 
     strategy = strategy_of(replicas)
     with strategy.scope():
-        dropout = layer(dtype=keras.DTypePolicy(dtype))
+        dropout = layer(dtype=keras.DTypePolicy(dtype), kind=kind)
         dropout.build(shape)
 
     @tf.function
@@ -59,6 +65,18 @@ def test_replicas_draw_the_mask_of_the_global_batch(shape: tuple[int, ...], dtyp
     one = masks(1, shape)
     for replicas in (2, 4):
         assert np.array_equal(masks(replicas, shape, dtype), one)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_float16"])
+def test_drop_path_leaves_out_whole_images_the_same_ones_on_any_number_of_replicas(dtype: str) -> None:
+    shape, steps = (8, 3, 5, 6), 40
+    one = masks(1, shape, steps=steps, kind="DropPath")
+    images = one[:, :, 0, 0, 0]
+    assert np.array_equal(one, np.broadcast_to(images[..., None, None, None], one.shape))
+    assert abs(images.mean() - (1 - RATE)) < 5 * np.sqrt(RATE * (1 - RATE) / images.size)
+    assert len({tuple(step) for step in images.tolist()}) > 20
+    for replicas in (2, 4):
+        assert np.array_equal(masks(replicas, shape, dtype, steps, kind="DropPath"), one)
 
 
 def test_masks_differ_between_images_replicas_steps_and_layers() -> None:

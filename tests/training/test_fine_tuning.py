@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import train
 from segmenter.config.reading import load_recipe
@@ -20,9 +22,9 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.weight_shapes import stage_of, weight_shapes
 from segmenter.runs.checkpoints import save_checkpoint
-from segmenter.runs.run import Run
+from segmenter.runs.run import Run, load_run
 from segmenter.training import prepare
-from segmenter.training.fine_tuning import describe_kept, find_source, fitting
+from segmenter.training.fine_tuning import check_fit, describe_kept, find_source, fitting
 from tests.helpers.made_training import made
 
 NAMES = ("left", "right", "scarce")
@@ -115,6 +117,52 @@ def test_a_run_of_which_little_fits_is_refused_before_the_data_are_read(
     )
     assert not (tmp_path / "run").exists()
     assert start(monkeypatch, recipe, *call, "--init-from-partial") == 99
+
+
+def with_encoder(recipe: Path, folder: Path, encoder: str) -> Path:
+    """The recipe with an encoder of the literature."""
+    content = yaml.safe_load(recipe.read_text())
+    content["model"] = {"kind": "encoder_decoder", "encoder": encoder}
+    path = folder / f"{encoder}.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_a_run_of_another_encoder_is_refused_before_the_data_are_read(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unet = trained(tmp_path / "unet", recipe)
+    mobile = with_encoder(recipe, tmp_path, "mobilenet_v2")
+    resnet = replace(load_run(unet), path=tmp_path / "resnet", recipe=load_recipe(
+        with_encoder(recipe, tmp_path, "keras_resnet50")))  # fmt: skip
+    resnet.save()
+    save_checkpoint(resnet.path, 7, {"model/conv1_conv/kernel": np.zeros(3), "position": np.zeros(4)}, keep=2)
+    for source, difference in (
+        (unet, "model.kind: unet there, encoder_decoder here"),
+        (resnet.path, "model.encoder: keras_resnet50 there, mobilenet_v2 here"),
+    ):
+        call = ("--run", str(tmp_path / "run"), "--init-from", str(source))
+        assert start(monkeypatch, mobile, *call) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"at least half of the model, got none of its encoder ({difference}); take" in line
+        assert start(monkeypatch, mobile, *call, "--init-from-partial") == 99
+
+
+def test_a_run_of_the_same_encoder_is_measured_by_the_built_model(recipe: Path, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    path = with_encoder(recipe, tmp_path, "mobilenet_v2")
+    run = replace(
+        load_run(trained(tmp_path / "unet", recipe)), path=tmp_path / "run", recipe=load_recipe(path)
+    )
+    run.save()
+    save_checkpoint(run.path, 7, {"model/a/kernel": np.zeros(4), "position": np.zeros(4)}, keep=2)
+    loaded = load_recipe(path, ["model.decoder=fpn"])
+    source = find_source(run.path, loaded, load_dataset(loaded))
+    check_fit(source, {"a/kernel": (4,), "b/kernel": (4,)}, loaded, list(NAMES))
+    with pytest.raises(CheckpointError, match=r"got 4 of its 9 parameters \(model.decoder: unet there"):
+        check_fit(source, {"a/kernel": (4,), "b/kernel": (5,)}, loaded, list(NAMES))
+    check_fit(replace(source, partial=True), {"b/kernel": (5,)}, loaded, list(NAMES))
 
 
 def test_of_other_classes_and_another_width_nothing_is_kept(recipe: Path, tmp_path: Path) -> None:

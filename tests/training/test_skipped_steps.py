@@ -62,7 +62,7 @@ def test_a_skipped_step_is_said_and_not_averaged_nor_counted(trainings: Callable
 
 def applied(training: Training, stack: Any, i: int) -> tuple[bool, float]:
     """Of a step: whether it was applied, and the scale after it; the loss is finite either way."""
-    result = training._one(training.devices.distributed(tuple(part[i] for part in stack)))
+    result = training.step(training.devices.distributed(tuple(part[i] for part in stack)))
     assert np.isfinite(float(result.loss))
     return bool(result.applied), float(result.scale)
 

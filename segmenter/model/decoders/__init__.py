@@ -10,10 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.decoders.deeplabv3plus import deeplabv3plus
 from segmenter.model.decoders.fpn import fpn
 from segmenter.model.decoders.unet import unet
+from segmenter.model.decoders.upernet import upernet
 from segmenter.model.layers import Layers
 
 Decoder = Callable[[list[Any], Layers, EncoderDecoderConfig], tuple[Any, int]]
 
-DECODERS: dict[str, Decoder] = {"unet": unet, "fpn": fpn}
+DECODERS: dict[str, Decoder] = {
+    "unet": unet,
+    "fpn": fpn,
+    "upernet": upernet,
+    "deeplabv3plus": deeplabv3plus,
+}

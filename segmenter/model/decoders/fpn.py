@@ -15,9 +15,9 @@ def fpn(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tu
     """Pyramid of Lin et al. 2017 (arXiv:1612.03144), head of Kirillov et al. 2019 (arXiv:1901.02446).
 
     Features at strides 4 to 32 become `decoder_width` channels each, the coarse added to the fine. Each level
-    is brought to stride 4 by 3×3 convolutions of half that width, each but the finest's followed by a bilinear
-    enlargement; BatchNorm in place of group normalisation. The levels are then joined, where the paper adds
-    them: the convolution that follows weighs each channel of each level by itself.
+    is brought to stride 4 by 3×3 convolutions of half that width, each but the finest's followed by a
+    bilinear enlargement; BatchNorm in place of group normalisation. The levels are then joined, where the
+    paper adds them: the convolution that follows weighs each channel of each level by itself.
     """
     levels, width = [], config.decoder_width
     for x, stride in pyramid(features, layers, width):
@@ -31,28 +31,24 @@ def fpn(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tu
     return layers.concatenate(levels, "decoder_join"), FINEST
 
 
-def pyramid(
-    features: list[Any], layers: Layers, width: int, *, normalised: bool = False
-) -> list[tuple[Any, int]]:
+def pyramid(features: list[Any], layers: Layers, width: int, top: Any = None) -> list[tuple[Any, int]]:
     """Features from stride 4 on as levels of one width, each the sum of its own and all coarser ones.
 
     Args:
         features: at strides 2, 4, …
-        normalised: the 1×1 convolutions have BatchNorm and a rectifier, as UPerNet's.
+        top: the coarsest level as it is, of UPerNet, whose 1×1 convolutions have BatchNorm and a rectifier.
 
     Returns:
         Level and stride, the finest first.
     """
-    found: list[tuple[Any, int]] = []
-    for i in reversed(range(1, len(features))):
-        stride = 2 ** (i + 1)
-        name = f"decoder_p{stride}"
-        if normalised:
-            x = layers.block(features[i], width, f"{name}_lateral", kernel=1)
-        else:
+    found: list[tuple[Any, int]] = [] if top is None else [(top, 2 ** len(features))]
+    for i in reversed(range(1, len(features) - len(found))):
+        name = f"decoder_p{2 ** (i + 1)}"
+        if top is None:
             x = layers.conv(features[i], width, 1, f"{name}_lateral", use_bias=True)
+        else:
+            x = layers.block(features[i], width, f"{name}_lateral", kernel=1)
         if found:
-            coarse = layers.enlarge(found[0][0], 2, f"{name}_enlarge")
-            x = layers.add([x, coarse], f"{name}_add")
-        found.insert(0, (x, stride))
+            x = layers.add([x, layers.enlarge(found[0][0], 2, f"{name}_enlarge")], f"{name}_add")
+        found.insert(0, (x, 2 ** (i + 1)))
     return found

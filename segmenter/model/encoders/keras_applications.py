@@ -1,15 +1,16 @@
 """Encoders of `keras.applications`, for any number of bands, rebuilt with this project's layers.
 
 Keras' own network is made without its head and without weights, and rebuilt layer by layer: the layers keep
-their names, so weights of Keras' files fit by name. Otherwise than there:
+their names. Otherwise than there:
 - BatchNorm is over all replicas, where that is asked for, with the same outputs at inference to the bit. Its
   momentum is 0.9, as in the rest of the network: Keras' 0.99 and MobileNetV2's 0.999 lag hundreds of steps
   behind, and weights that were learned elsewhere are to learn this imagery's statistics soon.
 - Dropout and stochastic depth, whose masks are the same on every replica, are left out; `drop_path` puts
   `DropPath` at the end of each residual branch.
+- ConvNeXt's layer scale, whose weight has no name in Keras, has `gamma`.
 - Where a stage is to keep its stride, its step becomes dilation of all that follows (Chen et al. 2017,
   arXiv:1706.05587): the values on the coarse grid are those of the original.
-- A tensor with three users is shared (`Layers.shared`).
+- A tensor with three users is shared (`Layers.shared`), and LayerNorm uses its input twice (`ChannelNorm`).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any, NamedTuple
 import keras
 
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.layers import Layers
+from segmenter.model.layers import ChannelNorm, Layers, LayerScale
 
 _MOMENTUM = 0.9
-_UNNAMED = re.compile(r"(zero_padding2d|add|layer_normalization)(_\d+)?")
+_UNNAMED = re.compile(r"(zero_padding2d|add)(_\d+)?")
 """Names that Keras counts through the process, and which so differ from one model to the next."""
 _OMITTED = ("Dropout", "StochasticDepth")
 
@@ -85,36 +86,36 @@ class _Rebuilding:
         self._layers, self._config = layers, config
         self._network = source.network(bands)
         self._users = Counter(id(tensor) for tensor in self._network.outputs)
-        self._reader: dict[int, keras.layers.Layer] = {}
-        for layer in self._network.layers[1:]:
+        self._reader: dict[int, keras.Operation] = {}
+        for layer in self._network.operations[1:]:
             self._users.update(id(tensor) for tensor in _inputs(layer))
             self._reader.update((id(tensor), layer) for tensor in _inputs(layer))
-        self._blocks = sum(isinstance(layer, keras.layers.Add) for layer in self._network.layers)
+        self._blocks = sum(type(layer).__name__ == "Add" for layer in self._network.operations)
         self._block = 0
 
     def features(self, image: Any) -> Iterator[Any]:
         """The network's outputs on an image."""
         made = {id(self._network.inputs[0]): _Made(image, "image", 1, image)}
-        for layer in self._network.layers[1:]:
+        for layer in self._network.operations[1:]:
             parts = [made[id(tensor)] for tensor in _inputs(layer)]
-            made[id(layer.output)] = self._step(layer, parts)
+            made[id(_output(layer))] = self._step(layer, parts)
         return (made[id(tensor)].feature for tensor in self._network.outputs)
 
-    def _step(self, layer: keras.layers.Layer, parts: list[_Made]) -> _Made:
+    def _step(self, layer: keras.Operation, parts: list[_Made]) -> _Made:
         if type(layer).__name__ in _OMITTED or layer.name.endswith("_identity"):
             return parts[0]
         scale = max(part.scale for part in parts)
-        name = layer.name
+        name = re.sub(r"^(layer_normalization)_\d+$", r"\1", layer.name)  # ConvNeXt's last
         if _UNNAMED.fullmatch(name):
             name = f"{parts[-1].name}_{type(layer).__name__.lower()}"
-        if isinstance(layer, keras.layers.Add):
+        if type(layer).__name__ == "Add":  # a layer, or the operation of a + b
             parts = self._with_drop_path(name, parts)
         tensors = [part.tensor for part in parts]
         x = tensors if len(tensors) > 1 else tensors[0]
         for each in layer.layers if isinstance(layer, keras.Sequential) else [layer]:
             x = self._layer(each, each.name if each is not layer else name, scale)(x)
             scale *= _step_of(each)
-        if self._users[id(layer.output)] > 2:
+        if self._users[id(_output(layer))] > 2:
             return _Made(self._layers.shared(x, 3, name)[-1], name, scale, x)
         return _Made(x, name, scale, x)
 
@@ -131,15 +132,21 @@ class _Rebuilding:
             for part, in_branch in zip(parts, own, strict=True)
         ]
 
-    def _layer(self, layer: keras.layers.Layer, name: str, scale: int) -> keras.layers.Layer:
+    def _layer(self, layer: keras.Operation, name: str, scale: int) -> keras.layers.Layer:
         """A new layer like one of the network's, on a tensor of such a stride there."""
+        if not isinstance(layer, keras.layers.Layer):
+            return keras.layers.Add(dtype=self._layers.policy, name=name)
+        if type(layer).__name__ == "LayerScale":  # Keras' leaves its weight to be named by a count
+            return LayerScale(layer.init_values, dtype=self._layers.policy, name=name)
         config = {**layer.get_config(), "name": name, "dtype": self._layers.policy}
+        if isinstance(layer, keras.layers.LayerNormalization):
+            return ChannelNorm.from_config(config)
         if isinstance(layer, keras.layers.BatchNormalization):
             return self._layers.batch_norm.from_config({**config, "momentum": _MOMENTUM})
         kept = self._config.output_stride
         dilation = max(1, scale // kept)
         if isinstance(layer, keras.layers.ZeroPadding2D):
-            reader = self._reader[id(layer.output)]
+            reader = self._reader[id(_output(layer))]
             if scale * _step_of(reader) > kept and isinstance(reader, _CONVOLUTIONS):
                 config["padding"] = dilation * (reader.kernel_size[0] // 2)
         elif isinstance(layer, _CONVOLUTIONS) and scale * _step_of(layer) > kept:
@@ -150,22 +157,27 @@ class _Rebuilding:
 _CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D)
 
 
-def _step_of(layer: keras.layers.Layer) -> int:
+def _step_of(layer: keras.Operation) -> int:
     """Factor by which a layer shrinks an image."""
     if isinstance(layer, keras.Sequential):
         return max(_step_of(each) for each in layer.layers)
     return int(layer.strides[0]) if hasattr(layer, "strides") else 1
 
 
-def _inputs(layer: keras.layers.Layer) -> list[Any]:
-    return list(layer.input) if isinstance(layer.input, list | tuple) else [layer.input]
+def _inputs(layer: keras.Operation) -> list[Any]:
+    """Tensors that a layer got: of a nested model, not its own input, which `input` is."""
+    return list(layer._inbound_nodes[0].input_tensors)
+
+
+def _output(layer: keras.Operation) -> Any:
+    return layer._inbound_nodes[0].outputs[0]
 
 
 def _tensor(network: keras.Model, name: str) -> Any:
     if name == "end":
         return network.outputs[0]
     place, _, layer = name.rpartition(" ")
-    return network.get_layer(layer).input if place == "before" else network.get_layer(layer).output
+    return _inputs(network.get_layer(layer))[0] if place == "before" else _output(network.get_layer(layer))
 
 
 _RAW = {"include_preprocessing": False}

@@ -1,0 +1,61 @@
+"""Equivalence of R replicas and one device for encoders and decoders: law 2, in float64 on logical CPUs.
+
+Prints one JSON line a pair: the largest difference of losses, gradients, weights and BatchNorm statistics.
+`--page` writes those of this call into the page's table, beside the pairs that it has already. All pairs take
+some hours: a step of a large encoder is compiled for minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.equivalence import four_devices
+from benchmarks.page import renew, rows_of
+from segmenter.config.models import NOT_RESIDUAL
+from tests.helpers.encoder_pairs import DECODERS, ENCODERS, PairLaboratory, pair
+from tests.helpers.equivalence_matrix import KINDS, LIMIT
+
+_MARK = "<!-- table: python -m benchmarks.encoder_equivalence --page -->"
+REPLICAS = 4
+
+
+def main() -> int:
+    """The exit code is 1 if a pair is not exact."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", type=Path, metavar="FILE", help="renew the table in this page")
+    parser.add_argument(
+        "--pairs", type=lambda text: text.split(","), metavar="ENCODER+DECODER,…", help="default: all"
+    )
+    arguments = parser.parse_args()
+    four_devices()
+    pairs = arguments.pairs or [f"{encoder}+{decoder}" for encoder in ENCODERS for decoder in DECODERS]
+    exact = True
+    for name in pairs:
+        encoder, _, decoder = name.partition("+")
+        found = {kind: float(f"{value:.1e}") for kind, value in _measured(encoder, decoder).items()}
+        exact &= all(value <= LIMIT for value in found.values())
+        print(json.dumps({"benchmark": "encoder_equivalence", "pair": name, **found}), flush=True)
+        if arguments.page:
+            _write(arguments.page, encoder, decoder, found)
+    return int(not exact)
+
+
+def _measured(encoder: str, decoder: str) -> dict[str, float]:
+    return PairLaboratory(pair(encoder, decoder)).differences(REPLICAS)
+
+
+def _write(page: Path, encoder: str, decoder: str, found: dict[str, float]) -> None:
+    """The table with this pair's row, new or in place of an older one."""
+    start = f"| {encoder} | {decoder} |"
+    drop_path = "none" if encoder in NOT_RESIDUAL else "0.2"
+    row = f"{start} {drop_path} | {' | '.join(f'{found[kind]:.0e}' for kind in KINDS)} |"
+    rows = [each for each in rows_of(page, _MARK)[2:] if not each.startswith(start)]
+    head = f"| encoder | decoder | drop path | {' | '.join(KINDS)} |"
+    renew(page, _MARK, [head, "| --- | --- | ---: |" + " ---: |" * len(KINDS), *sorted([*rows, row])])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

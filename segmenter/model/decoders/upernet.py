@@ -1,0 +1,36 @@
+"""Decoder of UPerNet (Xiao et al. 2018, arXiv:1807.10221)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.decoders.fpn import FINEST, pyramid
+from segmenter.model.decoders.pooling import pooled
+from segmenter.model.layers import Layers
+
+_BINS = (1, 2, 3, 6)
+
+
+def upernet(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
+    """Pyramid pooling (Zhao et al. 2017, arXiv:1612.01105) on the deepest features, then a feature pyramid.
+
+    All is `decoder_width` channels wide (the paper: 512). The deepest features get beside them their means
+    over 1, 2², 3² and 6² parts of the window: it depends on all of the window, so prediction is smooth, not
+    exact. Levels are brought to stride 4, joined, and fused by one 3×3 convolution.
+    """
+    width = config.decoder_width
+    parts = layers.shared(features[-1], len(_BINS) + 1, "decoder_pool")
+    context = [
+        pooled(x, bins, width, layers, f"decoder_pool_{bins}")
+        for bins, x in zip(_BINS, parts[1:], strict=True)
+    ]
+    deepest = layers.concatenate([parts[0], *context], "decoder_pool_join")
+    deepest = layers.block(deepest, width, "decoder_pool_project")
+    levels = []
+    for x, stride in pyramid(features, layers, width, top=deepest):
+        if stride < 2 ** len(features):  # the deepest is what the pooling left
+            x = layers.block(x, width, f"decoder_p{stride}_output")
+        levels.append(layers.enlarge(x, stride // FINEST, f"decoder_p{stride}_level", smooth=True))
+    x = layers.concatenate(levels, "decoder_fuse_join")
+    return layers.block(x, width, "decoder_fuse"), FINEST

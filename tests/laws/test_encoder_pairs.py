@@ -1,0 +1,49 @@
+"""Laws 2 and 3 for encoders of the literature with each decoder: equivalence, resume, one order of sums.
+
+Compiling a step of such a network for four replicas takes minutes: of all pairs, one of a real encoder and
+all decoders on a small one are in the ordinary run, the others are slow.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from tests.helpers.encoder_pairs import DECODERS, ENCODERS, SMALL, PairLaboratory, pair, small_encoder
+from tests.helpers.equivalence_matrix import LIMIT
+
+pytestmark = pytest.mark.timeout(3600)
+PAIRS = [(encoder, decoder) for encoder in ENCODERS for decoder in DECODERS]
+
+
+@pytest.fixture
+def small(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from segmenter.model import encoders
+
+    monkeypatch.setitem(encoders.ENCODERS, SMALL, small_encoder())
+
+
+def check(encoder: str, decoder: str, replicas: int = 4) -> None:
+    """All at once, as compiling takes most of the time; resuming in the bits of float64."""
+    laboratory = PairLaboratory(pair(encoder, decoder))
+    assert laboratory.wide_sums() == []
+    found = laboratory.differences(replicas)
+    assert {kind: value for kind, value in found.items() if not value <= LIMIT} == {}
+    straight, resumed = laboratory.resumed()
+    assert straight == resumed
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_equivalence_and_resume_of_each_decoder(small: None, decoder: str) -> None:
+    check(SMALL, decoder, 2)
+
+
+def test_equivalence_and_resume_of_an_encoder(tensorflow: ModuleType) -> None:
+    check("mobilenet_v2", "unet", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_equivalence_and_resume_of_all_pairs(tensorflow: ModuleType, encoder: str, decoder: str) -> None:
+    check(encoder, decoder)

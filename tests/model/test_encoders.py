@@ -1,0 +1,230 @@
+"""Encoders: Keras' outputs to the bit, atrous features on the coarse grid, stable names, a stage each."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
+from tests.helpers.encoder_pairs import small_encoder
+
+KERAS = (
+    *("mobilenet_v2", "keras_resnet50", "densenet121", "convnext_tiny"),
+    *(f"efficientnet_v2_{size}" for size in ("b0", "b1", "b2", "b3", "s")),
+)
+SLOW = [pytest.param(name, marks=[pytest.mark.slow] if name != "mobilenet_v2" else []) for name in KERAS]
+ATROUS = [each for each in SLOW if each.values[0] not in NOT_ATROUS]
+
+
+def config(encoder: str, **options: Any) -> EncoderDecoderConfig:
+    return EncoderDecoderConfig(kind="encoder_decoder", encoder=encoder, **options)
+
+
+def features_model(encoder: str, *, bands: int = 3, synchronised: bool = True, **options: Any) -> Any:
+    import keras
+
+    from segmenter.model.encoders import ENCODERS
+    from segmenter.model.layers import Layers
+
+    image = keras.Input((None, None, bands))
+    layers = Layers(keras.DTypePolicy("float32"), synchronised)
+    features = ENCODERS[encoder](image, layers, config(encoder, **options))
+    return keras.Model(image, [each for each in features if each is not None])
+
+
+def unlike_new(variables: list[Any]) -> None:
+    """Weights and statistics as no initialiser makes them, that BatchNorm and layer scale show."""
+    rng = np.random.default_rng(5)
+    for v in variables:
+        name = v.path.rpartition("/")[2]
+        if name == "moving_variance":
+            v.assign(rng.uniform(0.5, 2, v.shape))
+        elif name != "kernel":
+            v.assign(rng.normal(0.3, 0.3, v.shape))
+
+
+def known_as(path: str) -> str:
+    """A weight's name here: without the nested model it lies in, ConvNeXt's layer scale with one."""
+    path = re.sub(r"/variable(_\d+)?$", "/gamma", "/".join(path.split("/")[-2:]))
+    return re.sub(r"^layer_normalization_\d+", "layer_normalization", path)
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_outputs_at_inference_are_those_of_keras_to_the_bit(tensorflow: ModuleType, name: str) -> None:
+    """With four bands, sizes that are no square, and BatchNorm over replicas in place of Keras'."""
+    from segmenter.model.batchnorm import SyncBatchNorm
+    from segmenter.model.encoders.keras_applications import SOURCES
+
+    theirs = SOURCES[name].network(4)
+    ours = features_model(name, bands=4, drop_path=0 if name in NOT_RESIDUAL else 0.2)
+    unlike_new(theirs.weights)
+    weights = {known_as(v.path): v for v in theirs.weights if "seed_generator" not in v.path}
+    learned = [v for v in ours.variables if not v.path.endswith("/masks")]
+    assert sorted(v.path for v in learned) == sorted(weights)
+    for v in learned:
+        v.assign(weights[v.path])
+    image = np.random.default_rng(1).random((2, 64, 96, 4), np.float32)
+    for a, b in zip(theirs(image, training=False), ours(image, training=False), strict=True):
+        assert np.array_equal(a, b)
+    norms = {type(layer) for layer in ours.layers if "BatchNorm" in type(layer).__name__}
+    assert norms <= {SyncBatchNorm}
+    strides = [64 // f.shape[1] for f in ours(image)]
+    assert strides == ([2, 4, 8, 16, 32] if name != "convnext_tiny" else [4, 8, 16, 32])
+
+
+@pytest.mark.parametrize("output_stride", [16, 8])
+@pytest.mark.parametrize("name", ATROUS)
+def test_atrous_features_hold_the_strided_ones(tensorflow: ModuleType, name: str, output_stride: int) -> None:
+    """One of every so many of the dense features is the coarse one: the weights see what they learned on."""
+    coarse = features_model(name)
+    dense = features_model(name, decoder="deeplabv3plus", output_stride=output_stride)
+    unlike_new(coarse.variables)
+    for a, b in zip(dense.variables, coarse.variables, strict=True):
+        assert a.path == b.path
+        a.assign(b)
+    image = np.random.default_rng(1).random((1, 128, 160, 3), np.float32)
+    for number, (a, b) in enumerate(zip(coarse(image), dense(image), strict=True), 1):
+        step = max(1, 2**number // output_stride)
+        first = step - 1 if name != "keras_resnet50" else 0  # where TensorFlow's `same` padding begins
+        on_grid = np.asarray(b)[:, first::step, first::step]
+        assert b.shape[1] == 128 // min(2**number, output_stride)
+        if "efficientnet" in name and step > 1:
+            continue  # squeeze and excitation takes the mean of another number of pixels
+        assert np.allclose(a, on_grid, rtol=0, atol=1e-5 * np.abs(a).max())
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_weights_have_the_same_names_in_each_model_and_a_stage(tensorflow: ModuleType, name: str) -> None:
+    from segmenter.model.building import build_model, shapes_of, stages_of
+
+    model = config(name, decoder_width=8, drop_path=0 if name in NOT_RESIDUAL else 0.2, dropout=0.1)
+    first, second = (build_model(model, 3, 5, synchronised=True) for _ in range(2))
+    paths = [v.path for v in first.variables]
+    assert paths == [v.path for v in second.variables]
+    assert len(set(paths)) == len(paths)
+    stages = stages_of(first, model)
+    assert stages.keys() == shapes_of(first).keys()
+    encoder = [f"encoder stage {n}" for n in range(1, 6)][name == "convnext_tiny" :]
+    decoder = [f"decoder stage {n}" for n in range(1, 5)]
+    assert sorted(set(stages.values())) == [*decoder, *encoder, "head"]
+
+
+def test_drop_path_is_at_the_end_of_each_branch_and_grows(
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segmenter.model.encoders import ENCODERS
+
+    monkeypatch.setitem(ENCODERS, "mobilenet_v2", small_encoder())
+    model = features_model("mobilenet_v2", drop_path=0.6)
+    found = {layer.name: layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"}
+    assert found == pytest.approx({"b4b_add_drop_path": 0.3, "b4c_add_drop_path": 0.6})
+    dropped = {name: model.get_layer(name).input._keras_history.operation.name for name in found}
+    assert dropped == {"b4b_add_drop_path": "b4b_project", "b4c_add_drop_path": "b4c_conv"}
+    assert [layer.name for layer in model.layers if type(layer).__name__ == "Dropout"] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"drop_path": 0.1, "encoder": "densenet121"}, "expected 0.0 with encoder: densenet121, .*got 0.1"),
+        ({"output_stride": 16}, "expected 32 with decoder: unet, which has no use for it, got 16"),
+        ({"image_pooling": True, "decoder": "fpn"}, "expected false with decoder: fpn, .* got true"),
+        (
+            {"output_stride": 8, "decoder": "deeplabv3plus", "encoder": "convnext_tiny"},
+            "expected 32 with encoder: convnext_tiny, which has no use for it, got 8",
+        ),
+    ],
+)
+def test_a_setting_without_use_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said) as raised:
+        EncoderDecoderConfig(kind="encoder_decoder", **settings)
+    assert raised.value.errors()[0]["type"] == f"model.{next(iter(settings))}"
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_bilinear_enlargement_is_tensorflows_in_every_precision(tensorflow: ModuleType, factor: int) -> None:
+    tf = tensorflow
+    from segmenter.model.layers import BilinearUpSampling
+
+    x = np.random.default_rng(2).normal(size=(2, 5, 7, 3))
+    expected = tf.image.resize(x, (5 * factor, 7 * factor))
+    for dtype, limit in (("float16", 4e-3), ("float32", 0), ("float64", 1e-6)):
+        found = BilinearUpSampling(factor, dtype=dtype)(tf.constant(x, dtype))
+        assert found.dtype == dtype
+        assert np.abs(np.asarray(found, np.float64) - expected).max() <= limit
+
+
+def test_logits_are_of_full_resolution_and_32_bits(
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segmenter.model.building import build_model
+    from segmenter.model.encoders import ENCODERS
+
+    monkeypatch.setitem(ENCODERS, "mobilenet_v2", small_encoder())
+    for decoder in ("unet", "fpn", "upernet", "deeplabv3plus"):
+        model = build_model(config("mobilenet_v2", decoder=decoder), 4, 6, dtype="mixed_float16")
+        wide = {layer.name for layer in model.layers if layer.output.dtype == "float32"}
+        assert wide == {"image", "logits", "logits_enlarge"}
+        logits = model(np.zeros((1, 64, 96, 4), np.float32))
+        assert (logits.shape, logits.dtype) == ((1, 64, 96, 6), "float32")
+
+
+def test_three_users_of_a_shared_tensor_have_their_gradients_added_two_by_two(tensorflow: ModuleType) -> None:
+    """In the graph that runs: Grappler merges a sum of sums into one, whose order is chance."""
+    import keras
+    from tensorflow.python.eager import context
+
+    from segmenter.model.layers import Layers
+
+    layers = Layers(keras.DTypePolicy("float32"), True)
+
+    def widest(*, shared: bool) -> int:
+        @tensorflow.function
+        def gradient(image: Any) -> Any:
+            with tensorflow.GradientTape() as tape:
+                x = tensorflow.abs(image)
+                tape.watch(x)
+                parts = layers.shared(x, 4, "x") if shared else [x] * 4
+                y = sum(tensorflow.reduce_sum(tensorflow.sin(p * (i + 2.0))) for i, p in enumerate(parts))
+            return tape.gradient(y, x) * 3.0
+
+        image = tensorflow.ones((2, 8, 8, 3))
+        for _ in range(3):  # the first in a process leaves no graphs
+            context.enable_run_metadata()
+            gradient(image)
+            graphs = context.export_run_metadata().partition_graphs
+            context.disable_run_metadata()
+        sums = [n for graph in graphs for n in graph.node if n.op == "AddN"]
+        return max(sum(not i.startswith("^") for i in n.input) for n in sums)
+
+    assert widest(shared=False) == 4
+    assert widest(shared=True) == 2
+
+
+def test_channel_norm_trains_as_it_predicts_and_has_no_wide_sum(tensorflow: ModuleType) -> None:
+    from segmenter.model.layers import ChannelNorm
+
+    norm = ChannelNorm(epsilon=1e-6, dtype="float64")
+    x = tensorflow.constant(np.random.default_rng(4).normal(3, 2, (2, 5, 7, 6)))
+    norm.build(x.shape)
+    unlike_new(norm.variables)
+    assert np.allclose(norm(x, training=True), norm(x, training=False), rtol=0, atol=1e-12)
+
+    def gradient(image: Any, training: bool) -> Any:
+        with tensorflow.GradientTape() as tape:
+            tape.watch(image)
+            y = tensorflow.reduce_sum(norm(image, training=training) ** 3)
+        return tape.gradient(y, image)
+
+    assert np.allclose(gradient(x, True), gradient(x, False), rtol=0, atol=1e-9)
+
+    def widest(training: bool) -> int:
+        graph = tensorflow.function(gradient).get_concrete_function(x, training).graph.as_graph_def()
+        return max(len(node.input) for node in graph.node if node.op == "AddN")
+
+    assert (widest(True), widest(False) > 2) == (2, True)
