@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from segmenter.geometry import Size
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _CHOSEN = ("mode", "overlap", "blend_weights", "tta", "memory", "window_size", "batch", "mosaic")
 """Of a request, what a tiling follows from."""
-_BYTES_PER_WIDTH = 41
-"""Of a pixel of a window, for each channel of the U-Net's first level: for runs that do not record it."""
 
 
 def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted: ExtraOutputs) -> Tiling:
@@ -39,7 +37,7 @@ def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted:
     from segmenter.windows import round_up
 
     item_bytes = max((np.dtype(job.info.dtype).itemsize for job in jobs), default=1)
-    network = seen_by(_network(run), parse_tta(request.tta), len(run.classes))
+    network = seen_by(run.network, parse_tta(request.tta), len(run.classes))
     needs = Needs(
         network,
         len(run.classes),
@@ -115,11 +113,3 @@ def _further_bytes(run: AnyRun) -> int:
     from segmenter.runs.ensemble import Ensemble
 
     return run.further_bytes if isinstance(run, Ensemble) else 0
-
-
-def _network(run: AnyRun) -> Any:
-    """The model's geometry; runs of older versions do not record the memory."""
-    network, model = run.network, run.recipe.model
-    if network.bytes_per_pixel or model.kind != "unet":
-        return network
-    return replace(network, bytes_per_pixel=_BYTES_PER_WIDTH * model.width)
