@@ -31,7 +31,7 @@ _KINDS: dict[str, Any] = {**_DATASET_KINDS, **MODEL_KINDS}
 _ONE_OF = {"SplitByNames": SplitByNames, "PathScale": PathScale}
 """Sections that a setting may hold instead of a word or a number."""
 _WORDS = ("georeference", "number")
-"""Other forms of such settings."""
+"""Other forms of `metres_per_pixel`."""
 _SHOWN = 10
 """Mistakes that are reported together, at most."""
 
@@ -96,7 +96,7 @@ def _override(data: dict[str, Any], override: str) -> None:
 def _explain(error: ErrorDetails, where: str) -> str:
     # The tag of a union (`dataset.folder.root`) is no part of what the user wrote.
     full = [shortened(str(part)) for part in error["loc"]]
-    tags = (*_KINDS, *_ONE_OF, *_WORDS)
+    tags = (*_KINDS, *_ONE_OF, *(_WORDS if "metres_per_pixel" in full else ()))
     location = [p for p in full if p not in tags and not p.startswith(("function-", "tuple[", "literal["))]
     # An impossible combination names its own path; its location is only the section that checks it.
     dotted = error["type"] if "." in error["type"] else ".".join(location) or "recipe"

@@ -67,6 +67,7 @@ def first_loss(
 
     def loss() -> float:
         trainer = Trainer(run, index, None, devices, None)  # type: ignore[arg-type]
+        trainer._use_step_of(0)
         return float(trainer._steps(devices.distributed(stack, axis=1), tensorflow.constant(1)).loss[0])
 
     return loss
