@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from tests.helpers.equivalence_matrix import strategy_of
+from tests.helpers.executed_sums import widest_sum
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_TERM = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")
@@ -123,6 +125,23 @@ def test_steps_over_replicas_and_micro_batches_give_the_same_bits_again(
     first = run()
     assert all(run() == first for _ in range(6))
     assert first[3:] != [value.tobytes() for value in start]
+
+
+def test_gradients_of_the_losses_are_added_two_by_two_when_it_runs(tensorflow: ModuleType) -> None:
+    from segmenter.training.losses.total import in_order
+
+    def widest(fork: Callable[[Any], list[Any]]) -> int:
+        @tensorflow.function(input_signature=[tensorflow.TensorSpec((None,))])
+        def gradient(x: Any) -> Any:
+            with tensorflow.GradientTape() as tape:
+                tape.watch(x)
+                y = sum(tensorflow.reduce_sum(tensorflow.sin(p * (i + 2.0))) for i, p in enumerate(fork(x)))
+            return tape.gradient(y, x) * 3.0
+
+        return widest_sum(gradient, tensorflow.ones(64))
+
+    assert widest(lambda x: [x] * 4) == 4
+    assert widest(lambda x: in_order(x, 4)) <= 2
 
 
 def test_gradients_are_added_in_the_order_of_the_users(tensorflow: ModuleType) -> None:

@@ -120,7 +120,7 @@ def test_it_ends_early_and_says_so_again_when_it_is_resumed(
     [
         pytest.param(0.5, id="frozen"),
         pytest.param(2, id="at the border", marks=pytest.mark.slow),
-        pytest.param(2.5, id="thawed"),
+        pytest.param(2.5, id="thawed", marks=pytest.mark.slow),
     ],
 )
 def test_from_either_phase_the_rest_is_the_same_to_the_bit(

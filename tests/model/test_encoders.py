@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
 from tests.helpers.encoder_pairs import small_encoder
+from tests.helpers.executed_sums import widest_sum
 
 KERAS = (
     *("mobilenet_v2", "keras_resnet50", "densenet121", "convnext_tiny"),
@@ -177,7 +178,6 @@ def test_logits_are_of_full_resolution_and_32_bits(
 def test_three_users_of_a_shared_tensor_have_their_gradients_added_two_by_two(tensorflow: ModuleType) -> None:
     """In the graph that runs: Grappler merges a sum of sums into one, whose order is chance."""
     import keras
-    from tensorflow.python.eager import context
 
     from segmenter.model.layers import Layers
 
@@ -193,15 +193,8 @@ def test_three_users_of_a_shared_tensor_have_their_gradients_added_two_by_two(te
                 y = sum(tensorflow.reduce_sum(tensorflow.sin(p * (i + 2.0))) for i, p in enumerate(parts))
             return tape.gradient(y, x) * 3.0
 
-        image = tensorflow.ones((2, 8, 8, 3))
-        context.enable_run_metadata()
-        gradient(image)
-        graphs = context.export_run_metadata().partition_graphs
-        context.disable_run_metadata()
-        sums = [n for graph in graphs for n in graph.node if n.op == "AddN"]
-        return max(sum(not i.startswith("^") for i in n.input) for n in sums) if sums else 0
+        return widest_sum(gradient, tensorflow.ones((2, 8, 8, 3)))
 
-    widest(shared=False)  # the first function in a process leaves no graph
     assert widest(shared=False) == 4
     assert widest(shared=True) == 2
 

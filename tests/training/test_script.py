@@ -35,7 +35,9 @@ def test_a_run_directory_is_whole_and_learned(finished: tuple[Path, Path]) -> No
     assert json.loads((run / "scores.json").read_text())["protocol"]["split"] == "validation"
 
 
-@pytest.mark.parametrize(("dtype", "bands"), [("uint16", 5), ("float32", 2)])
+@pytest.mark.parametrize(
+    ("dtype", "bands"), [("uint16", 5), pytest.param("float32", 2, marks=pytest.mark.slow)]
+)
 def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
     finished: tuple[Path, Path], tmp_path: Path, dtype: str, bands: int
 ) -> None:

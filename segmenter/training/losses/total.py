@@ -127,13 +127,14 @@ def in_order(value: Any, users: int) -> list[Any]:
     """The value for each of its users, whose gradients are added up in their order.
 
     TensorFlow's own sum of three or more starts with whichever happens to be free to be written over, so that
-    its last bits differ from step to step (docs/repeatability.md).
+    its last bits differ from step to step (docs/repeatability.md). It also makes one such sum of a chain of
+    additions, unless a copy keeps them apart.
     """
 
     @tf.custom_gradient
     def fork(x: Any) -> tuple[list[Any], Callable[..., Any]]:
         def backward(*gradients: Any) -> Any:
-            return functools.reduce(tf.add, gradients)
+            return functools.reduce(lambda total, g: tf.raw_ops.Snapshot(input=total) + g, gradients)
 
         return [tf.identity(x) for _ in range(users)], backward
 

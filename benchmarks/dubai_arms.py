@@ -1,0 +1,208 @@
+"""Pretrained or from scratch, on the imagery of Dubai, for as much processor time.
+
+Arms: `scratch` is `configs/dubai.yaml`; `tuned` the same U-Net under the other settings of
+`configs/dubai_pretrained.yaml`; `pretrained` is that recipe; `smp` the U-Net of segmentation_models_pytorch
+with the same weights and recipe (`benchmarks.smp_unet`, in a Python of its own: `--smp-python`). One tile of
+the five is held out and scored whole, as `datasets stitch` joins its parts.
+
+    python -m benchmarks.dubai_arms --dubai DIR --smp-python ENV/bin/python     all runs, one by one
+    python -m benchmarks.dubai_arms --dubai DIR --page                          the table of what is there
+
+Every run is `train.py` and `predict.py` on one core, and leaves a JSON file in `--results`; one that is there
+is not done again. Epochs are chosen so that a training takes about 20 minutes of processor; what each took is
+printed beside its score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from segmenter.files import write_whole
+
+RECIPES = {
+    "scratch": "configs/dubai.yaml",
+    "tuned": "configs/dubai_pretrained.yaml",
+    "pretrained": "configs/dubai_pretrained.yaml",
+    "smp": "configs/dubai_pretrained.yaml",
+}
+_SCRATCH = ["model={depth: 3, width: 16}", "training.rates={}", "training.learning_rate=2.0e-3"]
+"""Of `tuned`, instead of the pretrained model."""
+EPOCHS = {"tile_7": 12, "tile_4": 6}
+"""Tile 4 is small: twice as many tiles train."""
+MINUTES = 20.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training and its score."""
+
+    arm: str
+    held_out: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Also of its file."""
+        return f"{self.arm}-{self.held_out}-{self.seed}"
+
+
+def main() -> int:
+    """The exit code is 1 if a run failed."""
+    given = _arguments()
+    given.results.mkdir(parents=True, exist_ok=True)
+    if given.page:
+        print(_table(given.results))
+        return 0
+    tasks = [Task(*parts) for parts in product(given.arms, given.held_out, given.seeds)]
+    tasks.sort(key=lambda task: task.seed)
+    pending = [task for task in tasks if not _file(given.results, task).is_file()]
+    print(f"{len(tasks)} runs, {len(tasks) - len(pending)} of them done", flush=True)
+    for tile in dict.fromkeys(task.held_out for task in pending):
+        _stitch(given, tile)
+    cores: SimpleQueue[int] = SimpleQueue()
+    for core in sorted(os.sched_getaffinity(0)):
+        cores.put(core)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        return int(not all(list(pool.map(lambda task: _on_a_core(task, given, cores), pending))))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--dubai", type=Path, required=True, metavar="DIR", help="tile_N/images, tile_N/masks"
+    )
+    parser.add_argument("--results", type=Path, default=Path("runs/dubai_arms"))
+    parser.add_argument("--arms", nargs="+", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--held-out", nargs="+", default=list(EPOCHS), choices=list(EPOCHS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each on a core of its own")
+    parser.add_argument("--smp-python", metavar="FILE", help="the Python that has the extra `smp`")
+    parser.add_argument("--page", action="store_true", help="print the table alone")
+    return parser.parse_args()
+
+
+def _file(results: Path, task: Task) -> Path:
+    return results / f"{task.name}.json"
+
+
+def _stitch(given: argparse.Namespace, tile: str) -> None:
+    """The held-out tile and its label, each as one raster."""
+    for kind, pattern in (("images", "*.jpg"), ("masks", "*.png")):
+        output = given.results / f"{tile}_{kind}.tif"
+        if not output.is_file():
+            parts = str(given.dubai / tile / kind / pattern)
+            command = ["-m", "datasets", "stitch", parts, "--columns", "3", "--output", str(output)]
+            subprocess.run([sys.executable, *command], check=True)
+
+
+# ------------------------------------------------------------------------------------------- runs
+
+
+def _on_a_core(task: Task, given: argparse.Namespace, cores: SimpleQueue[int]) -> bool:
+    core = cores.get()
+    try:
+        return _run(task, given, core)
+    finally:
+        cores.put(core)
+
+
+def _run(task: Task, given: argparse.Namespace, core: int) -> bool:
+    folder = given.results / task.name
+    seconds, found = 0.0, None
+    for command in _commands(task, given, folder):
+        code, used = _timed(command, given.results / f"{task.name}.log", core)
+        if code:
+            print(f"{task.name}: ended with {code}, see {task.name}.log", file=sys.stderr, flush=True)
+            return False
+        seconds = seconds or used  # of the training
+    found = json.loads((folder / ("smp.json" if task.arm == "smp" else "maps/scores.json")).read_text())
+    scores = found["scores"] if task.arm == "smp" else found
+    result = {
+        "arm": task.arm,
+        "held_out": task.held_out,
+        "seed": task.seed,
+        "mIoU": scores["miou"],
+        "IoU": scores["iou"],
+        "processor_minutes": round(seconds / 60, 1),
+        "overrides": _overrides(task, given),
+    }
+    write_whole(_file(given.results, task), json.dumps(result, indent=1).encode())
+    print(f"{task.name}: mIoU {scores['miou']:.3f} in {seconds / 60:.1f} minutes of processor", flush=True)
+    return True
+
+
+def _overrides(task: Task, given: argparse.Namespace) -> list[str]:
+    cache = (given.results / f"cache-{task.name}").absolute()
+    common = [f"dataset.root={given.dubai.absolute()}", f"dataset.cache={cache}", f"seed={task.seed}"]
+    common += [f'dataset.split.test=["{task.held_out}"]', f"training.epochs={EPOCHS[task.held_out]}"]
+    return [*common, *(_SCRATCH if task.arm == "tuned" else [])]
+
+
+def _commands(task: Task, given: argparse.Namespace, folder: Path) -> list[list[str]]:
+    image, labels = (str(given.results / f"{task.held_out}_{kind}.tif") for kind in ("images", "masks"))
+    sets = [part for override in _overrides(task, given) for part in ("--set", override)]
+    recipe = RECIPES[task.arm]
+    if task.arm == "smp":
+        python = [given.smp_python or sys.executable, "-m", "benchmarks.smp_unet", recipe, *sets]
+        return [
+            [
+                *python,
+                "--image",
+                image,
+                "--labels",
+                labels,
+                "--minutes",
+                str(MINUTES),
+                "--output",
+                str(folder),
+            ]
+        ]
+    train = [sys.executable, "train.py", recipe, "--run", str(folder), *sets]
+    maps = ["--labels", labels, "--output", str(folder / "maps"), "--pictures"]
+    return [train, [sys.executable, "predict.py", str(folder), image, *maps]]
+
+
+def _timed(command: list[str], log: Path, core: int) -> tuple[int, float]:
+    """(exit code, seconds of processor) of a command on one core."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, preexec_fn=lambda: os.sched_setaffinity(0, {core})
+        )
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime
+
+
+def _table(results: Path) -> str:
+    """Markdown: a row for each arm and held-out tile; each seed's mIoU, then its minutes of processor."""
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for path in sorted(results.glob("*.json")):
+        found = json.loads(path.read_text())
+        rows[found["arm"], found["held_out"]].append(found)
+    lines = [
+        "| arm | held out | mIoU | each seed | minutes of processor |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for (arm, tile), runs in rows.items():
+        each = [run["mIoU"] for run in runs]
+        minutes = ", ".join(f"{run['processor_minutes']:.1f}" for run in runs)
+        shown = ", ".join(f"{100 * value:.1f}" for value in each)
+        lines.append(f"| {arm} | {tile} | {100 * sum(each) / len(each):.1f} | {shown} | {minutes} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
