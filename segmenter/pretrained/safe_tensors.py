@@ -13,7 +13,7 @@ from segmenter.files import write_whole
 from segmenter.pretrained.torch_files import read_weights, upper_halves
 
 INSTALL = (
-    "pip install 'coverage-segmenter[pretrained]' (in a checkout: .venv/bin/pip install -e '.[pretrained]')"
+    "pip install 'coverage-segmenter[pretrained]' (in a checkout: make pretrained)"
 )
 _TYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
