@@ -13,12 +13,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 from segmenter.config.reading import load_recipe
-from segmenter.config.recipe import ModelConfig
+from segmenter.config.recipe import EncoderDecoderConfig, ModelConfig
 from segmenter.devices.strategy import load_tensorflow
 from segmenter.model.graph import Call, graph_of
 from segmenter.model.receptive_field import describe, training_bytes_per_image
@@ -79,8 +80,13 @@ def main() -> None:
 
 
 def models() -> dict[str, ModelConfig]:
-    """Name → model section: of every recipe in configs/."""
-    return {path.stem: load_recipe(path).model for path in sorted(_CONFIGS.glob("*.yaml"))}
+    """Name → model section: of every recipe in configs/, and of every encoder with every decoder."""
+    fields = EncoderDecoderConfig.model_fields
+    pairs = product(get_args(fields["encoder"].annotation), get_args(fields["decoder"].annotation))
+    return {path.stem: load_recipe(path).model for path in sorted(_CONFIGS.glob("*.yaml"))} | {
+        f"{encoder} {decoder}": EncoderDecoderConfig(kind="encoder_decoder", encoder=encoder, decoder=decoder)
+        for encoder, decoder in pairs
+    }
 
 
 def measured(name: str, config: ModelConfig, rounds: int, batch: int) -> Row:
