@@ -13,25 +13,8 @@ from numpy.typing import NDArray
 from segmenter.errors import SegmenterError
 from segmenter.geometry import Window
 from segmenter.inference.prediction import Prediction
-from segmenter.raster import RasterInfo
+from segmenter.raster.readable import Readable as Readable
 from segmenter.windows import Placement
-
-
-class Readable(Protocol):
-    """What is read: a `raster.Raster`, or a `raster.mosaic.MosaicView`."""
-
-    info: RasterInfo
-    bands: tuple[int, ...]
-
-    @property
-    def extent(self) -> Window:
-        """The pixels that can be read: of a mosaic seen from one of its files, more than that file has."""
-
-    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """(H, W, C) pixels of a window and (H, W) where they are valid."""
-
-    def empty(self, window: Window) -> bool:
-        """Whether a window is known to hold no data without being read."""
 
 
 class Strips(Protocol):

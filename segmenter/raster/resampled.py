@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.geometry import Size, Window
-from segmenter.raster.header import RasterInfo
+from segmenter.raster.readable import Readable
 from segmenter.resampling import as_type, count_of, resampled, sources, taps
 from segmenter.windows import Columns
 
@@ -25,23 +25,6 @@ _VALUES_AT_ONCE = 1 << 22
 """Of the raster, or of the grid where that is finer: what is resampled at once."""
 _TALL = 2048
 """Rows of a tiled raster that are read at once: rows of its blocks are decoded once, or twice at a border."""
-
-
-class Source(Protocol):
-    """What is resampled: a `raster.Raster`, or a `raster.mosaic.MosaicView`."""
-
-    info: RasterInfo
-    bands: tuple[int, ...]
-
-    @property
-    def extent(self) -> Window:
-        """The pixels that can be read."""
-
-    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """(H, W, C) pixels of a window, 0 where invalid, and (H, W) where they are valid."""
-
-    def empty(self, window: Window) -> bool:
-        """Whether a window is known to hold no data without being read."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +106,7 @@ class ResampledRaster:
         bands: the raster's.
     """
 
-    def __init__(self, raster: Source, grid: ModelGrid) -> None:
+    def __init__(self, raster: Readable, grid: ModelGrid) -> None:
         self._raster, self._grid = raster, grid
         self.info, self.bands = replace(raster.info, size=grid.size), raster.bands
 
