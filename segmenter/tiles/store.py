@@ -7,7 +7,11 @@ hardly larger than a tile, are read as they are.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
+import os
+import resource
 import shutil
 import sys
 import threading
@@ -22,13 +26,13 @@ from numpy.typing import NDArray
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
-from segmenter.raster import Raster, RasterInfo, open_raster, raster_info, read_label
+from segmenter.raster import KnownRasters, LabelRaster, RasterInfo, open_raster, raster_info
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.decoded import BLOCK_ROWS, DecodedScene, Rows, sweep
 
-_OPEN_PER_THREAD = 32
-"""Rasters a thread keeps open: 32 × 2 threads stay far below the usual limit of 1024 files."""
+_MOST_OPEN = 64
+"""Rasters a thread keeps open at most; all threads together take half of the files that are allowed."""
 _CHEAP_PIXELS = 4
 """A file of at most so many tiles' pixels is read whole for little more than a tile."""
 _VALIDITY = 2
@@ -52,7 +56,7 @@ class SceneStore:
             OutputError: they did not.
         """
         self._dataset, self._scenes = dataset, tuple(scenes)
-        self._local = threading.local()
+        self._local, self._files = threading.local(), KnownRasters()
         images = [scene.image for scene in self._scenes]
         infos = list(in_threads(raster_info, images, description="headers", unit="scene", progress=progress))
         self._sizes = [info.size for info in infos]
@@ -88,18 +92,17 @@ class SceneStore:
         if scene in self._copies:
             image, valid, label = self._copies[scene].read(window)
         else:
-            raster = self._raster(scene)
-            image, valid = raster.read(window)
-            label = _label(self._dataset, self._scenes[scene], window, valid.shape, raster.info)
-        label[~valid] = IGNORE
+            image, valid = self._open(self._scenes[scene].image, is_label=False).read(window)
+            label = self._in_place(scene, window)
+        if not valid.all():
+            label[~valid] = IGNORE
         return image, valid, label
 
     def read_label(self, scene: int, window: Window) -> NDArray[np.uint8]:
         """Class ids (H, W) of a window, also where the image has no data; `IGNORE` beyond the scene."""
         if scene in self._copies:
             return self._copies[scene].read_label(window)
-        shape, info = (window.height, window.width), self._raster(scene).info
-        return _label(self._dataset, self._scenes[scene], window, shape, info)
+        return self._in_place(scene, window)
 
     def size(self, scene: int) -> Size:
         """Size of a scene."""
@@ -112,32 +115,58 @@ class SceneStore:
         col = max(0, min(window.col, size.width - window.width))
         return Window(row, col, window.height, window.width)
 
-    def _raster(self, scene: int) -> Raster:
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _local=threading.local())
+
+    def _in_place(self, scene: int, window: Window) -> NDArray[np.uint8]:
+        """Class ids of a window of the label file, which may reach beyond the scene."""
+        path, inside = self._scenes[scene].label, window.intersection(Window.of(self._sizes[scene]))
+        if path is None or not inside.size.pixels:
+            return _decoded(self._dataset, path, window, inside, None)
+        return _decoded(self._dataset, path, window, inside, self._open(path, is_label=True).read(inside))
+
+    def _open(self, path: Path, *, is_label: bool) -> Any:
         """This thread's handle: GDAL's may not be shared between threads."""
         if not hasattr(self._local, "open"):
             self._local.open = OrderedDict()
-        handles: OrderedDict[int, Raster] = self._local.open
-        if scene not in handles:
-            if len(handles) >= _OPEN_PER_THREAD:
+        handles: OrderedDict[tuple[Path, bool], Any] = self._local.open
+        if (path, is_label) not in handles:
+            while len(handles) >= _most_open():
                 handles.popitem(last=False)[1].close()
-            handles[scene] = open_raster(self._scenes[scene].image, self._dataset.bands)
-        handles.move_to_end(scene)
-        return handles[scene]
+            handles[path, is_label] = (
+                self._files.label(path, expand_palette=self._dataset.expand_palette)
+                if is_label
+                else self._files.image(path, self._dataset.bands)
+            )
+        handles.move_to_end((path, is_label))
+        return handles[path, is_label]
+
+
+@functools.cache
+def _most_open() -> int:
+    """Rasters that each thread may keep open."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(4, min(_MOST_OPEN, allowed // 2 // (os.cpu_count() or 1)))
 
 
 def _cheap(info: RasterInfo, tile: int) -> bool:
     return info.size.pixels <= _CHEAP_PIXELS * tile * tile or info.tiled
 
 
-def _label(
-    dataset: Dataset, scene: Scene, window: Window, shape: tuple[int, ...], info: RasterInfo
+def _decoded(
+    dataset: Dataset, path: Path | None, window: Window, inside: Window, raw: NDArray[Any] | None
 ) -> NDArray[np.uint8]:
-    """Class ids of a window that may reach beyond the scene."""
-    label_HW = np.full(shape, IGNORE, np.uint8)
-    inside = window.intersection(Window.of(info.size))
-    if scene.label is not None and inside.size.pixels:
-        raw = read_label(scene.label, inside, expand_palette=dataset.expand_palette)
-        label_HW[inside.relative_to(window).slices()] = dataset.classes.decode(raw, str(scene.label))
+    """Class ids of a window; `raw`: what the label file holds of the part inside the scene, if anything."""
+    if raw is None:
+        return np.full((window.height, window.width), IGNORE, np.uint8)
+    ids = dataset.classes.decode(raw, str(path))
+    if inside == window:
+        return ids
+    label_HW = np.full((window.height, window.width), IGNORE, np.uint8)
+    label_HW[inside.relative_to(window).slices()] = ids
     return label_HW
 
 
@@ -172,12 +201,17 @@ class _Copy:
 
 def _bands_of_rows(dataset: Dataset, scene: Scene) -> Iterator[Rows]:
     """A scene from the top, decoded in strips of rows."""
-    with open_raster(scene.image, dataset.bands) as raster:
+    with contextlib.ExitStack() as stack:
+        raster = stack.enter_context(open_raster(scene.image, dataset.bands))
+        label = None
+        if scene.label is not None:
+            label = stack.enter_context(LabelRaster(scene.label, expand_palette=dataset.expand_palette))
         size = raster.info.size
         for row in range(0, size.height, _STRIP_ROWS):
             strip = Window(row, 0, min(_STRIP_ROWS, size.height - row), size.width)
             image, valid = raster.read(strip)
-            yield image, valid, _label(dataset, scene, strip, valid.shape, raster.info)
+            raw = None if label is None else label.read(strip)
+            yield image, valid, _decoded(dataset, scene.label, strip, strip, raw)
 
 
 def _check_space(cache: Path, infos: Sequence[RasterInfo]) -> None:
