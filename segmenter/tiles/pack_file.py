@@ -18,13 +18,14 @@ import functools
 import math
 import mmap
 import os
+import stat
 import struct
 import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -134,10 +135,11 @@ class Pack:
             DamagedError: it is no pack, another format's, or damaged; OSError: it cannot be read.
         """
         self.path, self._mapped, self._lock = path, None, threading.Lock()
-        with path.open("rb") as file:
+        with _opened(path) as file:
             self.bytes = os.fstat(file.fileno()).st_size
             facts, table_at = _said(file, self.bytes)
-        self.kind: Kind = facts.kind
+        if not path.name.startswith(facts.kind):
+            raise DamagedError("has the name of another")
         self.contents, self._chunks, self._crc, self._table_at = (
             *(facts.contents, facts.chunks, facts.table_crc),
             table_at,
@@ -168,7 +170,7 @@ class Pack:
     def _map(self) -> _Mapped:
         with self._lock:
             if self._mapped is None:
-                with _damage(), self.path.open("rb") as file:
+                with _damage(), _opened(self.path) as file:
                     if os.fstat(file.fileno()).st_size != self.bytes:
                         raise DamagedError("has another size")
                     content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -179,7 +181,16 @@ class Pack:
             return self._mapped
 
 
-def _said(file: Any, size: int) -> tuple[_Contents, int]:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to read; a pipe or device, which might wait for ever, is a damage."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise DamagedError("is no file")
+        yield file
+
+
+def _said(file: BinaryIO, size: int) -> tuple[_Contents, int]:
     """The contents of a pack and the place of its table."""
     try:
         file.seek(max(0, size - END.size))
@@ -198,7 +209,7 @@ def _said(file: Any, size: int) -> tuple[_Contents, int]:
 
 
 @contextlib.contextmanager
-def _damage() -> Any:
+def _damage() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:

@@ -75,7 +75,7 @@ class PackFolder:
             if pack.path.name in self._held:
                 continue
             try:
-                handle = os.open(pack.path, os.O_RDONLY | os.O_CLOEXEC)
+                handle = os.open(pack.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError:
                 return False
             with contextlib.suppress(OSError):  # without locks nobody removes any
@@ -225,7 +225,7 @@ def _same(handle: int, path: Path) -> bool:
 def _removed(path: Path) -> bool:
     """Remove a pack that no process reads; gives whether it is gone."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()

@@ -123,8 +123,14 @@ def pack(
 class _Writers:
     """Packs that are being written: one of a kind for each thread that needs one."""
 
-    def __init__(self, dataset: Dataset, folder: PackFolder, told: Callable[[int], None], anew: bool) -> None:
-        self._dataset, self._folder, self._told, self._anew = dataset, folder, told, anew
+    def __init__(
+        self,
+        dataset: Dataset,
+        folder: PackFolder,
+        told: Callable[[Job, int], None],
+        kept: Callable[[PackedArray], bool],
+    ) -> None:
+        self._dataset, self._folder, self._told, self._kept = dataset, folder, told, kept
         self._lock = threading.Lock()
         self._waiting: dict[Kind, list[PackWriter]] = {"image": [], "label": []}
         self._seen = _changed_at(folder.path)
