@@ -1,0 +1,418 @@
+"""Packs: what is read is what was decoded, whatever the damage; nothing half-written counts, limits hold."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from datasets.pack import pack_dataset
+from segmenter.errors import DatasetError, LabelError, OutputError
+from segmenter.geometry import Window
+from segmenter.labels import ClassMap
+from segmenter.raster import RasterSpec, write_raster
+from segmenter.scenes import Dataset, Scene
+from segmenter.tiles import pack_file, pack_folder, packing
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.pack_folder import PackFolder
+from segmenter.tiles.store import SceneStore
+from tests.helpers.made_runs import flipped
+
+SIZES = ((231, 290), (301, 277), (40, 33))
+"""Of three scenes: two of several chunks, one that is a single chunk."""
+
+
+@pytest.fixture
+def dataset(
+    tmp_path: Path, make_png: Callable[..., Path], make_classes: Callable[..., ClassMap], rng: Any
+) -> Dataset:
+    scenes = []
+    for number, (height, width) in enumerate(SIZES):
+        image = rng.integers(0, 255, (height, width, 3), np.uint8)
+        label = rng.integers(0, 3, (height // 9 + 1, width // 9 + 1), np.uint8).repeat(9, 0).repeat(9, 1)
+        files = make_png(f"i{number}.png", image), make_png(f"l{number}.png", label[:height, :width])
+        scenes.append(Scene(f"s{number}", *files, f"s{number}", "train"))
+    return Dataset("made", tmp_path, tuple(scenes), make_classes(3))
+
+
+def store_of(dataset: Dataset, tile: int = 16) -> SceneStore:
+    return SceneStore(dataset, dataset.scenes, tile, cache_folder(dataset), progress=False)
+
+
+def pack_all(dataset: Dataset) -> str:
+    return "\n".join(pack_dataset(dataset, progress=False))
+
+
+def packs(dataset: Dataset, kind: str = "*") -> list[Path]:
+    return sorted((cache_folder(dataset) / "packed").glob(f"{kind}-*.pack"))
+
+
+def contents(dataset: Dataset) -> list[Any]:
+    """All that a training may read, whole."""
+    store = store_of(dataset)
+    whole = [Window.of(store.size(i)) for i in range(len(dataset.scenes))]
+    return [part for i, window in enumerate(whole) for part in store.read(i, window)]
+
+
+def equal(a: list[Any], b: list[Any]) -> bool:
+    return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+# -------------------------------------------------------------------------------- the same bits
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_window_is_the_same_from_files_and_packs(
+    tmp_path_factory: Any, make_classes: Callable[..., ClassMap], data: st.DataObject
+) -> None:
+    """Odd sizes, types, nodata, codes, palettes and colours, no label, smaller than a tile, both codecs."""
+    root = tmp_path_factory.mktemp("made")
+    height, width, bands = (data.draw(st.integers(1, most)) for most in (300, 300, 4))
+    dtype = data.draw(st.sampled_from(["uint8", "uint16", "int16", "float32"]))
+    nodata = data.draw(st.sampled_from([None, 0.0, 7.0]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 9)))
+    image = rng.integers(0, 12, (height, width, bands)).astype(dtype)
+    image[: height // 3] = 7
+    if dtype == "float32":
+        image[rng.random((height, width)) < 0.1] = np.nan
+    write_raster(root / "i.tif", image, RasterSpec(nodata=nodata))
+    label = rng.integers(0, 3, (height, width)).astype(np.uint8)
+    form = data.draw(st.sampled_from(["codes", "palette", "colours", "none"]))
+    classes = make_classes(3, "codes" if form in ("codes", "none") else "colours")
+    if form == "palette":
+        write_raster(root / "l.tif", label, RasterSpec(colour_table=classes.palette()[:3]))
+    elif form != "none":
+        write_raster(root / "l.tif", label if form == "codes" else classes.palette()[label])
+    scene = Scene("s", root / "i.tif", None if form == "none" else root / "l.tif", "s", "train")
+    dataset = Dataset("made", root, (scene,), classes, expand_palette=form == "palette")
+    in_place = store_of(dataset, 4096)
+    assert "packed" not in os.listdir(cache_folder(dataset))
+    codec = data.draw(st.sampled_from(["none", "lz4"]))
+    pack_all(replace(dataset, cache_codec=codec))
+    packed = store_of(dataset, 4096)
+    assert list(packed._packed) == [(0, "image"), (0, "label")][: 1 + (form != "none")]
+    for _ in range(4):
+        row, col = data.draw(st.integers(-40, height)), data.draw(st.integers(-40, width))
+        window = Window(row, col, data.draw(st.integers(1, 310)), data.draw(st.integers(1, 310)))
+        assert equal(list(in_place.read(0, window)), list(packed.read(0, window)))
+        assert equal([in_place.read_label(0, window)], [packed.read_label(0, window)])
+
+
+def test_another_process_reads_the_same_from_a_pickled_store(dataset: Dataset) -> None:
+    store = store_of(dataset)
+    other, window = pickle.loads(pickle.dumps(store)), Window(3, 5, 120, 130)
+    for scene in range(len(dataset.scenes)):
+        assert equal(list(store.read(scene, window)), list(other.read(scene, window)))
+
+
+def test_many_scenes_go_into_few_files_and_another_start_writes_nothing(dataset: Dataset) -> None:
+    scenes = [replace(one, name=f"{n}") for n in range(40) for one in dataset.scenes[2:]]
+    many = replace(dataset, scenes=tuple(scenes))
+    pack_all(many)
+    assert len(packs(many)) <= 2 * min(16, os.cpu_count() or 1)
+    before = {path: path.stat().st_ino for path in packs(many)}
+    store_of(many)
+    assert pack_all(many).startswith("all 40 training scenes are packed already, in ")
+    assert {path: path.stat().st_ino for path in packs(many)} == before
+
+
+def test_lz4_shrinks_class_maps_and_is_asked_for_once(dataset: Dataset) -> None:
+    pack_all(dataset)
+    plain = {kind: sum(path.stat().st_size for path in packs(dataset, kind)) for kind in ("image", "label")}
+    small = replace(dataset, cache_codec="lz4")
+    said = pack_all(small)
+    assert "at most" in said
+    assert "removed packs whose scenes are all packed anew" in said
+    label = sum(path.stat().st_size for path in packs(small, "label"))
+    assert label < 0.3 * plain["label"]
+    assert pack_all(small).startswith("all 3")
+    assert equal(contents(dataset), contents(small))
+
+
+# -------------------------------------------------------------------------------- what is kept
+
+
+def test_another_class_map_keeps_the_images(dataset: Dataset, make_classes: Callable[..., ClassMap]) -> None:
+    store_of(dataset)
+    images = {path: path.stat().st_ino for path in packs(dataset, "image")}
+    labels = packs(dataset, "label")
+    known = dataset.classes.classes
+    renamed = tuple(replace(one, name=f"new {one.name}", colour=(1, one.code, 3)) for one in known)
+    store_of(replace(dataset, classes=ClassMap(renamed)))  # names and colours change no id
+    assert packs(dataset, "label") == labels
+    ignoring = replace(dataset, classes=ClassMap(known[1:], ignored=(0,)))
+    store = store_of(ignoring)
+    assert {path: path.stat().st_ino for path in packs(dataset, "image")} == images
+    assert set(packs(dataset, "label")) > set(labels)
+    ids = store.read_label(0, Window(0, 0, *SIZES[0]))
+    assert set(np.unique(ids)) == {0, 1, 255}
+
+
+def test_a_changed_file_is_decoded_anew(dataset: Dataset, make_png: Callable[..., Path]) -> None:
+    before = contents(dataset)
+    changed = np.full((40, 33, 3), 9, np.uint8)
+    make_png("i2.png", changed)
+    os.utime(dataset.scenes[2].image, (1, 1))
+    after = contents(dataset)
+    assert equal(before[:6], after[:6])
+    assert (after[6] == 9).all()
+
+
+def test_packs_go_by_last_use_and_never_one_in_use(dataset: Dataset, tmp_path: Path) -> None:
+    there = replace(dataset, cache=tmp_path / "all", root=tmp_path)
+    shared = [replace(there, scenes=(one,)) for one in (dataset.scenes[1], dataset.scenes[0])]
+    in_use, unused = store_of(shared[0]), packs(shared[0])
+    other = replace(shared[1], root=tmp_path / "..")  # another dataset below the same cache
+    store_of(other)
+    old = packs(other)
+    for path in old:
+        os.utime(path, (1, 1))
+    needed = sum(path.stat().st_size for path in unused + old) // 2**10 * 2**10
+    small = replace(shared[1], cache_bytes=needed + 2**10)
+    store_of(small)  # needs as much as `other`, whose store is gone
+    assert [path for path in old if path.exists()] == []
+    assert all(path.exists() for path in unused)
+    window = Window(0, 0, *SIZES[1])
+    assert equal(list(in_use.read(0, window)), list(store_of(shared[0]).read(0, window)))
+    with pytest.raises(
+        DatasetError,
+        match=r"decoding takes 0\.1 MiB, dataset\.cache_limit is 0\.0 MiB, of which .* in use; raise",
+    ):
+        store_of(replace(shared[0], cache_bytes=1000, scenes=dataset.scenes[:1], bands=(2,)))
+
+
+def test_a_pack_that_is_removed_while_it_is_looked_for_is_made_anew(
+    dataset: Dataset, monkeypatch: Any
+) -> None:
+    before, hold, calls = contents(dataset), PackFolder.hold, []
+
+    def removing(folder: PackFolder, found: Any) -> bool:
+        if not calls:
+            calls.append([path.unlink() for path in packs(dataset, "label")])
+        return hold(folder, found)
+
+    monkeypatch.setattr(PackFolder, "hold", removing)
+    assert equal(before, contents(dataset))
+
+
+# -------------------------------------------------------------------------------- damage
+
+
+def test_no_flipped_bit_of_a_pack_reaches_the_training(dataset: Dataset, capsys: Any) -> None:
+    few = replace(dataset, scenes=dataset.scenes[2:])
+    whole, told = contents(few), 0
+    for path in packs(few):
+        content = path.read_bytes()
+        for changed in flipped(content, 8 * len(content) // 61):
+            for other in packs(few):
+                if other.name.partition("-")[0] == path.name.partition("-")[0]:
+                    other.unlink()
+            path.write_bytes(changed)
+            assert equal(whole, contents(few))
+            told += capsys.readouterr().err.count("decoded anew")
+        path.write_bytes(content)
+    assert told > 110  # all but the gaps that nobody reads
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 40, b"[" * 10**5, None])
+def test_what_is_no_pack_goes_and_its_scenes_are_decoded_anew(
+    dataset: Dataset, content: bytes | None, capsys: Any
+) -> None:
+    whole = contents(dataset)
+    path = packs(dataset, "image")[0]
+    path.write_bytes(path.read_bytes()[:-1] if content is None else content)
+    assert equal(whole, contents(dataset))
+    assert (
+        "1 of the packs damaged, or of another format: their scenes are decoded anew"
+        in capsys.readouterr().err
+    )
+    assert not path.exists()
+
+
+def damage(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(100)
+        byte = file.read(1)
+        file.seek(100)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def test_chunks_are_checked_once_and_only_where_they_are_read(dataset: Dataset, monkeypatch: Any) -> None:
+    store, checked, crc32 = store_of(dataset), [], zlib.crc32
+
+    def counting(data: Any, *rest: int) -> int:
+        checked.append(len(data))
+        return crc32(data, *rest)
+
+    monkeypatch.setattr(pack_file.zlib, "crc32", counting)
+    store.read(0, Window(1, 1, 20, 20))
+    chunks = [size for size in checked if size >= 128 * 128]
+    assert chunks == [128 * 128 * 3, 128 * 128]  # of the image and the label
+    store.read(0, Window(0, 0, 60, 60))
+    assert [size for size in checked if size >= 128 * 128] == chunks
+
+
+def test_many_threads_that_meet_a_damage_decode_once(dataset: Dataset, capsys: Any) -> None:
+    few, failed = replace(dataset, scenes=dataset.scenes[:1]), []
+    whole = contents(few)
+    damage(packs(few, "image")[0])
+    store = store_of(few)
+
+    def read() -> None:
+        if not equal(whole, list(store.read(0, Window(0, 0, *SIZES[0])))):
+            failed.append(1)
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told = capsys.readouterr().err
+    assert failed == []
+    assert told.count("chunk 0 is damaged, the scene s0 is decoded anew") == 1
+    assert len(packs(few, "image")) == 2
+    assert equal(whole, contents(few))  # the newer one counts from now on
+    assert capsys.readouterr().err == ""
+
+
+def test_a_disk_that_damages_what_is_written_is_an_error(dataset: Dataset, monkeypatch: Any) -> None:
+    store = store_of(dataset)
+    monkeypatch.setattr(pack_file.zlib, "crc32", lambda data, *_: 1)
+    with pytest.raises(DatasetError, match=r"damaged again right after it was decoded; is the disk failing"):
+        store.read(0, Window(0, 0, 9, 9))
+
+
+# -------------------------------------------------------------------------------- half-written
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(dataset: Dataset) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(OutputError, match=r"cannot write it: File too large; is the disk full") as caught:
+            store_of(dataset)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.exit_code == 1
+    assert all(path.suffix == ".pack" for path in (cache_folder(dataset) / "packed").iterdir())
+    assert len(contents(dataset)) == 9
+
+
+def test_too_little_space_is_told_before_anything_is_written(dataset: Dataset, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pack_folder.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(
+        OutputError, match=r"decoding takes 0\.6 MiB, 0\.0 MiB are free; free some, name another"
+    ):
+        store_of(dataset)
+    assert packs(dataset) == []
+
+
+def test_a_scene_that_cannot_be_decoded_leaves_the_others_and_nothing_half_written(
+    dataset: Dataset, make_png: Callable[..., Path]
+) -> None:
+    make_png("l1.png", np.full(SIZES[1], 77, np.uint8))
+    with pytest.raises(LabelError, match=r"l1\.png: codes that the class map does not know: 77"):
+        store_of(dataset)
+    assert [path for path in (cache_folder(dataset) / "packed").iterdir() if path.name.startswith(".")] == []
+    make_png("l1.png", np.ones(SIZES[1], np.uint8))
+    kept = packs(dataset)
+    assert (contents(dataset)[5] == 1).all()
+    assert set(kept) <= set(packs(dataset))
+
+
+def test_a_scene_that_changes_while_it_is_decoded_is_told(dataset: Dataset, monkeypatch: Any) -> None:
+    rows_of = packing.rows_of
+    monkeypatch.setattr(packing, "rows_of", lambda *args: [(x[:9], v) for x, v in rows_of(*args)][:1])
+    with pytest.raises(DatasetError, match="the scene has changed while it was decoded; start again"):
+        store_of(dataset)
+    assert packs(dataset) == []
+
+
+def test_what_killed_processes_left_is_swept_but_nothing_of_a_living_one(
+    dataset: Dataset, capsys: Any
+) -> None:
+    store_of(dataset)
+    folder = PackFolder(cache_folder(dataset))
+    left = folder.path / f".{packs(dataset)[0].name}.part"
+    left.write_bytes(bytes(100))
+    (folder.path / ".mine").mkdir()
+    with folder.writing(), folder.writing():
+        assert folder.sweep() == 0
+    assert left.is_file()
+    store_of(dataset)
+    assert "half-written packs that killed processes left, removed: 1" in capsys.readouterr().err
+    assert not left.exists()
+    assert folder.sweep() == 0
+
+
+def test_one_process_is_killed_while_several_pack_and_the_others_are_whole(
+    dataset: Dataset,
+) -> None:
+    """A real kill, between two strips of a scene that another process packs as well."""
+    begun = dataset.root / "begun"
+    code = (
+        "import sys, pickle, time; from pathlib import Path; from segmenter.tiles import packing\n"
+        "rows_of, begun = packing.rows_of, Path(sys.argv[1])\n"
+        "def slow(*args):\n"
+        "    for rows in rows_of(*args):\n"
+        "        yield rows\n"
+        "        begun.touch(); time.sleep(600)\n"
+        "packing.rows_of = slow\n"
+        "from segmenter.tiles.store import SceneStore; from segmenter.tiles.cache import cache_folder\n"
+        "dataset = pickle.loads(Path(sys.argv[2]).read_bytes())\n"
+        "SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)\n"
+    )
+    (dataset.root / "dataset").write_bytes(pickle.dumps(dataset))
+    process = subprocess.Popen([sys.executable, "-c", code, str(begun), str(dataset.root / "dataset")])
+    while not begun.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    whole = contents(dataset)  # beside it
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    folder = cache_folder(dataset) / "packed"
+    assert [path for path in folder.iterdir() if path.name.endswith(".part")] != []
+    kept = packs(dataset)
+    assert equal(whole, contents(dataset))
+    assert sorted(folder.iterdir()) == kept
+
+
+# -------------------------------------------------------------------------------- the command
+
+
+def test_the_command_says_size_place_and_ratio_and_training_uses_it(dataset: Dataset, capsys: Any) -> None:
+    tile = 4096  # so large that all is cheap
+    store_of(dataset, tile)
+    assert capsys.readouterr().out == ""
+    lines = pack_all(dataset).splitlines()
+    place = cache_folder(dataset) / "packed"
+    assert lines[0].startswith("packing images of 3 and labels of 3 of 3 scenes: 0.6 MiB, in ")
+    assert f"in {place}; dataset.cache names another folder" in lines[0]
+    written = sum(path.stat().st_size for path in packs(dataset))
+    assert lines[1].startswith(f"packed: {written / 2**20:.1f} MiB in {len(packs(dataset))} files, ")
+    store_of(dataset, tile)
+    assert capsys.readouterr().out.startswith("images of 3 and labels of 3 of 3 scenes are read from packs: ")
+
+
+def test_the_command_refuses_labels_that_do_not_fit(dataset: Dataset, make_png: Callable[..., Path]) -> None:
+    make_png("l2.png", np.zeros((40, 34), np.uint8))
+    with pytest.raises(DatasetError, match=r"l2\.png: expected 33×40 pixels as its image .* has, got 34×40"):
+        pack_all(dataset)
+    with pytest.raises(DatasetError, match="expected scenes to train on, the split leaves none"):
+        pack_all(replace(dataset, scenes=()))
