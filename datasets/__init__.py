@@ -38,9 +38,12 @@ def load_dataset(recipe: Recipe) -> Dataset:
         ConfigError, DatasetError, LabelError: as the loader of that kind says.
     """
     dataset = with_scale(LOADERS[recipe.dataset.kind](recipe.dataset), recipe.dataset.metres_per_pixel)
-    if recipe.dataset.cache is None:
+    section = recipe.dataset
+    limit = None if section.cache_limit is None else int(section.cache_limit * 2**30)
+    dataset = replace(dataset, cache_bytes=limit, cache_codec=section.cache_compression)
+    if section.cache is None:
         return dataset
-    return replace(dataset, cache=path_of(recipe.dataset.cache, "dataset.cache"))
+    return replace(dataset, cache=path_of(section.cache, "dataset.cache"))
 
 
 def layout_of(recipe: Recipe) -> Layout:

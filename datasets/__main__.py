@@ -1,4 +1,4 @@
-"""Command `python -m datasets`: check a dataset, tell its class coverage, make one, or stitch a cut scene."""
+"""Command `python -m datasets`: check, pack or make a dataset, tell its class coverage, or stitch a scene."""
 
 from __future__ import annotations
 
@@ -60,6 +60,12 @@ def _parser() -> argparse.ArgumentParser:
         "--draws", type=_positive, default=3, metavar="N", help="of each tile (default: 3)"
     )
     augmented.set_defaults(run=_augmented)
+
+    pack = commands.add_parser(
+        "pack", help="decode all training scenes once, for the fastest reading; training then uses the packs"
+    )
+    _add_recipe(pack)
+    pack.set_defaults(run=_pack)
 
     make = commands.add_parser(
         "make", help="make imagery in the layout of a published dataset, to try things on"
@@ -177,6 +183,17 @@ def _augmented(args: argparse.Namespace) -> int:
     loader = BatchLoader(recipe, index, store, image_HWC.shape[2], str(image_HWC.dtype))
     draw_augmented(loader, index, dataset.classes, args.output, tiles=args.tiles, draws=args.draws)
     print(plain(f"written: {args.output}"))
+    return 0
+
+
+def _pack(args: argparse.Namespace) -> int:
+    from datasets import load_dataset
+    from datasets.pack import pack_dataset
+    from segmenter.config.reading import load_recipe
+
+    dataset = load_dataset(load_recipe(args.config, args.set))
+    for line in pack_dataset(dataset):
+        print(plain(line))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Targets among the caches of a dataset: tile index, band statistics, decoded copies."""
+"""Targets among the caches of a dataset: tile index, band statistics, packs."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def read_bands(file: Path) -> Facts:
     return [digest(found.mean_C, found.std_C, found.min_C, found.max_C, found.pixels, found.dtype)]
 
 
-def read_decoded(file: Path) -> Facts:
-    """Tiles and labels as a training reads them from the copies."""
-    store, window = _store(_dataset(file.parents[3])), Window(20, 30, 40, 60)
+def read_packs(file: Path) -> Facts:
+    """Tiles and labels as a training reads them from the packs."""
+    store, window = _store(_dataset(file.parents[2])), Window(20, 30, 40, 60)
     return [digest(*store.read(i, window), store.read_label(i, window)) for i in (0, 1)]
 
 

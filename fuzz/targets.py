@@ -27,5 +27,5 @@ TARGETS: dict[str, Target] = {
     ),
     "index": Target(caches.make_dataset, [".tile-index/tiles-*"], caches.read_index, checksum=True),
     "bands": Target(caches.make_dataset, [".tile-index/bands-*"], caches.read_bands, checksum=True),
-    "decoded": Target(caches.make_dataset, [".tile-index/decoded/*/*"], caches.read_decoded, checksum=True),
+    "packs": Target(caches.make_dataset, [".tile-index/packed/*"], caches.read_packs, checksum=True),
 }

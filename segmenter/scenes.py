@@ -48,6 +48,8 @@ class Dataset:
         unused: files that a configured rule left out, with the reason; printed, never silent.
         notes: further messages of the loader, a line each; printed where the dataset is announced.
         cache: folder for the tile index and decoded scenes, where not in the root.
+        cache_bytes: that decoded scenes may take there; None: as the disk allows.
+        cache_codec: `none` or `lz4`, by which they are stored.
         usual_metres: a pixel's side of scenes that neither the recipe nor their georeference tells the scale
             of; None: unknown.
     """
@@ -62,6 +64,8 @@ class Dataset:
     unused: tuple[tuple[Path, str], ...] = ()
     notes: tuple[str, ...] = ()
     cache: Path | None = None
+    cache_bytes: int | None = None
+    cache_codec: Literal["none", "lz4"] = "none"
     usual_metres: float | None = None
 
     def of(self, split: Split) -> tuple[Scene, ...]:

@@ -10,11 +10,32 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.config.sections import Section, setting
 
+CacheCodec = Literal["none", "lz4"]
+
 
 def _cache() -> str | None:
     """The setting that all kinds of datasets have."""
     found: str | None = setting(
         None, "", "folder for the tile index and decoded scenes, some GB; default: .tile-index in root"
+    )
+    return found
+
+
+def _cache_limit() -> float | None:
+    """As `_cache`."""
+    found: float | None = setting(
+        None,
+        "GiB",
+        "of decoded scenes in that folder; those not used for longest go; default: as the disk allows",
+        gt=0,
+    )
+    return found
+
+
+def _cache_compression() -> CacheCodec:
+    """As `_cache`."""
+    found: CacheCodec = setting(
+        "none", "", "of decoded scenes; lz4 shrinks class maps to a few percent, aerial images hardly"
     )
     return found
 
@@ -119,6 +140,8 @@ class PotsdamConfig(Section):
     leave_out: tuple[str, ...] = setting((), "", "scenes that are not used; they are counted and printed")
     metres_per_pixel: Scale = _scale()
     cache: str | None = _cache()
+    cache_limit: float | None = _cache_limit()
+    cache_compression: CacheCodec = _cache_compression()
 
 
 class Naic2020Config(Section):
@@ -133,6 +156,8 @@ class Naic2020Config(Section):
     )
     metres_per_pixel: Scale = _scale()
     cache: str | None = _cache()
+    cache_limit: float | None = _cache_limit()
+    cache_compression: CacheCodec = _cache_compression()
     validation_share: float = setting(
         0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
     )
@@ -199,6 +224,8 @@ class FolderConfig(Section):
     split: FolderSplit = setting(FolderSplit(), "", "what trains, validates and tests")
     metres_per_pixel: Scale = _scale()
     cache: str | None = _cache()
+    cache_limit: float | None = _cache_limit()
+    cache_compression: CacheCodec = _cache_compression()
 
     @field_validator("bands")
     @classmethod

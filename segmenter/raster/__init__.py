@@ -9,6 +9,7 @@ from segmenter.raster.alpha import ask_for_bands
 from segmenter.raster.gdal_private import quiet_libtiff
 from segmenter.raster.ground import extent_text, outlines, pixel_sides
 from segmenter.raster.header import RasterInfo, keeps_crs
+from segmenter.raster.known import KnownRasters
 from segmenter.raster.label import LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
 from segmenter.raster.place import crs_title, length, metres_apart
@@ -29,6 +30,7 @@ from segmenter.raster.write import (
 
 __all__ = [
     "MAX_EMPTY_PIXELS",
+    "KnownRasters",
     "LabelRaster",
     "Raster",
     "RasterInfo",

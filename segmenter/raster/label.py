@@ -33,21 +33,36 @@ class LabelRaster:
             RasterError: it cannot be opened, declares more than its file can hold, has blocks too large to
                 be read piece by piece, or neither one band nor three.
         """
-        self._dataset, remarks = open_dataset(path)
+        dataset, remarks = open_dataset(path)
         try:
             with naming(path, "cannot read its header", "the file is damaged"):
-                self.info: RasterInfo = read_header(path, self._dataset, remarks)
-            check_types(self.info, self._dataset)
-            check_size(self.info, self._dataset)
-            check_pixels(path, self._dataset)
-            if self.info.count == 2:
+                info = read_header(path, dataset, remarks)
+            check_types(info, dataset)
+            check_size(info, dataset)
+            check_pixels(path, dataset)
+            if info.count == 2:
                 raise RasterError(f"{path}: expected a label of one band, or of three for colours, got two")
         except BaseException:
-            self._dataset.close()
+            dataset.close()
             raise
-        self._bands = (1, 2, 3) if self.info.count >= 3 else (1,)
+        self._hold(dataset, info, expand_palette)
+
+    @classmethod
+    def checked(cls, dataset: Any, info: RasterInfo, *, expand_palette: bool = False) -> LabelRaster:
+        """Of an open dataset whose file was opened, and found right, before."""
+        label = cls.__new__(cls)
+        label._hold(dataset, info, expand_palette)
+        return label
+
+    def _hold(self, dataset: Any, info: RasterInfo, expand_palette: bool) -> None:
+        self._dataset, self.info = dataset, info
+        self._bands = (1, 2, 3) if info.count >= 3 else (1,)
         self._expand = expand_palette and len(self._bands) == 1
-        self._palette = _palette(self._dataset) if self._expand else None
+        self._palette = _palette(dataset) if self._expand else None
+
+    def close(self) -> None:
+        """Close the file; `with` does it too."""
+        self._dataset.close()
 
     def __enter__(self) -> LabelRaster:
         return self

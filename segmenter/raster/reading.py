@@ -38,12 +38,13 @@ class Raster:
     Attributes:
         info: the header.
         bands: the 1-based bands that `read` gives, in that order.
+        alpha: those that are transparent where there is no data.
     """
 
     def __init__(
         self, dataset: Any, info: RasterInfo, bands: tuple[int, ...], alpha: tuple[int, ...]
     ) -> None:
-        self._dataset, self.info, self.bands = dataset, info, bands
+        self._dataset, self.info, self.bands, self.alpha = dataset, info, bands, alpha
         self._validity = Validity(dataset, info, bands, alpha)
         self._missing_have_data: bool | None = None
 

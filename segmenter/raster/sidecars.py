@@ -50,6 +50,15 @@ def check_beside(path: Path) -> None:
     _check_beside(path, str(path.absolute()))
 
 
+def anything_beside(path: Path) -> bool:
+    """Whether there is any file that GDAL would look for beside a raster, whatever it holds."""
+    name = str(path.absolute())
+    stem = f"{_stem(name)}."
+    images = [*_cases(f"{name}.", "msk"), *_cases(f"{name}.", "ovr"), f"{name}.aux.xml"]
+    names = [*images, *_cases(stem, "aux"), *_cases(f"{name}.", "aux"), *_texts(name)]
+    return any(os.access(text, os.F_OK) for text in names)
+
+
 def check_overviews(path: Path, dataset: Any) -> None:
     """Refuse an open raster whose overviews are another file: GDAL would open it by any driver, or address.
 

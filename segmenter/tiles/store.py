@@ -1,79 +1,116 @@
-"""Store of scenes: reads tiles straight from the files where that is cheap, else from a decoded copy.
+"""Store of scenes: tiles from packs where there are any, else straight from the files, where that is cheap.
 
-A window of a JPEG, a PNG or a striped, compressed TIFF costs decoding most of the file. Such scenes are
-decoded once into plain arrays beside the index and mapped into memory; tiled TIFFs, and files that are
-hardly larger than a tile, are read as they are.
+A window of a JPEG, a PNG or a striped, compressed TIFF costs decoding most of the file. Such images and
+labels are decoded once into packs beside the index; tiled TIFFs, and files that are hardly larger than a
+tile, are read as they are, unless `python -m datasets pack` has packed them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import shutil
+import functools
+import os
+import resource
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
-from segmenter.raster import Raster, RasterInfo, open_raster, raster_info, read_label
+from segmenter.raster import KnownRasters, RasterInfo, raster_info
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
-from segmenter.tiles.decoded import BLOCK_ROWS, DecodedScene, Rows, sweep
+from segmenter.tiles.pack_file import DamagedError, Kind, PackedArray
+from segmenter.tiles.pack_folder import PackFolder, gibibytes
+from segmenter.tiles.packing import Job, key_of, pack
 
-_OPEN_PER_THREAD = 32
-"""Rasters a thread keeps open: 32 × 2 threads stay far below the usual limit of 1024 files."""
+_MOST_OPEN = 64
+"""Rasters a thread keeps open at most; all threads together take half of the files that are allowed."""
 _CHEAP_PIXELS = 4
 """A file of at most so many tiles' pixels is read whole for little more than a tile."""
-_VALIDITY = 2
-"""Number of the rule which pixels have data: copies made under another are made anew."""
-_STRIP_ROWS = 4 * BLOCK_ROWS
-_FOLDER = "decoded"
+_OLD = "decoded"
+"""Folder of the copies that older versions made."""
 
 Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
 
 class SceneStore:
-    """Windows of the scenes of one split, from any thread."""
+    """Windows of the scenes of one split, from any thread; after pickling, from another process."""
 
     def __init__(
         self, dataset: Dataset, scenes: Sequence[Scene], tile: int, cache: Path, *, progress: bool = True
     ) -> None:
-        """Decode what cannot be read in windows cheaply into `cache`; done once, shown with a bar.
+        """Find what is packed in `cache`, and pack what cannot be read in windows cheaply, with a bar.
 
         Raises:
-            DatasetError: the copies would not fit on the disk.
-            OutputError: they did not.
+            DatasetError: the packs would be larger than is allowed.
+            OutputError: they do not fit on the disk.
         """
         self._dataset, self._scenes = dataset, tuple(scenes)
-        self._local = threading.local()
-        images = [scene.image for scene in self._scenes]
-        infos = list(in_threads(raster_info, images, description="headers", unit="scene", progress=progress))
-        self._sizes = [info.size for info in infos]
-        slow = [i for i, info in enumerate(infos) if not _cheap(info, tile)]
-        self._copies = {i: _Copy(dataset, self._scenes[i], infos[i].size, cache) for i in slow}
-        if left := sweep(cache / _FOLDER):
-            print(
-                f"{cache / _FOLDER}: half-written copies that killed trainings left, removed: {left}",
-                file=sys.stderr,
-            )
-        new = [i for i in slow if not self._copies[i].decoded.exists]
-        copies = [self._copies[i].decoded for i in new]
-        if damaged := [copy for copy in copies if copy.is_there]:
-            what = "of the decoded copies damaged, or of another format: made anew"
-            print(f"{damaged[0].folder.parent}: {len(damaged)} {what}", file=sys.stderr)
-        _check_space(cache, [infos[i] for i in new])
-        done = in_threads(
-            DecodedScene.write, copies, description="decoding scenes once", unit="scene", progress=progress
+        self._files, self._folder = KnownRasters(), PackFolder(cache, shared=dataset.cache is not None)
+        self._local, self._lock = threading.local(), threading.Lock()
+        tell_leftovers(self._folder)
+        self._folder.look()
+        tell_damaged(self._folder)
+        self._packed: dict[tuple[int, Kind], PackedArray] = {}
+        self._find()
+        bare = [i for i in range(len(self._scenes)) if (i, "image") not in self._packed]
+        images = [self._scenes[i].image for i in bare]
+        found = in_threads(raster_info, images, description="headers", unit="scene", progress=progress)
+        infos = dict(zip(bare, found, strict=True))
+        self._sizes = [
+            infos[i].size if i in infos else self._packed[i, "image"].content.size
+            for i in range(len(self._scenes))
+        ]
+        if self._packed:
+            print(self._told())
+        self._pack(infos, tile, progress)
+
+    def _find(self) -> None:
+        """Take what is packed, and keep others from removing it."""
+        for _ in range(3):
+            self._packed = {}
+            for i, scene in enumerate(self._scenes):
+                for kind in ("image", "label"):
+                    key = key_of(self._dataset, scene, kind)
+                    if key is not None and (array := self._folder.find(key)) is not None:
+                        self._packed[i, kind] = array
+            if self._folder.hold({one.pack.path: one.pack for one in self._packed.values()}.values()):
+                return
+            self._folder.look()  # some have just been removed
+        self._packed = {}
+
+    def _pack(self, infos: dict[int, RasterInfo], tile: int, progress: bool) -> None:
+        """Pack images and labels that are not, and cost much to read in place."""
+        jobs = [
+            Job.of_image(self._dataset, self._scenes[i], info)
+            for i, info in infos.items()
+            if not _cheap(info, tile)
+        ]
+        large = [i for i, size in enumerate(self._sizes) if size.pixels > _CHEAP_PIXELS * tile * tile]
+        labels = [i for i in large if (i, "label") not in self._packed and self._scenes[i].label is not None]
+        headers = in_threads(
+            raster_info,
+            [path for i in labels if (path := self._scenes[i].label) is not None],
+            description="headers of labels",
+            unit="scene",
+            progress=progress,
         )
-        for _ in done:
-            pass
+        slow = [i for i, info in zip(labels, headers, strict=True) if not info.tiled]
+        jobs += [Job.of_label(self._dataset, self._scenes[i], self._sizes[i]) for i in slow]
+        if not jobs:
+            return
+        self._folder.make_room(sum(job.bytes for job in jobs), self._dataset.cache_bytes)
+        _announce(self._folder, jobs)
+        pack(self._dataset, self._folder, jobs, progress=progress)
+        self._find()
 
     @property
     def class_names(self) -> list[str]:
@@ -85,21 +122,28 @@ class SceneStore:
 
         Pixels without data are 0 in the image and `IGNORE` in the label.
         """
-        if scene in self._copies:
-            image, valid, label = self._copies[scene].read(window)
+        if (scene, "image") in self._packed:
+            image, valid = self._packed_image(scene, window)
         else:
-            raster = self._raster(scene)
-            image, valid = raster.read(window)
-            label = _label(self._dataset, self._scenes[scene], window, valid.shape, raster.info)
-        label[~valid] = IGNORE
+            image, valid = self._open(self._scenes[scene].image, is_label=False).read(window)
+        label = self.read_label(scene, window)
+        if not valid.all():
+            label[~valid] = IGNORE
         return image, valid, label
 
     def read_label(self, scene: int, window: Window) -> NDArray[np.uint8]:
         """Class ids (H, W) of a window, also where the image has no data; `IGNORE` beyond the scene."""
-        if scene in self._copies:
-            return self._copies[scene].read_label(window)
-        shape, info = (window.height, window.width), self._raster(scene).info
-        return _label(self._dataset, self._scenes[scene], window, shape, info)
+        path, inside = self._scenes[scene].label, window.intersection(Window.of(self._sizes[scene]))
+        label = np.full((window.height, window.width), IGNORE, np.uint8)
+        if path is None or not inside.size.pixels:
+            return label
+        part = label if inside == window else label[inside.relative_to(window).slices()]
+        if (scene, "label") in self._packed:
+            self._from_pack(scene, "label", inside, part)
+        else:
+            raw = self._open(path, is_label=True).read(inside)
+            part[...] = self._dataset.classes.decode(raw, str(path))
+        return label
 
     def size(self, scene: int) -> Size:
         """Size of a scene."""
@@ -112,94 +156,126 @@ class SceneStore:
         col = max(0, min(window.col, size.width - window.width))
         return Window(row, col, window.height, window.width)
 
-    def _raster(self, scene: int) -> Raster:
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = ("_local", "_lock")
+        return {name: value for name, value in vars(self).items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _local=threading.local(), _lock=threading.Lock())
+
+    # --------------------------------------------------------------------------------- packs
+
+    def _packed_image(self, scene: int, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        content = self._packed[scene, "image"].content
+        shape = (window.height, window.width)
+        inside = window.intersection(Window.of(self._sizes[scene]))
+        make = np.empty if inside == window else np.zeros
+        image, valid = make((*shape, content.shape[2]), content.dtype), make(shape, np.bool_)
+        if inside.size.pixels:
+            part = inside.relative_to(window).slices()
+            self._from_pack(scene, "image", inside, image[part], valid[part])
+        return image, valid
+
+    def _from_pack(self, scene: int, kind: Kind, inside: Window, *out: NDArray[Any]) -> None:
+        for attempt in range(2):
+            array = self._packed[scene, kind]
+            try:
+                array.read(inside, *out)
+            except DamagedError as error:
+                if attempt:
+                    raise DatasetError(
+                        f"{array.pack.path}: damaged again right after it was decoded; is the disk failing?"
+                    ) from None
+                self._renew(scene, kind, array, str(error))
+            else:
+                break
+
+    def _renew(self, scene: int, kind: Kind, damaged: PackedArray, why: str) -> None:
+        """Decode the scene anew into a pack of its own, unless another thread or process has done so."""
+        with self._lock:
+            if self._packed[scene, kind] is not damaged:
+                return
+            job = Job(self._scenes[scene], kind, damaged.content.key, self._sizes[scene], 0)
+            where = f"{damaged.pack.path}: {why}"
+            tqdm.write(f"{where}, the scene {job.scene.name} is decoded anew", file=sys.stderr)
+            self._folder.look()
+            found = self._folder.find(job.key)
+            if found is None or found.pack.path <= damaged.pack.path:
+                if key_of(self._dataset, job.scene, kind) != job.key:
+                    raise DatasetError(f"{where}, and its file has changed; start again")
+                pack(self._dataset, self._folder, [job], progress=False, kept=lambda _: False)
+                found = self._folder.find(job.key)
+            if found is None or not self._folder.hold([found.pack]):
+                raise DatasetError(f"{where}, and removed by another process; start again")
+            self._packed[scene, kind] = found
+
+    def _told(self) -> str:
+        """A line on what is read from packs."""
+        packs = {one.pack.path: one.pack.bytes for one in self._packed.values()}
+        images = sum(kind == "image" for _, kind in self._packed)
+        what = f"images of {images} and labels of {len(self._packed) - images}"
+        return (
+            f"{what} of {len(self._scenes)} scenes are read from packs: "
+            f"{gibibytes(sum(packs.values()))} in {self._folder.path}"
+        )
+
+    # --------------------------------------------------------------------------------- files
+
+    def _open(self, path: Path, *, is_label: bool) -> Any:
         """This thread's handle: GDAL's may not be shared between threads."""
         if not hasattr(self._local, "open"):
             self._local.open = OrderedDict()
-        handles: OrderedDict[int, Raster] = self._local.open
-        if scene not in handles:
-            if len(handles) >= _OPEN_PER_THREAD:
+        handles: OrderedDict[tuple[Path, bool], Any] = self._local.open
+        if (path, is_label) not in handles:
+            while len(handles) >= _most_open():
                 handles.popitem(last=False)[1].close()
-            handles[scene] = open_raster(self._scenes[scene].image, self._dataset.bands)
-        handles.move_to_end(scene)
-        return handles[scene]
+            handles[path, is_label] = (
+                self._files.label(path, expand_palette=self._dataset.expand_palette)
+                if is_label
+                else self._files.image(path, self._dataset.bands)
+            )
+        handles.move_to_end((path, is_label))
+        return handles[path, is_label]
+
+
+@functools.cache
+def _most_open() -> int:
+    """Rasters that each thread may keep open."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(4, min(_MOST_OPEN, allowed // 2 // (os.cpu_count() or 1)))
 
 
 def _cheap(info: RasterInfo, tile: int) -> bool:
     return info.size.pixels <= _CHEAP_PIXELS * tile * tile or info.tiled
 
 
-def _label(
-    dataset: Dataset, scene: Scene, window: Window, shape: tuple[int, ...], info: RasterInfo
-) -> NDArray[np.uint8]:
-    """Class ids of a window that may reach beyond the scene."""
-    label_HW = np.full(shape, IGNORE, np.uint8)
-    inside = window.intersection(Window.of(info.size))
-    if scene.label is not None and inside.size.pixels:
-        raw = read_label(scene.label, inside, expand_palette=dataset.expand_palette)
-        label_HW[inside.relative_to(window).slices()] = dataset.classes.decode(raw, str(scene.label))
-    return label_HW
-
-
-class _Copy:
-    """A scene that is read from its decoded copy."""
-
-    def __init__(self, dataset: Dataset, scene: Scene, size: Size, cache: Path) -> None:
-        files = [path for path in (scene.image, scene.label) if path is not None]
-        stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        key = repr((_VALIDITY, stamps, dataset.bands, dataset.classes.to_dict(), dataset.expand_palette))
-        folder = cache / _FOLDER / hashlib.sha256(key.encode()).hexdigest()[:24]
-        self._size = size
-        self.decoded = DecodedScene(folder, size, lambda: _bands_of_rows(dataset, scene))
-
-    def read_label(self, window: Window) -> NDArray[np.uint8]:
-        inside = window.intersection(Window.of(self._size))
-        label = np.full((window.height, window.width), IGNORE, np.uint8)
-        label_HW = self.decoded.rows(inside.row, inside.row_stop)[2]
-        label[inside.relative_to(window).slices()] = label_HW[inside.slices()]
-        return label
-
-    def read(self, window: Window) -> Tile:
-        inside = window.intersection(Window.of(self._size))
-        image_HWC, valid_HW, label_HW = self.decoded.rows(inside.row, inside.row_stop)
-        source, target = inside.slices(), inside.relative_to(window).slices()
-        image = np.zeros((window.height, window.width, image_HWC.shape[2]), image_HWC.dtype)
-        valid = np.zeros((window.height, window.width), np.bool_)
-        label = np.full(valid.shape, IGNORE, np.uint8)
-        image[target], valid[target], label[target] = image_HWC[source], valid_HW[source], label_HW[source]
-        return image, valid, label
-
-
-def _bands_of_rows(dataset: Dataset, scene: Scene) -> Iterator[Rows]:
-    """A scene from the top, decoded in strips of rows."""
-    with open_raster(scene.image, dataset.bands) as raster:
-        size = raster.info.size
-        for row in range(0, size.height, _STRIP_ROWS):
-            strip = Window(row, 0, min(_STRIP_ROWS, size.height - row), size.width)
-            image, valid = raster.read(strip)
-            yield image, valid, _label(dataset, scene, strip, valid.shape, raster.info)
-
-
-def _check_space(cache: Path, infos: Sequence[RasterInfo]) -> None:
-    """Refuse to decode what would not fit on the disk: a byte for validity and one for the class a pixel."""
-    needed = sum(info.size.pixels * (info.count * np.dtype(info.dtype).itemsize + 2) for info in infos)
-    if not needed:
-        return
-    cache.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(cache).free
-    if needed > free:
-        raise DatasetError(
-            f"{cache}: decoding {len(infos)} scenes takes {needed / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB "
-            "are free; free some, name another folder in dataset.cache, or convert them to tiled GeoTIFF"
+def tell_leftovers(folder: PackFolder) -> None:
+    """Remove what killed processes left, and name the copies of older versions."""
+    if left := folder.sweep():
+        print(
+            f"{folder.path}: half-written packs that killed processes left, removed: {left}", file=sys.stderr
         )
-    _announce(cache, infos, needed)
+    old = folder.path.with_name(_OLD)
+    if old.is_dir():
+        print(f"{old}: decoded copies of an older version, which nothing reads; remove them", file=sys.stderr)
 
 
-def _announce(cache: Path, infos: Sequence[RasterInfo], needed: int) -> None:
+def tell_damaged(folder: PackFolder) -> None:
+    """Remove packs that are damaged as a whole."""
+    if folder.damaged:
+        what = "packs damaged, or of another format: their scenes are decoded anew"
+        print(f"{folder.path}: {len(folder.damaged)} of the {what}", file=sys.stderr)
+        folder.remove_damaged()
+
+
+def _announce(folder: PackFolder, jobs: Sequence[Job]) -> None:
     """Say what is about to be written beside the data, where, and how to have it elsewhere."""
-    times = needed / max(1, sum(info.path.stat().st_size for info in infos))
-    size = f"{needed / 2**30:.1f} GiB" if needed >= 2**30 else f"{needed / 2**20:.1f} MiB"
+    paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
+    needed = sum(job.bytes for job in jobs)
+    times = needed / max(1, sum(path.stat().st_size for path in paths if path is not None))
+    images = sum(job.kind == "image" for job in jobs)
     print(
-        f"{len(infos)} scenes cannot be read in windows (JPEG, PNG or striped TIFF) and are decoded once: "
-        f"{size}, {times:.1f} times their images, in {cache}; dataset.cache names another folder"
+        f"images of {images} and labels of {len(jobs) - images} scenes cannot be read in windows (JPEG, PNG "
+        f"or striped TIFF) and are decoded once: {gibibytes(needed)}, {times:.1f} times their files, in "
+        f"{folder.path}; dataset.cache names another folder"
     )

@@ -165,12 +165,13 @@ def test_tiles_are_the_pixels_of_their_files(dataset: Dataset) -> None:
         assert (image[~valid] == 0).all()
 
 
-def test_decoded_copies_equal_the_files(dataset: Dataset) -> None:
+def test_packs_equal_the_files(dataset: Dataset) -> None:
     from segmenter.geometry import Window
 
     direct = SceneStore(dataset, dataset.scenes, 4096, cache_folder(dataset))  # so large that all is cheap
     copied = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
-    assert len(list((cache_folder(dataset) / "decoded").iterdir())) == 3  # all but the tiled one
+    kinds = [kind for _, kind in copied._packed]
+    assert (kinds.count("image"), kinds.count("label")) == (3, 4)  # one image is tiled, no label is
     for scene in range(len(dataset.scenes)):
         for window in (
             Window(0, 0, 40, 40),
@@ -181,31 +182,6 @@ def test_decoded_copies_equal_the_files(dataset: Dataset) -> None:
             assert same(direct.read(scene, window), copied.read(scene, window))
 
 
-def test_damaged_copies_are_told_and_made_anew_and_killed_ones_removed(
-    dataset: Dataset, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from segmenter.geometry import Window
-
-    decoded = cache_folder(dataset) / "decoded"
-    SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
-    whole = {path: path.read_bytes() for path in decoded.glob("*/*")}
-    cut, zeroed, _ = sorted(decoded.iterdir())
-    (cut / "image.npy").write_bytes(b"cut")
-    (zeroed / "image.npy").write_bytes(bytes((zeroed / "image.npy").stat().st_size))
-    (decoded / f".{cut.name}.killed").mkdir()
-    capsys.readouterr()
-    store = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
-    assert f"{decoded}: 1 of the decoded copies damaged, or of another format" in (
-        told := capsys.readouterr().err
-    )
-    assert f"{decoded}: half-written copies that killed trainings left, removed: 1" in told
-    for scene in range(len(dataset.scenes)):
-        store.read(scene, Window(0, 0, 40, 40))
-    assert f"{zeroed}: a damaged copy, the scene is decoded anew" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in decoded.glob("*/*")} == whole
-    assert len(list(decoded.iterdir())) == 3
-
-
 def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
     dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,15 +189,15 @@ def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
     place = cache_folder(elsewhere)
     assert place.parent == tmp_path / "elsewhere"
     SceneStore(elsewhere, dataset.scenes, 16, place, progress=False)
-    written = sum(path.stat().st_size for path in place.rglob("*.npy"))
+    written = sum(path.stat().st_size for path in place.rglob("*.pack"))
     assert written > 0
     said = capsys.readouterr().out
-    assert said.startswith("3 scenes cannot be read in windows")
-    assert f"in {place}; dataset.cache names another folder" in said
+    assert said.startswith("images of 3 and labels of 4 scenes cannot be read in windows")
+    assert f"in {place / 'packed'}; dataset.cache names another folder" in said
     size = float(said.partition("decoded once: ")[2].partition(" MiB")[0])
     assert size == pytest.approx(written / 2**20, abs=0.06)
     SceneStore(elsewhere, dataset.scenes, 16, place, progress=False)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out.startswith("images of 3 and labels of 4 of 4 scenes are read from packs: ")
     with pytest.raises(SegmenterError, match=r"dataset\.cache: cannot write to /dev/null/x; name"):
         cache_folder(replace(dataset, cache=Path("/dev/null/x")))
 

@@ -1,0 +1,121 @@
+"""Packing of a recipe's training scenes, also of those that are cheap to read in place."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
+
+from tqdm import tqdm
+
+from segmenter.errors import DatasetError
+from segmenter.raster import raster_info
+from segmenter.raster.alignment import check_label
+from segmenter.scenes import Dataset, Scene
+from segmenter.threads import in_threads
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.pack_file import KINDS, Kind, PackedArray
+from segmenter.tiles.pack_folder import PackFolder, gibibytes
+from segmenter.tiles.packing import Job, key_of, pack
+from segmenter.tiles.store import tell_damaged, tell_leftovers
+
+
+def pack_dataset(dataset: Dataset, *, progress: bool = True) -> Iterator[str]:
+    """Pack the training scenes, as far as they are not; gives lines on what is done, where, and what it took.
+
+    Validation, prediction and statistics read whole scenes from their files: those of other splits are left.
+
+    Raises:
+        DatasetError: there are none, a label does not fit its image, or the packs would be too large.
+        OutputError: the disk is full; SegmenterError: a file cannot be read. What was complete stays.
+    """
+    scenes = dataset.of("train")
+    if not scenes:
+        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+    folder = PackFolder(cache_folder(dataset), shared=dataset.cache is not None)
+    tell_leftovers(folder)
+    folder.look()
+    tell_damaged(folder)
+    keys = [key_of(dataset, scene, kind) for scene in scenes for kind in KINDS]
+    found = [one for key in keys if key is not None and (one := folder.find(key)) is not None]
+    kept = {one.pack.path: one.pack for one in found if _as_asked(dataset)(one)}
+    folder.hold(kept.values())  # room is made of others
+    jobs = _jobs(dataset, folder, scenes, progress)
+    if not jobs:
+        yield f"all {len(scenes)} training scenes are packed already, in {folder.path}"
+        return
+    needed = sum(job.bytes for job in jobs)
+    removed = folder.make_room(needed, dataset.cache_bytes)
+    if removed:
+        yield f"removed packs that were not used for longest: {gibibytes(removed)}"
+    images = sum(job.kind == "image" for job in jobs)
+    most = "" if dataset.cache_codec == "none" else "at most "
+    yield (
+        f"packing images of {images} and labels of {len(jobs) - images} of {len(scenes)} scenes: "
+        f"{most}{gibibytes(needed)}, in {folder.path}; dataset.cache names another folder"
+    )
+    before = set(folder.path.glob("*.pack"))
+    started = time.monotonic()
+    counted: Kind = "image" if images else "label"
+    pixels = sum(job.size.pixels for job in jobs if job.kind == counted)
+    with tqdm(
+        total=pixels, desc="packing", unit="px", unit_scale=True, disable=not progress, file=sys.stderr
+    ) as bar:
+        pack(dataset, folder, jobs, progress=False, told=_counting(bar, counted), kept=_as_asked(dataset))
+    seconds = time.monotonic() - started
+    if replaced := folder.remove_replaced():
+        yield f"removed packs whose scenes are all packed anew: {gibibytes(replaced)}"
+    new = [path.stat().st_size for path in set(folder.path.glob("*.pack")) - before]
+    yield (
+        f"packed: {gibibytes(sum(new))} in {len(new)} files, {sum(new) / max(1, _stored(jobs)):.2f} times "
+        f"what was read, {sum(new) / max(1, needed):.2f} of the pixels' bytes; {seconds:.0f} s, "
+        f"{pixels / 1e6 / max(seconds, 1e-3):.0f} MPx/s"
+    )
+
+
+def _jobs(dataset: Dataset, folder: PackFolder, scenes: Sequence[Scene], progress: bool) -> list[Job]:
+    """What is not packed yet, or by another codec; labels are checked against their images."""
+
+    def missing(scene: Scene, kind: Kind) -> bool:
+        key = key_of(dataset, scene, kind)
+        found = None if key is None else folder.find(key)
+        return found is None or not _as_asked(dataset)(found)
+
+    def look(scene: Scene) -> list[Job]:
+        kinds = [kind for kind in KINDS if missing(scene, kind)]
+        if not kinds:
+            return []
+        info = raster_info(scene.image)
+        jobs = [Job.of_image(dataset, scene, info)] if "image" in kinds else []
+        if "label" in kinds and scene.label is not None:
+            check_label(scene.label, info)
+            jobs.append(Job.of_label(dataset, scene, info.size))
+        return jobs
+
+    found = in_threads(look, scenes, description="headers", unit="scene", progress=progress)
+    return [job for jobs in found for job in jobs]
+
+
+def _as_asked(dataset: Dataset) -> Callable[[PackedArray], bool]:
+    """Whether something is packed as the recipe asks for."""
+    return lambda array: array.content.codec == dataset.cache_codec
+
+
+def _counting(bar: tqdm[NoReturn], kind: Kind) -> Callable[[Job, int], None]:
+    """A bar's counter of the pixels of images, or of labels where no image is packed, for several threads."""
+    lock = threading.Lock()
+
+    def told(job: Job, pixels: int) -> None:
+        if job.kind == kind:
+            with lock:
+                bar.update(pixels)
+
+    return told
+
+
+def _stored(jobs: Sequence[Job]) -> int:
+    """Bytes of the files that are packed."""
+    paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
+    return sum(path.stat().st_size for path in paths if path is not None)

@@ -1,0 +1,160 @@
+"""Rasters opened again: the pixels are those of the file as it is now, whatever has changed since."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Window
+from segmenter.raster import KnownRasters, LabelRaster, known, open_raster
+
+SIZE = (45, 61)
+WHOLE = Window(-3, 2, 60, 61)
+
+
+def settle(folder: Path) -> None:
+    """Give the folder an old time: only then a change of it shows for sure."""
+    os.utime(folder, (1_000_000_000, 1_000_000_000))
+
+
+def count_full(monkeypatch: Any) -> list[Path]:
+    """The files that are opened in full from now on."""
+    opened: list[Path] = []
+
+    def image(path: Path, *rest: Any) -> Any:
+        opened.append(path)
+        return open_raster(path, *rest)
+
+    class Label(LabelRaster):
+        def __init__(self, path: Path, **rest: Any) -> None:
+            opened.append(path)
+            super().__init__(path, **rest)
+
+    monkeypatch.setattr(known, "open_raster", image)
+    monkeypatch.setattr(known, "LabelRaster", Label)
+    return opened
+
+
+def check(files: KnownRasters, path: Path, bands: tuple[int, ...] | None = None) -> None:
+    """What is read is what a full opening reads."""
+    with files.image(path, bands) as again, open_raster(path, bands) as anew:
+        assert again.bands == anew.bands
+        for found, expected in zip(again.read(WHOLE), anew.read(WHOLE), strict=True):
+            np.testing.assert_array_equal(found, expected, strict=True)
+
+
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"nodata": 3},
+    {"tiled": True, "blockxsize": 16, "blockysize": 32, "compress": "deflate"},
+    {"masks": np.indices(SIZE).sum(0) % 2 == 0},
+    {"crs": None},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=range(len(FORMS)))
+def test_an_image_is_opened_in_full_once(
+    make_geotiff: Callable[..., Path], rng: Any, monkeypatch: Any, form: dict[str, Any]
+) -> None:
+    path = make_geotiff("a.tif", rng.integers(0, 9, (*SIZE, 3), np.uint8), **form)
+    settle(path.parent)
+    opened, files = count_full(monkeypatch), KnownRasters()
+    for _ in range(3):
+        check(files, path)
+        check(files, path, (2, 1))
+    assert len(opened) == 2
+
+
+def test_alpha_and_its_bands_stay_what_they_were(make_geotiff: Callable[..., Path], rng: Any) -> None:
+    values = rng.integers(0, 9, (*SIZE, 4), np.uint8)
+    values[..., 3] = 255 * (values[..., 3] > 4)
+    path = make_geotiff("a.tif", values, alpha=True)
+    settle(path.parent)
+    files = KnownRasters()
+    for _ in range(2):
+        check(files, path)
+        check(files, path, (1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_a_label_is_opened_in_full_once_and_keeps_its_palette(
+    make_png: Callable[..., Path], rng: Any, monkeypatch: Any, expand: bool
+) -> None:
+    colours = {i: (10 * i, 7, i) for i in range(5)}
+    path = make_png("l.png", rng.integers(0, 5, SIZE, np.uint8), colours=colours)
+    settle(path.parent)
+    with LabelRaster(path, expand_palette=expand) as label:
+        expected = label.read()
+    opened, files = count_full(monkeypatch), KnownRasters()
+    for _ in range(3):
+        with files.label(path, expand_palette=expand) as again:
+            np.testing.assert_array_equal(again.read(), expected, strict=True)
+    assert opened == [path]
+
+
+def test_what_has_changed_is_opened_in_full(
+    make_geotiff: Callable[..., Path], rng: Any, monkeypatch: Any
+) -> None:
+    """Other pixels, another size, another nodata value in a file that appears beside it, another file."""
+    values = rng.integers(0, 9, (*SIZE, 1), np.uint8)
+    path = make_geotiff("a.tif", values)
+    settle(path.parent)
+    files = KnownRasters()
+    check(files, path)
+    for changed in (values[::-1], values[:30]):
+        make_geotiff("a.tif", np.ascontiguousarray(changed))
+        settle(path.parent)
+        check(files, path)
+    make_geotiff("a.tif", values)
+    settle(path.parent)
+    check(files, path)
+    beside = path.with_name("a.tif.aux.xml")
+    beside.write_text(
+        '<PAMDataset><PAMRasterBand band="1"><NoDataValue>4</NoDataValue></PAMRasterBand></PAMDataset>'
+    )
+    for folder_time in (1_000_000_001, 1_000_000_002):
+        os.utime(path.parent, (folder_time, folder_time))
+        with files.image(path, None) as again:
+            assert not again.read(Window(0, 0, *SIZE))[1][values[..., 0] == 4].any()
+    beside.unlink()
+    settle(path.parent)
+    check(files, path)
+
+
+def test_where_a_change_might_not_show_files_are_opened_in_full(
+    make_geotiff: Callable[..., Path], rng: Any, monkeypatch: Any
+) -> None:
+    path = make_geotiff("a.tif", rng.integers(0, 9, (*SIZE, 1), np.uint8))
+    opened, files = count_full(monkeypatch), KnownRasters()
+    for _ in range(3):  # the folder was changed just now
+        check(files, path)
+    path.with_name("a.tfw").write_text("1\n0\n0\n-1\n5\n6\n")
+    settle(path.parent)
+    for _ in range(3):  # something lies beside it
+        check(files, path)
+    assert len(opened) == 6
+
+
+def test_a_known_file_that_is_gone_or_damaged_is_one_line(
+    make_geotiff: Callable[..., Path], rng: Any
+) -> None:
+    path = make_geotiff("a.tif", rng.integers(0, 9, (*SIZE, 1), np.uint8), compress="deflate")
+    settle(path.parent)
+    files = KnownRasters()
+    check(files, path)
+    state, content = path.stat(), path.read_bytes()
+    first = content.index(b"\x78") + 2  # of the pixels, after zlib's header
+    path.write_bytes(content[:first] + bytes(200) + content[first + 200 :])
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    settle(path.parent)
+    with pytest.raises(RasterError, match=r"a\.tif"), files.image(path, None) as again:
+        again.read(WHOLE)
+    path.unlink()
+    with pytest.raises(RasterError, match=r"a\.tif: expected a raster file, there is none"):
+        files.image(path, None)
