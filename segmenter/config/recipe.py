@@ -180,6 +180,11 @@ class TrainingConfig(Section):
         ge=1,
         le=1000,
     )
+    input_workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = setting(
+        "auto",
+        "processes",
+        "that make batches; 0: threads; auto: by cores and memory beside GPUs, 0 on CPUs: docs/input.md",
+    )
     xla: bool = setting(False, "", "compile the step with XLA; one device only")
     validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
     best_by: str = setting(

@@ -7,6 +7,7 @@ hardly larger than a tile, are read as they are.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shutil
 import sys
@@ -150,7 +151,7 @@ class _Copy:
         key = repr((_VALIDITY, stamps, dataset.bands, dataset.classes.to_dict(), dataset.expand_palette))
         folder = cache / _FOLDER / hashlib.sha256(key.encode()).hexdigest()[:24]
         self._size = size
-        self.decoded = DecodedScene(folder, size, lambda: _bands_of_rows(dataset, scene))
+        self.decoded = DecodedScene(folder, size, functools.partial(_bands_of_rows, dataset, scene))
 
     def read_label(self, window: Window) -> NDArray[np.uint8]:
         inside = window.intersection(Window.of(self._size))
