@@ -40,7 +40,6 @@ class Feed:
             pool.serve(loader)
         self._maker: Maker = pool or _threads(loader, self.shape)
         self._lock = threading.Lock()
-        self._tickets = 0
         self._plan: Plan | None = None
         self._epoch = self._first = self._next = self._sent = 0
         self._ordered: dict[int, int] = {}
@@ -112,9 +111,9 @@ class Feed:
         """Order as many of the next batches as there is room for."""
         assert self._plan is not None
         while self._maker.room and self._sent < self._plan.steps:
-            self._tickets += 1
-            self._ordered[self._sent] = self._tickets
-            self._maker.begin(Order.of(self._tickets, self._plan, self._epoch, self._sent))
+            order = Order.of(self._plan, self._epoch, self._sent)
+            self._ordered[self._sent] = order.ticket
+            self._maker.begin(order)
             self._sent += 1
 
     def _made(self, step: int) -> tuple[int, Batch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +12,15 @@ from segmenter.sampling import Plan
 from segmenter.sampling.strata import Part
 from segmenter.tiles.batches import DrawCounts
 
+_TICKETS = itertools.count()
+
 
 @dataclass(frozen=True)
 class Order:
     """One step of an epoch, as a worker gets it: some hundred bytes, whatever the plan's length.
 
     Attributes:
-        ticket: its number among all orders of a feed.
+        ticket: its number among all orders.
         row_B, wanted_B, blocks, promised, parts: that step's part of the plan, as in `Plan`.
     """
 
@@ -31,11 +34,11 @@ class Order:
     parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, ticket: int, plan: Plan, epoch: int, step: int) -> Order:
-        """The order of a step of a plan."""
+    def of(cls, plan: Plan, epoch: int, step: int) -> Order:
+        """The order of a step of a plan, with a ticket of its own."""
         wanted_B = None if plan.wanted_SB is None else plan.wanted_SB[step].copy()
         row_B = plan.rows_SB[step].copy()
-        return cls(ticket, epoch, step, row_B, wanted_B, plan.blocks, plan.promised, plan.parts)
+        return cls(next(_TICKETS), epoch, step, row_B, wanted_B, plan.blocks, plan.promised, plan.parts)
 
     def plan(self) -> Plan:
         """A plan whose steps up to this one have this one's row: `BatchLoader.load` looks at no other."""

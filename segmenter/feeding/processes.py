@@ -74,6 +74,7 @@ class WorkerPool(Maker):
         try:
             for number in range(workers):
                 self._workers.append(_started(number, life, self._slots.descriptor))
+                self._send(self._workers[-1], pickle.dumps((slots, shape, self._slots.descriptor)))
         except OSError as error:
             self.close()
             raise TrainingError(
@@ -99,7 +100,7 @@ class WorkerPool(Maker):
         return self._slots.number
 
     def serve(self, loader: BatchLoader) -> None:
-        """Let them make this loader's batches; once.
+        """Let them make this loader's batches from now on.
 
         Raises:
             TrainingError: a worker is gone.
@@ -107,7 +108,6 @@ class WorkerPool(Maker):
         content = packed(loader)
         for worker in self._workers:
             self._send(worker, content)
-            self._send(worker, pickle.dumps((self._slots.number, self._slots.shape, self._slots.descriptor)))
 
     # ------------------------------------------------------------------------------------ as a maker
 

@@ -32,7 +32,7 @@ class _Pickler(pickle.Pickler):
 
 
 def packed(loader: BatchLoader) -> bytes:
-    """A loader as bytes, for `pickle.loads` in a process of our own."""
+    """A loader as bytes, for a `Connection` to a process of our own."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(loader)
     return buffer.getvalue()

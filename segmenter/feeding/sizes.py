@@ -51,8 +51,8 @@ def describe(workers: int, slots: int, batch_bytes: int) -> str:
     if not workers:
         return ""
     processes = f"{workers} worker process{'es' * (workers > 1)}"
-    under_way = f"{slots} batches of {batch_bytes / 2**20:,.1f} MiB under way"
-    line = f"input: {processes} on {usable_cores()} cores, {under_way}"
+    ahead = f"{slots} batches of {batch_bytes / 2**20:,.1f} MiB ahead"
+    line = f"input: {processes} on {usable_cores()} cores, {ahead}"
     if slots < min(2 * workers, _MORE + workers):
         line += f": a quarter of the {free_memory() / 2**30:.1f} GiB of free memory holds no more"
     return line

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from segmenter.errors import TrainingError
+from segmenter.machine import free_memory
 from segmenter.tiles.batches import Batch
 
 _ALIGNMENT = 64
@@ -96,6 +97,8 @@ class Slots:
 
 def _made(size: int) -> int:
     """A descriptor of so many bytes of memory; of a nameless file in the temporary folder, if need be."""
+    if size > free_memory():  # first of all: taking more would end other programs, not this call
+        raise _too_large(size)
     try:
         descriptor = os.memfd_create("batches")
     except OSError:  # an old kernel, or a sandbox without
@@ -107,8 +110,13 @@ def _made(size: int) -> int:
         os.close(descriptor)
         if error.errno not in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
             raise
-        raise TrainingError(
-            f"expected {size / _MIB:,.0f} MiB of memory for the batches that worker processes make ahead, "
-            "the system does not give them; lower training.input_workers (0: none) or training.global_batch"
-        ) from None
+        raise _too_large(size) from None
     return descriptor
+
+
+def _too_large(size: int) -> TrainingError:
+    return TrainingError(
+        f"expected {size / _MIB:,.0f} MiB of memory for the batches that worker processes make ahead, "
+        f"{free_memory() / _MIB:,.0f} MiB are free; lower training.input_workers (0: none), "
+        "training.global_batch or tiles.size"
+    )

@@ -17,7 +17,7 @@ import numpy as np
 
 from segmenter.errors import SegmenterError
 from segmenter.feeding.orders import Answer, Order
-from segmenter.feeding.slots import BatchShape, Slots
+from segmenter.feeding.slots import Slots
 from segmenter.raster import quiet_gdal
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.transforms import libraries
@@ -27,7 +27,7 @@ def main(orders: int, life: int) -> None:
     """Serve; the arguments are file descriptors.
 
     Args:
-        orders: both ways: the loader and the slots, then orders and answers.
+        orders: both ways: the slots, then loaders and orders; answers.
         life: a pipe that breaks when the main process is gone.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -48,13 +48,16 @@ def _end_with(life: int) -> None:
 
 
 def _serve(connection: Connection) -> None:
-    loader: BatchLoader = pickle.loads(connection.recv_bytes())
     number, shape, descriptor = connection.recv()
-    assert isinstance(shape, BatchShape)
     slots = Slots(number, shape, descriptor)
+    loader: BatchLoader = connection.recv()
     while True:
-        order, slot = connection.recv()
-        connection.send(_answer(loader, order, slots, slot))
+        message = connection.recv()
+        if isinstance(message, BatchLoader):
+            loader = message
+        else:
+            order, slot = message
+            connection.send(_answer(loader, order, slots, slot))
 
 
 def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> Answer:
