@@ -84,12 +84,17 @@ def test_workers_share_nothing_with_a_name_and_never_import_tensorflow(pools: di
         assert "cv2" in mapped
 
 
-def test_a_batch_that_fails_ends_in_its_own_line_and_the_others_are_made(pools: dict[int, WorkerPool]) -> None:
+def test_a_batch_that_fails_ends_in_its_own_line_and_the_others_are_made(
+    pools: dict[int, WorkerPool],
+) -> None:
     rows, pool = empty_plan(8), pools[2]
     feed, into = Feed(FailingLoader({2: "user", 4: "memory", 6: "defect"}), BATCH, pool), SHAPE.empty()
     for step, (kind, line) in {
         2: (RasterError, "^bad 2$"),
-        4: (TrainingError, "input worker [12] of 2 .* ran out of memory while it made step 5 of epoch 1; lower "),
+        4: (
+            TrainingError,
+            "input worker [12] of 2 .* ran out of memory while it made step 5 of epoch 1; lower ",
+        ),
         6: (RuntimeError, "(?s)input worker .* failed at step 7 of epoch 1:\nTraceback.*ValueError: bad 6"),
     }.items():
         with pytest.raises(kind, match=line):
