@@ -103,17 +103,15 @@ def test_a_batch_that_fails_ends_in_its_own_line_and_the_others_are_made(
         np.testing.assert_array_equal(into[0], step + 1)
 
 
-def test_a_killed_worker_ends_the_training_in_one_line(tmp_path: Path) -> None:
+def test_a_killed_worker_ends_the_training_in_one_line() -> None:
     with Feed(FailingLoader({}), BATCH, WorkerPool(1, SHAPE, 2)) as feed:
         pool = feed._maker
         assert isinstance(pool, WorkerPool)
-        into = SHAPE.empty()
-        feed.take(empty_plan(3), 0, 0, into)
+        feed.take(empty_plan(3), 0, 0, SHAPE.empty())
         feed.check()
         os.kill(pool.pids[0], signal.SIGKILL)
         with pytest.raises(TrainingError) as raised:
-            for step in range(3):
-                feed.take(empty_plan(3), 0, step, into)
+            taken(feed, empty_plan(3), 0)
         assert "input worker 1 of 1" in str(raised.value)
         assert "was killed (signal 9" in str(raised.value)
         assert "while it made step " in str(raised.value)
