@@ -80,26 +80,33 @@ def main() -> int:
         pretraining.check_encoder_weights(recipe, dataset)
     tiles = prepare.prepare_tiles(recipe, dataset)
 
-    # --------------------------------------------------------------------------------- devices
-    from segmenter.devices import strategy
+    # ------------------------------------------------- worker processes, before TensorFlow is imported
+    from segmenter.devices.expected import gpus_expected
+    from segmenter.feeding.start import worker_processes
 
-    strategy.load_tensorflow(arguments.logical_devices, log_placement=recipe.distribution.log_placement)
-    devices = strategy.make_devices(recipe.distribution, arguments.logical_devices)
-    print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
+    gpus = gpus_expected(recipe.distribution, arguments.logical_devices)
+    with worker_processes(recipe, *tiles.image_form, gpus) as workers:
+        # ----------------------------------------------------------------------------- devices
+        from segmenter.devices import strategy
 
-    # -------------------------------------------------------------------------------- training
-    from segmenter.training.start import start_training
+        strategy.load_tensorflow(arguments.logical_devices, log_placement=recipe.distribution.log_placement)
+        devices = strategy.make_devices(recipe.distribution, arguments.logical_devices)
+        print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
 
-    return start_training(
-        recipe,
-        dataset,
-        tiles,
-        devices,
-        run_path,
-        checkpoint=checkpoint,
-        source=source,
-        profile=arguments.profile,
-    )
+        # ---------------------------------------------------------------------------- training
+        from segmenter.training.start import start_training
+
+        return start_training(
+            recipe,
+            dataset,
+            tiles,
+            devices,
+            run_path,
+            checkpoint=checkpoint,
+            source=source,
+            profile=arguments.profile,
+            workers=workers,
+        )
 
 
 def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from segmenter.config.recipe import DistributionConfig, Recipe
 from segmenter.devices.strategy import load_tensorflow, make_devices
+from segmenter.feeding.feed import Feed
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
@@ -61,7 +62,6 @@ def main() -> None:
 class _Loader:
     """Gives one batch, again and again."""
 
-    fault = None
     drawn = DrawCounts()
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -105,7 +105,8 @@ def _trainer(options: argparse.Namespace, folder: Path) -> Any:
     )  # fmt: skip
     index = SimpleNamespace(counts_NK=np.full((options.batch * options.steps, _CLASSES), 1000, np.int64))
     devices = make_devices(DistributionConfig(), options.logical_devices)
-    return Trainer(run, index, _Loader(options), devices, None)  # type: ignore[arg-type]
+    feed = Feed(_Loader(options), options.batch)  # type: ignore[arg-type]
+    return Trainer(run, index, feed, devices, None)  # type: ignore[arg-type]
 
 
 def _bare(trainer: Any, options: argparse.Namespace) -> Any:
@@ -116,7 +117,7 @@ def _bare(trainer: Any, options: argparse.Namespace) -> Any:
     loss = segmentation_loss(trainer.run.recipe.loss, None, options.batch)
     optimiser, normalisation = trainer._optimiser, trainer.run.normalisation
     parts = StepParts(trainer.devices.strategy, trainer.model, optimiser, loss, normalisation, 32)
-    step, batch = make_step(parts), trainer.devices.distributed(trainer.loader.batch)
+    step, batch = make_step(parts), trainer.devices.distributed(trainer.feed.loader.batch)
     float(step(batch)[0])
 
     def timed() -> float:

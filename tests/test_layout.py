@@ -29,10 +29,13 @@ ARROWS = {
     "model": "ground config",
     "devices": "ground config",
     "tiles": "ground config raster sampling",
+    "feeding": "ground config raster sampling tiles",
     "runs": "ground config evaluation model",
     "pretrained": "ground config model",
     "inference": "ground raster model devices runs",
-    "training": "ground config raster evaluation sampling model devices tiles runs inference pretrained",
+    "training": (
+        "ground config raster evaluation sampling model devices tiles feeding runs inference pretrained"
+    ),
     "mapping": "ground raster evaluation runs inference",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
     "datasets": "ground config raster tiles",

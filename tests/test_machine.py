@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from segmenter import machine
-from segmenter.machine import machine_memory, shortages
+from segmenter.machine import free_memory, machine_memory, shortages, usable_cores
 
 MIB = 2**20
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,3 +84,34 @@ def test_control_groups_of_the_first_version_count_too(kernel: Callable[..., Non
 
 def test_the_machine_tells_its_memory() -> None:
     assert 10**8 < machine_memory() < 10**14
+
+
+def test_cores_are_counted_by_affinity_and_by_the_quota_of_every_control_group(
+    kernel: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(40)))
+    assert usable_cores() == 40
+    kernel("proc/self/cgroup", "0::/a/b")
+    kernel("cgroup/a/b/cpu.max", "max 100000")
+    assert usable_cores() == 40
+    kernel("cgroup/a/cpu.max", "1250000 100000")
+    assert usable_cores() == 13
+    kernel("cgroup/cpu.max", "50000 100000")
+    assert usable_cores() == 1
+    kernel("proc/self/cgroup", "3:cpu,cpuacct:/job\n0::/")
+    kernel("cgroup/cpu/job/cpu.cfs_quota_us", 600000)
+    kernel("cgroup/cpu/job/cpu.cfs_period_us", 100000)
+    kernel("cgroup/cpu.max", "max 100000")
+    assert usable_cores() == 6
+    kernel("cgroup/cpu/job/cpu.cfs_quota_us", -1)
+    assert usable_cores() == 40
+
+
+def test_free_memory_is_the_machines_or_what_a_control_group_has_left(kernel: Callable[..., None]) -> None:
+    kernel("proc/meminfo", f"MemTotal: 999999999 kB\nMemAvailable: {300 * 1024} kB")
+    assert free_memory() == 300 * MIB
+    kernel("proc/self/cgroup", "0::/a")
+    kernel("cgroup/a/memory.max", 500 * MIB)
+    kernel("cgroup/a/memory.current", 400 * MIB)
+    kernel("cgroup/a/memory.stat", f"file {50 * MIB}")
+    assert free_memory() == 150 * MIB

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.augmentation import CopyPasteConfig, TransformConfig, as_mapping
@@ -27,6 +27,8 @@ from segmenter.config.sections import Section, setting
 
 MAX_NAME = 60
 """Characters of a recipe's name: a folder's name has 255 bytes at most, and ours get endings."""
+MOST_WORKERS = 256
+"""Worker processes of a training: more than a machine has cores, and less than it takes to bring it down."""
 _STAGE = re.compile(r"encoder|decoder|head|bottleneck|stem|(encoder|decoder) stage \d+")
 """What `training.rates` may name; whether a model has such a stage is known when its layers are."""
 
@@ -116,6 +118,15 @@ class AugmentationConfig(Section):
 # ------------------------------------------------------------------------------- what is trained
 
 
+def _number_or_auto(value: object) -> object:
+    """One message, where a union's members would give one each."""
+    if value == "auto" or (type(value) is int and 0 <= value <= MOST_WORKERS):
+        return value
+    raise PydanticCustomError(
+        "training.input_workers", "expected auto, or a number from 0 to {most}", {"most": MOST_WORKERS}
+    )
+
+
 class TrainingConfig(Section):
     """The one loop."""
 
@@ -179,6 +190,11 @@ class TrainingConfig(Section):
         "done on the devices between two looks of the host; a stop waits for so many",
         ge=1,
         le=1000,
+    )
+    input_workers: Annotated[int | Literal["auto"], BeforeValidator(_number_or_auto)] = setting(
+        "auto",
+        "processes",
+        "that make batches; 0: threads; auto: by cores and memory beside GPUs, 0 on CPUs: docs/input.md",
     )
     xla: bool = setting(False, "", "compile the step with XLA; one device only")
     validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)

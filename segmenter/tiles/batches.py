@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.config.recipe import Recipe
-from segmenter.errors import DatasetError, SegmenterError
+from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.labels import class_pixels
 from segmenter.sampling import Plan, order_for_replicas
@@ -95,7 +95,6 @@ class BatchLoader:
         self.tile_shape = (recipe.tiles.size, recipe.tiles.size, bands)
         self.dtype = dtype
         self._lock = threading.Lock()
-        self.fault: SegmenterError | None = None
         self._drawn = DrawCounts()
 
     @property

@@ -1,65 +1,55 @@
-"""Pipeline from plan and tiles to batches as a `tf.data.Dataset`, reading and computing side by side."""
+"""Pipeline from a feed's batches to a `tf.data.Dataset`: static shapes, stacks of batches, one ahead."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-import numpy as np
-
-from segmenter.errors import SegmenterError
+from segmenter.feeding.feed import Feed
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch, BatchLoader
 
 
 def epoch_dataset(
-    loader: BatchLoader, plan: Plan, epoch: int, first_step: int = 0, stacked: int | None = None
+    source: Feed | BatchLoader, plan: Plan, epoch: int, first_step: int = 0, stacked: int | None = None
 ) -> Any:
     """The batches of an epoch from `first_step` on, in order, as a `tf.data.Dataset` of global batches.
 
-    One call of Python makes a whole batch, so that the interpreter's lock is taken once for many tiles;
-    as many calls run side by side as there are cores. With `stacked`, so many batches come at once, with
-    one more axis in front; the last stack of an epoch is filled up with zeros.
+    With `stacked`, so many batches come at once, with one more axis in front; the last stack of an epoch is
+    filled up with zeros. What makes the batches, and how many ahead, is the feed's affair; here they are
+    copied out of it, once, so that its memory is free for the next.
+
+    Args:
+        source: a feed, or what it would load with: then threads of this process make the batches.
     """
     import tensorflow as tf
 
-    batch, tile = plan.rows_SB.shape[1], loader.tile_shape
+    feed = source if isinstance(source, Feed) else Feed(source, plan.rows_SB.shape[1])
+    count = stacked or 1
 
-    def load(step: Any) -> Batch:
-        if step >= plan.steps:
-            return _blank(batch, tile, loader.dtype)
-        try:
-            return loader.load(plan, epoch, int(step))
-        except SegmenterError as error:
-            loader.fault = error  # TensorFlow gives the caller only its text, wrapped
-            raise
-
-    height, width, bands = tile
-
-    def from_step(step: Any) -> Any:
-        # Stateless, as far as TensorFlow is concerned: the batch follows from the step alone.
-        types = (tf.as_dtype(loader.dtype), tf.bool, tf.uint8)
-        image, valid, label = tf.numpy_function(load, [step], types, stateful=False)
-        image.set_shape((batch, height, width, bands))
-        valid.set_shape((batch, height, width))
-        label.set_shape((batch, height, width))
+    def load(first: Any) -> Batch:
+        batches = feed.shape.empty((count,))
+        done = min(count, plan.steps - int(first))
+        for place in range(done):
+            feed.take(plan, epoch, int(first) + place, tuple(part[place] for part in batches))
+        for part in batches:
+            part[done:] = 0
+        image, valid, label = batches if stacked else (part[0] for part in batches)
         return image, valid, label
 
-    end = plan.steps
-    if stacked is not None:
-        end = first_step + -(-(plan.steps - first_step) // stacked) * stacked
-    calls = max(2, os.cpu_count() or 2)
+    shape = (*((count,) if stacked else ()), feed.shape.batch, *feed.shape.tile)
+
+    def from_step(first: Any) -> Any:
+        # Stateless, as far as TensorFlow is concerned: the batches follow from the step alone.
+        types = (tf.as_dtype(feed.shape.dtype), tf.bool, tf.uint8)
+        image, valid, label = tf.numpy_function(load, [first], types, stateful=False)
+        image.set_shape(shape)
+        valid.set_shape(shape[:-1])
+        label.set_shape(shape[:-1])
+        return image, valid, label
+
     options = tf.data.Options()
     # Nothing is left to tune, and its thread sleeps for longer and longer: ending an epoch would wait for it,
     # with idle devices, for as long again as the epoch took.
     options.autotune.enabled = False
-    steps = tf.data.Dataset.range(first_step, end)
-    batches = steps.map(from_step, num_parallel_calls=calls, deterministic=True)
-    if stacked is not None:
-        batches = batches.batch(stacked, drop_remainder=True)
-    return batches.prefetch(1 if stacked is not None else 2).with_options(options)
-
-
-def _blank(batch: int, tile: tuple[int, int, int], dtype: str) -> Batch:
-    shape = (batch, *tile[:2])
-    return np.zeros((batch, *tile), dtype), np.zeros(shape, np.bool_), np.zeros(shape, np.uint8)
+    steps = tf.data.Dataset.range(first_step, plan.steps, count)
+    return steps.map(from_step).prefetch(1 if stacked else 2).with_options(options)

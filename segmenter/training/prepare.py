@@ -36,7 +36,7 @@ from segmenter.training.scales import describe_rare_parts, describe_scales, trai
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "dataset.cache", "prediction."),
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
-    "training.stop_after",
+    *("training.stop_after", "training.input_workers"),
 )
 """Settings that may differ between a run and its resumption: they do not change what is computed."""
 
@@ -57,6 +57,11 @@ class Tiles:
     store: SceneStore
     metres_per_pixel: float | None
     digests: Digests
+
+    @property
+    def image_form(self) -> tuple[int, str]:
+        """Bands and dtype of the images."""
+        return len(self.statistics.mean_C), self.statistics.dtype
 
     def fingerprint(self) -> str:
         """What a resumed run must find again, in short: places and counts of the tiles, the scenes' files."""

@@ -12,6 +12,8 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.evaluation.named import title_of
+from segmenter.feeding.feed import Feed
+from segmenter.feeding.processes import WorkerPool
 from segmenter.files import alone_in, remove_leftovers
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.receptive_field import training_bytes_per_image
@@ -44,6 +46,7 @@ class CheckedTraining:
         source: another run, whose weights to start from.
         pretrained: weights that the encoder starts from.
         class_weights: (K,) weights in cross-entropy, or None.
+        workers: processes that make the batches; None: threads of this one.
     """
 
     run: Run
@@ -55,6 +58,7 @@ class CheckedTraining:
     pretrained: EncoderWeights | None = None
     class_weights: tuple[float, ...] | None = None
     profile: bool = False
+    workers: WorkerPool | None = None
 
 
 def start_training(
@@ -67,17 +71,19 @@ def start_training(
     checkpoint: Checkpoint | None = None,
     source: Source | None = None,
     profile: bool = False,
+    workers: WorkerPool | None = None,
 ) -> int:
     """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it.
 
     Args:
         checkpoint: of this run, to go on from.
         source: another run, whose weights to start from.
+        workers: processes that make the batches; None: threads of this one.
     """
     checked = check_training(
         recipe, dataset, tiles, devices, path, checkpoint=checkpoint, source=source, profile=profile
     )
-    with open_training(checked) as trainer:
+    with open_training(replace(checked, workers=workers)) as trainer:
         return train_to_end(trainer)
 
 
@@ -146,8 +152,9 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
 def _trainer(checked: CheckedTraining) -> Trainer:
     run, tiles, devices = checked.run, checked.tiles, checked.devices
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
+    feed = Feed(loader, run.recipe.training.global_batch, checked.workers)
     return Trainer(
-        run, tiles.index, loader, devices, checked.dataset, checked.class_weights, profile=checked.profile
+        run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
     )
 
 
@@ -228,7 +235,7 @@ def _sweep(run: Path) -> None:
 
 def train_to_end(trainer: Trainer) -> int:
     """Train, and say how to go on from where it ends."""
-    path, loader = trainer.run.path, trainer.loader
+    path = trainer.run.path
     try:
         trainer.train()
     except StoppedError as stopped:
@@ -237,7 +244,7 @@ def train_to_end(trainer: Trainer) -> int:
     except OutputError as error:
         how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
         raise OutputError(f"{error} {how}") from None
-    if (drawn := loader.drawn).tiles:
+    if (drawn := trainer.feed.drawn).tiles:
         print(
             f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
             f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"

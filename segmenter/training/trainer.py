@@ -18,6 +18,7 @@ from segmenter.evaluation.by_scale import ScaleConfusions, scale_table
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import percent
 from segmenter.evaluation.summary_figure import summary_figure
+from segmenter.feeding.feed import Feed
 from segmenter.inference.function import predict_function
 from segmenter.model.building import build_model, stages_of
 from segmenter.model.stages import pace_of
@@ -30,7 +31,6 @@ from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.sampling import Plan
 from segmenter.scenes import Dataset
 from segmenter.threads import Prefetch
-from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index import TileIndex
 from segmenter.training.ema import AveragedWeights
 from segmenter.training.examples import Examples
@@ -68,7 +68,7 @@ class Trainer:
     Attributes:
         run: the directory, recipe and what the model's input means.
         index: tiles of the training scenes.
-        loader: makes the batches.
+        feed: makes the batches ahead.
         devices: strategy and replicas.
         dataset: its validation scenes are validated on, where it has any.
         class_weights: (K,) weights in cross-entropy, or None.
@@ -78,13 +78,13 @@ class Trainer:
 
     run: Run
     index: TileIndex
-    loader: BatchLoader
+    feed: Feed
     devices: Devices
     dataset: Dataset
     class_weights: tuple[float, ...] | None = None
     position: Position = field(default_factory=Position)
     profile: bool = False
-    _planned: tuple[int, Plan] | None = field(default=None, init=False, repr=False)
+    _planned: dict[int, Plan] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         recipe = self.run.recipe
@@ -188,6 +188,8 @@ class Trainer:
                 self.save()  # before the validation: killed in it, a resumed run validates again
                 self.position = self.position.at_next_epoch()
                 last = self.position.epoch == epochs
+                if not last and not stop:  # the devices need not wait for the first batches after it
+                    self.feed.begin(self._plan(self.position.epoch), self.position.epoch)
                 if self.dataset.of("validation") and (
                     last or not self.position.epoch % self.run.recipe.training.validate_every
                 ):
@@ -210,11 +212,12 @@ class Trainer:
             tqdm.write(line)
 
     def _plan(self, epoch: int) -> Plan:
-        """The plan of an epoch; that of the last one asked for is kept, each checkpoint names it."""
-        if self._planned is None or self._planned[0] != epoch:
+        """The plan of an epoch; two are kept: each checkpoint names one, and the next may be begun."""
+        if epoch not in self._planned:
             names, replicas = self.run.classes.names, self.devices.replicas
-            self._planned = epoch, epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
-        return self._planned[1]
+            made = epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
+            self._planned = dict([*self._planned.items(), (epoch, made)][-2:])
+        return self._planned[epoch]
 
     def _use_step_of(self, epoch: int) -> None:
         """The step for the weights that train in an epoch; frozen ones have another than all."""
@@ -230,7 +233,7 @@ class Trainer:
         epoch, most = self.position.epoch, self.run.recipe.training.steps_per_call
         self._use_step_of(epoch)
         rows = self._plan(epoch)
-        stacks = epoch_dataset(self.loader, rows, epoch, self.position.step, stacked=most)
+        stacks = epoch_dataset(self.feed, rows, epoch, self.position.step, stacked=most)
         meter = self._meter(rows, bar)
         dealt = (self.devices.distributed(stack, axis=1) for stack in stacks)
         feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=_PATIENCE)
@@ -276,7 +279,7 @@ class Trainer:
             bar=bar,
             log=self._log.trained,
             rate_at=self._rate_at,
-            drawn=lambda: self.loader.drawn,
+            drawn=lambda: self.feed.drawn,
             compiled=self._called,
             scaled=recipe.training.precision != "float32",
         )
@@ -303,10 +306,12 @@ class Trainer:
         """What is fed; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
         try:
             with self._memory():
-                yield from feeder
+                for stack in feeder:
+                    self.feed.check()
+                    yield stack
         except tf.errors.OpError:
-            if self.loader.fault is not None:
-                raise self.loader.fault from None
+            if self.feed.fault is not None:
+                raise self.feed.fault from None
             raise
 
     def _validate(self, bar: Any) -> None:

@@ -1,0 +1,79 @@
+"""Orders: a batch to be made, with what of the plan it needs, and what came of it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.sampling import Plan
+from segmenter.sampling.strata import Part
+from segmenter.tiles.batches import DrawCounts
+
+_TICKETS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Order:
+    """One step of an epoch, as a worker gets it: some hundred bytes, whatever the plan's length.
+
+    Attributes:
+        ticket: its number among all orders.
+        row_B, wanted_B, blocks, promised, parts: that step's part of the plan, as in `Plan`.
+    """
+
+    ticket: int
+    epoch: int
+    step: int
+    row_B: NDArray[np.int64]
+    wanted_B: NDArray[np.int64] | None
+    blocks: int
+    promised: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, epoch: int, step: int) -> Order:
+        """The order of a step of a plan, with a ticket of its own."""
+        wanted_B = None if plan.wanted_SB is None else plan.wanted_SB[step].copy()
+        row_B = plan.rows_SB[step].copy()
+        return cls(next(_TICKETS), epoch, step, row_B, wanted_B, plan.blocks, plan.promised, plan.parts)
+
+    def plan(self) -> Plan:
+        """A plan whose steps up to this one have this one's row: `BatchLoader.load` looks at no other."""
+        rows_SB = np.broadcast_to(self.row_B, (self.step + 1, len(self.row_B)))
+        wanted_SB = None if self.wanted_B is None else np.broadcast_to(self.wanted_B, rows_SB.shape)
+        return Plan(
+            rows_SB=rows_SB,
+            coverage_repeats=0,
+            repeats_bound=0,
+            proven=False,
+            fillers=0,
+            promised=self.promised,
+            best_effort=(),
+            blocks=self.blocks,
+            parts=self.parts,
+            wanted_SB=wanted_SB,
+        )
+
+    @property
+    def title(self) -> str:
+        """For messages; people count from 1."""
+        return f"step {self.step + 1} of epoch {self.epoch + 1}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A worker's answer to an order.
+
+    Attributes:
+        drawn: counts of this batch's draws; None where it failed.
+        error: what failed.
+        traceback: of an error that is a defect of the program, as text; empty elsewhere.
+    """
+
+    ticket: int
+    drawn: DrawCounts | None = None
+    error: BaseException | None = None
+    traceback: str = ""

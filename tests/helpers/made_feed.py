@@ -1,0 +1,72 @@
+"""Loaders and plans for tests of feeding: made scenes, and loaders that fail where they are told to."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets import load_dataset
+from segmenter.config.reading import load_recipe
+from segmenter.errors import RasterError
+from segmenter.feeding.feed import Feed
+from segmenter.sampling import Plan, plan
+from segmenter.tiles.batches import Batch, BatchLoader
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.store import SceneStore
+
+BATCH, SIDE, BANDS = 8, 32, 3
+
+
+class FailingLoader(BatchLoader):
+    """Fails at the steps that it is told; knows no files, so that its batches say the step only."""
+
+    def __init__(self, errors: dict[int, str]) -> None:
+        self.errors, self.tile_shape, self.dtype = errors, (SIDE, SIDE, BANDS), "uint8"
+        self.loaded: list[int] = []
+
+    @property
+    def drawn(self) -> Any:
+        from segmenter.tiles.batches import DrawCounts
+
+        return DrawCounts(tiles=BATCH * len(self.loaded))
+
+    def load(self, plan: Plan, epoch: int, step: int) -> Batch:
+        self.loaded.append(step)
+        if error := self.errors.get(step):
+            raise {"user": RasterError, "memory": MemoryError, "defect": ValueError}[error](f"bad {step}")
+        shape = (BATCH, SIDE, SIDE)
+        return np.full((*shape, BANDS), step, np.uint8), np.ones(shape, np.bool_), np.zeros(shape, np.uint8)
+
+
+def loader_and_plan(recipe_file: Path, *settings: str, replicas: int = 1) -> tuple[BatchLoader, Plan]:
+    """A loader of a recipe with settings, as of `--set`, and the plan of its second epoch."""
+    recipe = load_recipe(recipe_file, settings)
+    dataset = load_dataset(recipe)
+    index: TileIndex = build_index(dataset, "train", recipe.tiles, progress=False)
+    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), progress=False)
+    rows = plan(index.counts_NK, BATCH, recipe.sampling, recipe.seed, 1, replicas=replicas)
+    return BatchLoader(recipe, index, store, BANDS, "uint8", replicas), rows
+
+
+def empty_plan(steps: int) -> Plan:
+    """So many steps of tile 0, promising nothing."""
+    return Plan(np.zeros((steps, BATCH), np.int64), 0, 0, True, 0, (), ())
+
+
+def digest(batch: Batch) -> str:
+    """Of all bytes of a batch."""
+    return hashlib.sha256(b"".join(part.tobytes() for part in batch)).hexdigest()
+
+
+def taken(feed: Feed, rows: Plan, epoch: int, first: int = 0) -> list[str]:
+    """Digests of the batches of an epoch from a step on, as a feed gives them."""
+    found = []
+    for step in range(first, rows.steps):
+        into = feed.shape.empty()
+        feed.take(rows, epoch, step, into)
+        found.append(digest(into))
+    return found
