@@ -16,6 +16,14 @@ from segmenter.config.sections import Section, setting
 
 SHORTHANDS = ("d4", "scale", "rotation", "brightness", "contrast", "hue", "saturation", "blur", "noise")
 """Settings of section `augmentation` that stand for transforms."""
+_APPLIED = {
+    "d4": ("d4",),
+    "affine": ("scale", "rotation"),
+    "brightness_contrast": ("brightness", "contrast"),
+    "hue_saturation": ("hue", "saturation"),
+    "noise": ("noise",),
+}
+"""Probability → the settings whose transform it is of."""
 
 
 class TransformConfig(Section):
@@ -38,6 +46,34 @@ class TransformConfig(Section):
     def parameters(self) -> dict[str, Any]:
         """The transform's own parameters, as they are written in the recipe."""
         return dict(self.model_extra or {})
+
+
+class ProbabilityConfig(Section):
+    """Probability that a shorthand's transform is applied to a tile, each drawn by itself.
+
+    `blur` is a probability already; listed transforms have their `p`.
+    """
+
+    d4: float = setting(1.0, "probability", "of a random one of the eight flips and turns", gt=0, le=1)
+    affine: float = setting(1.0, "probability", "of scale and rotation, one transform", gt=0, le=1)
+    brightness_contrast: float = setting(1.0, "probability", "of brightness and contrast", gt=0, le=1)
+    hue_saturation: float = setting(1.0, "probability", "of hue and saturation", gt=0, le=1)
+    noise: float = setting(1.0, "probability", "of noise", gt=0, le=1)
+
+    @property
+    def colours_apart(self) -> bool:
+        """Whether changes of colour are drawn apart, each from a seed of its own.
+
+        Without a probability they share one, as they always did: existing recipes keep their bits.
+        """
+        return min(self.brightness_contrast, self.hue_saturation, self.noise) < 1
+
+    def unused(self, asked: Any) -> tuple[str, str] | None:
+        """A probability of what the section does not ask for, and the settings that would; None: no such."""
+        for name, settings in _APPLIED.items():
+            if getattr(self, name) < 1 and not any(getattr(asked, one) for one in settings):
+                return name, " or ".join(settings)
+        return None
 
 
 class CopyPasteConfig(Section):

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from segmenter.config.augmentation import CopyPasteConfig, TransformConfig, as_mapping
+from segmenter.config.augmentation import CopyPasteConfig, ProbabilityConfig, TransformConfig, as_mapping
 from segmenter.config.datasets import DatasetConfig as DatasetConfig
 from segmenter.config.datasets import Metres
 from segmenter.config.devices import DistributionConfig as DistributionConfig
@@ -79,6 +79,9 @@ class AugmentationConfig(Section):
     saturation: float = setting(0.0, "share", "change saturation by up to this; 8-bit RGB only", ge=0, le=1)
     blur: float = setting(0.0, "probability", "of a slight Gaussian blur", ge=0, le=1)
     noise: float = setting(0.0, "share of the range", "deviation of added noise; slow", ge=0, le=0.5)
+    probability: ProbabilityConfig = setting(
+        ProbabilityConfig(), "", "that each of the above is applied to a tile; 1: to each"
+    )
     transforms: tuple[TransformConfig, ...] = setting(
         (), "", "further ones, by albumentations' names, in this order: docs/augmentation.md"
     )
@@ -95,6 +98,16 @@ class AugmentationConfig(Section):
     @classmethod
     def _list(cls, data: object) -> object:
         return as_mapping(data)
+
+    @model_validator(mode="after")
+    def _nothing_unused(self) -> AugmentationConfig:
+        if unused := self.probability.unused(self):
+            raise PydanticCustomError(
+                f"augmentation.probability.{unused[0]}",
+                "expected {settings} with it, got none: it would change nothing",
+                {"settings": unused[1]},
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_scale(self) -> AugmentationConfig:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError, shortened
+from segmenter.tiles.kernels import apart, transformed, with_validity
 from segmenter.tiles.transforms import Stage, stages_of
 
 if TYPE_CHECKING:
@@ -71,25 +72,22 @@ class Augmenter:
             ConfigError: a listed transform fails on this tile.
         """
         image_HWC, valid_HW, label_HW = tile
-        # One byte holds label and validity together: a further mask would get the same fill value.
-        mask_HW2 = np.stack([label_HW, valid_HW.astype(np.uint8)], axis=-1)
+        mask_HW2 = with_validity(label_HW, valid_HW)
         wanted = [one for one in self._stages() if one.keeps_all or not geometry_that_loses_nothing]
         for number, stage in enumerate(wanted):
             if stage.compose is not None:
-                stage.compose.set_random_seed((seed + number) % 2**32)
-                image_HWC, mask_HW2 = self._applied(stage, image_HWC, mask_HW2)
+                image_HWC, mask_HW2 = self._applied(stage, (seed + number) % 2**32, image_HWC, mask_HW2)
         # IGNORE fills what was uncovered: not valid either.
-        label_HW = np.ascontiguousarray(mask_HW2[..., 0])
-        return np.ascontiguousarray(image_HWC), mask_HW2[..., 1] == 1, label_HW
+        return np.ascontiguousarray(image_HWC), *apart(mask_HW2)
 
     def _applied(
-        self, stage: Stage, image_HWC: NDArray[Any], mask_HW2: NDArray[np.uint8]
+        self, stage: Stage, seed: int, image_HWC: NDArray[Any], mask_HW2: NDArray[np.uint8]
     ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         """Image and mask after a stage; whoever lists a transform is told where it fails."""
         if not stage.asked_as:
-            return apply_stage(stage, image_HWC, mask_HW2)
+            return apply_stage(stage, seed, image_HWC, mask_HW2)
         try:
-            image, mask = apply_stage(stage, image_HWC, mask_HW2)
+            image, mask = apply_stage(stage, seed, image_HWC, mask_HW2)
         except Exception as error:
             why = in_one_line(error)
             raise ConfigError(f"{stage.asked_as}: fails on a tile: {why}; take it out") from None
@@ -108,14 +106,15 @@ class Augmenter:
 
 
 def apply_stage(
-    stage: Stage, image_HWC: NDArray[Any], mask_HW2: NDArray[np.uint8]
+    stage: Stage, seed: int, image_HWC: NDArray[Any], mask_HW2: NDArray[np.uint8]
 ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """Image and mask after the transforms of a stage, which has been seeded."""
+    """Image and mask after the transforms of a stage, drawn from `seed`."""
     assert stage.compose is not None
     if stage.spatial:
-        moved = stage.compose(image=image_HWC, mask=mask_HW2)
-        return moved["image"], moved["mask"]
-    return _coloured(image_HWC, stage.compose), mask_HW2
+        image_HWC, moved_HW2 = transformed(stage.compose, seed, image_HWC, mask_HW2)
+        assert moved_HW2 is not None
+        return image_HWC, moved_HW2
+    return _coloured(image_HWC, stage.compose, seed), mask_HW2
 
 
 def in_one_line(error: Exception) -> str:
@@ -123,7 +122,7 @@ def in_one_line(error: Exception) -> str:
     return shortened(" ".join(str(error).split()) or type(error).__name__, 200)
 
 
-def _coloured(image_HWC: NDArray[Any], colour: Compose) -> NDArray[Any]:
+def _coloured(image_HWC: NDArray[Any], colour: Compose, seed: int) -> NDArray[Any]:
     """Photometric changes; what is not 8-bit is brought to the tile's own range 0 … 1 and back.
 
     albumentations clips float images to [0, 1] and refuses other integers; a fixed range per dtype
@@ -131,12 +130,12 @@ def _coloured(image_HWC: NDArray[Any], colour: Compose) -> NDArray[Any]:
     """
     dtype = image_HWC.dtype
     if dtype == np.uint8:
-        return colour(image=image_HWC)["image"]
+        return transformed(colour, seed, image_HWC)[0]
     low, high = float(image_HWC.min()), float(image_HWC.max())
     if high <= low:
         return image_HWC
     unit = ((image_HWC - np.float32(low)) / np.float32(high - low)).astype(np.float32)
-    changed = colour(image=unit)["image"].astype(np.float32) * (high - low) + low
+    changed = transformed(colour, seed, unit)[0].astype(np.float32) * (high - low) + low
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return np.clip(np.rint(changed), limits.min, limits.max).astype(dtype)

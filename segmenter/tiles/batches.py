@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from segmenter.config.recipe import Recipe
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
-from segmenter.labels import class_pixels
 from segmenter.sampling import Plan, order_for_replicas
 from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.ground_scale import GroundScale, resampled
 from segmenter.tiles.index import TileIndex
+from segmenter.tiles.kernels import counted
 from segmenter.tiles.pasting import Paster
 from segmenter.tiles.promises import Promises
 from segmenter.tiles.store import SceneStore, Tile
@@ -71,12 +71,31 @@ class _Key:
 
 @dataclass
 class _Block:
-    """Tiles of a batch that hold the promised classes together: all of it, or one replica's."""
+    """Tiles of a batch that hold the promised classes together: all of it, or one replica's.
+
+    Attributes:
+        first: its first slot in the batch.
+        row_B: numbers of its tiles.
+        arrays: images, validity and class ids; a part of the batch.
+        held_BK: the classes that each tile holds.
+    """
 
     first: int
     row_B: NDArray[np.int64]
-    tiles: list[Tile]
+    arrays: Batch
     held_BK: NDArray[np.bool_]
+
+    def put(self, place: int, tile: Tile, held_K: NDArray[np.bool_]) -> None:
+        """Write a tile in its place at once: tiles kept until the batch is whole cost memory made anew."""
+        for array, part in zip(self.arrays, tile, strict=True):
+            array[place] = part
+        self.held_BK[place] = held_K
+
+    def part(self, first: int, stop: int) -> _Block:
+        """Some of its places; what is put there is put here."""
+        (image, valid, label), some = self.arrays, slice(first, stop)
+        arrays = image[some], valid[some], label[some]
+        return _Block(self.first + first, self.row_B[some], arrays, self.held_BK[some])
 
 
 class BatchLoader:
@@ -115,23 +134,29 @@ class BatchLoader:
         promises = Promises(plan, self._index)
         counts, size = DrawCounts(len(row_B)), len(row_B) // plan.blocks
         wanted_B = np.full(len(row_B), -1) if plan.wanted_SB is None else plan.wanted_SB[step]
-        tiles = [
-            self._draw_showing(tile, wanted, _Key(epoch, step, slot, 0), counts)
-            for slot, (tile, wanted) in enumerate(zip(row_B.tolist(), wanted_B.tolist(), strict=True))
-        ]
-        held_BK = np.stack([self._held(tile) for tile in tiles])
+        batch = self._empty(row_B)
+        for slot, (tile, wanted) in enumerate(zip(row_B.tolist(), wanted_B.tolist(), strict=True)):
+            drawn = self._draw_showing(tile, wanted, _Key(epoch, step, slot, 0), counts)
+            batch.put(slot, drawn, self._held(drawn))
         for first in range(0, len(row_B), size):
-            part = slice(first, first + size)
-            block = _Block(first, row_B[part], tiles[part], held_BK[part])
+            block = batch.part(first, first + size)
             self._keep_promises(promises, block, _Key(epoch, step, 0, 0), counts)
-            tiles[part] = block.tiles
         with self._lock:
             self._drawn.add(counts)
+        image, valid, label = batch.arrays
         if self._replicas > 1:
             shares = [len(row_B) // self._replicas] * self._replicas
-            tiles = [tiles[slot] for slot in order_for_replicas(np.arange(len(row_B)), shares, held_BK)]
-        image, valid, label = (np.stack(parts) for parts in zip(*tiles, strict=True))
+            order_B = order_for_replicas(np.arange(len(row_B)), shares, batch.held_BK)
+            return image[order_B], valid[order_B], label[order_B]
         return image, valid, label
+
+    def _empty(self, row_B: NDArray[np.int64]) -> _Block:
+        """A whole batch, to be filled."""
+        side, _, bands = self.tile_shape
+        plane = (len(row_B), side, side)
+        arrays = np.empty((*plane, bands), self.dtype), np.empty(plane, np.bool_), np.empty(plane, np.uint8)
+        held_BK = np.zeros((len(row_B), self._index.counts_NK.shape[1]), np.bool_)
+        return _Block(0, row_B, arrays, held_BK)
 
     def samples(self, tile: int, count: int) -> list[Tile]:
         """A tile at its place on the grid, unchanged, and as `count` steps might show it.
@@ -153,8 +178,8 @@ class BatchLoader:
             if replaced >= len(promises):
                 raise self._changed(int(block.row_B[i]))
             key = replace(where, slot=block.first + i)
-            block.tiles[i] = self._draw(int(block.row_B[i]), key, as_it_lies=True)
-            block.held_BK[i] = self._held(block.tiles[i])
+            drawn = self._draw(int(block.row_B[i]), key, as_it_lies=True)
+            block.put(i, drawn, self._held(drawn))
             replaced += 1
         counts.replaced += replaced
 
@@ -174,7 +199,7 @@ class BatchLoader:
             drawn = self._draw_holding(tile, key, needed, positions)
             held_K = self._held(drawn)
             if np.all(held_K[needed]):
-                block.tiles[i], block.held_BK[i] = drawn, held_K
+                block.put(i, drawn, held_K)
                 return
 
     def _own(self, tile: int, classes: list[int]) -> list[int]:
@@ -215,7 +240,7 @@ class BatchLoader:
     def _held(self, tile: Tile) -> NDArray[np.bool_]:
         """(K,): the classes that a tile holds."""
         classes = self._index.counts_NK.shape[1]
-        pixels_K = class_pixels(tile[2], classes)
+        pixels_K = counted(tile[2], classes)
         return np.asarray(pixels_K >= self._recipe.sampling.min_pixels)
 
     # --------------------------------------------------------------------------------- one tile
@@ -258,7 +283,7 @@ class BatchLoader:
             rows, cols = (int(v) for v in rng.integers(-reach, reach + 1, 2))
             window = self._store.window_in_scene(scene, window.shifted(rows, cols))
         content = resampled(self._store.read(scene, window), self._recipe.tiles.size)
-        if not as_it_lies:
+        if not (as_it_lies or self._paster.does_nothing):
             content = self._paster(content, (self._recipe.seed, *astuple(key)))
         seed_of_change = int(rng.integers(2**32))
         return self._augmenter(content, seed_of_change, geometry_that_loses_nothing=as_it_lies)

@@ -17,6 +17,7 @@ from segmenter.config.augmentation import CopyPasteConfig
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError, shortened
 from segmenter.tiles.index import TileIndex
+from segmenter.tiles.kernels import turned
 from segmenter.tiles.store import Tile
 from segmenter.tiles.transforms import libraries
 
@@ -155,8 +156,8 @@ def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator, min_
     region (neighbours by side or corner) of at least `min_pixels`. Nothing but its own pixels is drawn, so
     what the other tile ignores never covers anything.
     """
-    turned = _turned(donor, int(rng.integers(8)))
-    ids_HW, sizes = regions_of((turned[2] == class_id) & turned[1])
+    moved = _turned(donor, int(rng.integers(8)))
+    ids_HW, sizes = regions_of((moved[2] == class_id) & moved[1])
     regions = rng.permutation(np.flatnonzero(sizes >= min_pixels))
     kept = rng.random(len(regions)) < _KEPT
     kept[:1] = True
@@ -166,8 +167,8 @@ def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator, min_
             drawn[region] = True
             left -= sizes[region]
     over_HW = drawn[ids_HW]
-    image = np.where(over_HW[..., None], turned[0], tile[0])
-    return image, tile[1] | over_HW, np.where(over_HW, turned[2], tile[2])
+    image = np.where(over_HW[..., None], moved[0], tile[0])
+    return image, tile[1] | over_HW, np.where(over_HW, moved[2], tile[2])
 
 
 def regions_of(mask_HW: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -181,10 +182,5 @@ def regions_of(mask_HW: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[n
 
 def _turned(tile: Tile, symmetry: int) -> Tile:
     """One of the square's eight symmetries of a tile."""
-
-    def turn(array: NDArray[np.generic]) -> NDArray[np.generic]:
-        moved = np.rot90(array, symmetry % 4)
-        return np.ascontiguousarray(moved[:, ::-1] if symmetry >= 4 else moved)
-
-    image, valid, label = (turn(array) for array in tile)
-    return image, valid.astype(np.bool_), label.astype(np.uint8)
+    image, valid, label = (turned(array, symmetry % 4, symmetry >= 4) for array in tile)
+    return image, valid.astype(np.bool_, copy=False), label.astype(np.uint8, copy=False)

@@ -21,6 +21,7 @@ from segmenter.labels import IGNORE
 from segmenter.raster import open_raster
 from segmenter.scenes import Dataset
 from segmenter.tiles.augment import Augmenter, apply_stage, in_one_line
+from segmenter.tiles.kernels import transformed
 from segmenter.tiles.pasting import named_classes
 from segmenter.tiles.transforms import Stage, libraries, stages_of
 
@@ -142,15 +143,14 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
     for seed in range(_SEEDS_OF_LARGE if large else _SEEDS):
         twice = []
         for _ in range(1 + (seed < 2)):
-            stage.compose.set_random_seed(seed)
             image, mask = probe.image_HWC.copy(), probe.mask_HW2.copy()
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 try:
                     if stage.spatial or image.dtype == np.uint8:
-                        twice.append(apply_stage(stage, image, mask))
+                        twice.append(apply_stage(stage, seed, image, mask))
                     else:
-                        twice.append((stage.compose(image=_unit(image))["image"], mask))
+                        twice.append((transformed(stage.compose, seed, _unit(image))[0], mask))
                 except Exception as error:
                     raise _refused(stage, f"fails on {probe.what}: {in_one_line(error)}") from None
             # It warns where it does nothing, for want of colours or boxes.

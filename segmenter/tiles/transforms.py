@@ -79,8 +79,9 @@ def stages_of(config: AugmentationConfig) -> list[Stage]:
     stages = [Stage(_compose(flips), spatial=True, keeps_all=True)]  # has a seed of its own, also when empty
     if affine:
         stages.append(Stage(_compose(affine), spatial=True, keeps_all=False))
-    if colour:
-        stages.append(Stage(_compose(colour), spatial=False, keeps_all=True))
+    for together in [[one] for one in colour] if config.probability.colours_apart else [colour]:
+        if together:
+            stages.append(Stage(_compose(together), spatial=False, keeps_all=True))
     for number, one in enumerate(config.transforms):
         stages.append(_listed(one, f"augmentation.transforms.{number}"))
     return stages
@@ -94,22 +95,23 @@ def shorthand(
     def transform(name: str, p: float = 1.0, **parameters: Any) -> TransformConfig:
         return TransformConfig(name=name, p=p, **parameters)
 
-    flips = [transform("D4")] if config.d4 else []
+    p = config.probability
+    flips = [transform("D4", p.d4)] if config.d4 else []
     affine, colour = [], []
     if config.scale or config.rotation:
         zoom, turn = (1 - config.scale, 1 + config.scale), (-config.rotation, config.rotation)
-        affine.append(transform("Affine", scale=zoom, rotate=turn))
+        affine.append(transform("Affine", p.affine, scale=zoom, rotate=turn))
     if config.brightness or config.contrast:
         limits = {"brightness_limit": config.brightness, "contrast_limit": config.contrast}
-        colour.append(transform("RandomBrightnessContrast", **limits))
+        colour.append(transform("RandomBrightnessContrast", p.brightness_contrast, **limits))
     if config.hue or config.saturation:
         # OpenCV's 8-bit hue runs over 0 … 179: two degrees a step.
         limits = {"hue_shift_limit": config.hue / 2, "sat_shift_limit": 255 * config.saturation}
-        colour.append(transform("HueSaturationValue", **limits, val_shift_limit=0))
+        colour.append(transform("HueSaturationValue", p.hue_saturation, **limits, val_shift_limit=0))
     if config.blur:
         colour.append(transform("GaussianBlur", p=config.blur, blur_limit=(3, 5)))
     if config.noise:
-        colour.append(transform("GaussNoise", std_range=(0.0, config.noise)))
+        colour.append(transform("GaussNoise", p.noise, std_range=(0.0, config.noise)))
     return flips, affine, colour
 
 

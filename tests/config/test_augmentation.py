@@ -27,8 +27,9 @@ def recipe(augmentation: Any) -> Recipe:
         {"mosaic": 0.2, "copy_paste": {"p": 0.5, "classes": ["car"]}},
         {"copy_paste": {}},
         [ELASTIC],
+        {"scale": 0.1, "probability": {"affine": 0.5, "brightness_contrast": 0.25}},
     ],
-    ids=["transforms", "mosaic and copy-paste", "copy-paste", "list"],
+    ids=["transforms", "mosaic and copy-paste", "copy-paste", "list", "probability"],
 )
 def test_what_is_written_is_what_is_read(tmp_path: Path, section: Any) -> None:
     before = recipe(section)
@@ -78,6 +79,13 @@ def test_a_changed_parameter_is_another_recipe() -> None:
         ({"copy_paste": {"classes": []}}, r"augmentation.copy_paste.classes: "),
         ({"copy_paste": {"clases": ["car"]}}, r"copy_paste.clases: unknown key.* did you mean classes\?"),
         ({"transforms": [{"name": "D4", "x": float("nan")}]}, r"transforms.0: expected finite numbers, got"),
+        (
+            {"probability": {"affine": 0.5}},
+            r"probability.affine: expected scale or rotation with it, got none",
+        ),
+        ({"probability": {"d4": 0}}, r"probability.d4: expected greater than 0 \(probability\), got 0"),
+        ({"probability": {"colour": 0.5}}, r"augmentation.probability.colour: unknown key"),
+        ({"probability": 0.5}, r"augmentation.probability: .* mapping of settings, got 0.5"),
     ],
 )
 def test_mistakes_are_named_in_one_line(section: Any, said: str) -> None:

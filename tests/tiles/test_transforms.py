@@ -79,6 +79,29 @@ def test_shorthands_are_transforms_that_a_recipe_may_list() -> None:
     assert len(stages_of(written_out)) == 1 + len(names)
 
 
+def test_a_shorthand_has_its_probability_and_is_drawn_apart_from_the_others() -> None:
+    """Each as often as asked, and two together as often as independent draws would be, of 400."""
+    colour = {"hue": 40, "saturation": 0.3}
+    probability = {"brightness_contrast": 0.5, "hue_saturation": 0.3}
+    config = AugmentationConfig.model_validate({"d4": False, **colour, "probability": probability})
+    augmenter, (image, valid, label) = Augmenter(config, 3, "uint8"), tile()
+    image[..., 1:] = image[..., :1]  # grey has no hue
+    image[0] = (200, 40, 40)
+    bright_N, hue_N = np.zeros((2, 400), bool)
+    for seed in range(400):
+        after = augmenter((image, valid, label), seed)[0]
+        bright_N[seed] = not np.array_equal(after[1:], image[1:])
+        hue_N[seed] = not np.array_equal(after[0, :, 1], after[0, :, 2])
+    assert abs(bright_N.mean() - 0.5) < 0.1
+    assert abs(hue_N.mean() - 0.3) < 0.1
+    assert abs((bright_N & hue_N).mean() - 0.15) < 0.072  # four deviations
+
+    moved = {"d4": False, "rotation": 40, "probability": {"affine": 0.25}}
+    turning = Augmenter(AugmentationConfig.model_validate(moved), 3, "uint8")
+    turned = sum(not np.array_equal(turning(tile(), seed)[2], tile()[2]) for seed in range(400))
+    assert 65 < turned < 135
+
+
 @pytest.mark.parametrize(
     "spatial",
     [

