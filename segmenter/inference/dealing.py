@@ -24,7 +24,6 @@ from segmenter.inference.events import Batch, J, Piece
 from segmenter.inference.prediction import Predictor, Worker, checked
 from segmenter.threads import Prefetch
 
-
 _WAITING = 2
 """Results that may wait for an earlier one, for each batch that the devices take at once."""
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from segmenter.devices.setup import memory_errors
+from segmenter.devices.strategy import Devices
 from segmenter.geometry import Size, Window
 from segmenter.inference.pixelwise import fused, per_pixel
-from segmenter.inference.prediction import ExtraOutputs, Prediction
+from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor
 from segmenter.inference.rescaling import rescaled
 from segmenter.inference.tta import SYMMETRIES, Tta, parse_tta
 from segmenter.model.normalisation import Normalisation
@@ -36,16 +38,16 @@ class PredictFunction:
     Height and width are multiples of the models' strides. Normalisation, the average over models and
     symmetries and scales and the choice of the class are part of the compiled graph.
 
-    Several threads may call it: one after the other they start the graph, and copy to and from the device
-    beside each other. On a GPU, to start it is to put it in the queue, in whose order memory is given back too: two
-    batches take the model's memory once.
+    Several threads may call it: they start the graph one after the other, and copy to and from the device
+    beside each other. On a GPU, to start it is to queue its kernels, and memory is given back in the queue's
+    order: two batches take the model's memory once.
 
     Attributes:
         wanted: what it gives beside class ids.
         classes: K.
         bytes_per_pixel: memory that a pixel of a window takes while it is computed.
-        at_once: batches that are worth being under way at once: two on a GPU, which computes one while the next
-            is copied; one on a CPU, where there is nothing to copy.
+        at_once: batches worth being under way at once: two on a GPU, which computes one while the next is
+            copied; one on a CPU, where there is nothing to copy.
 
     Args:
         device: to compute on, as GPU:1; None: TensorFlow's choice.
@@ -158,6 +160,27 @@ def on_all_gpus(
         worker.run_on(name)
         workers.append(worker)
     return OnSeveralDevices(workers)
+
+
+def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> Predictor:
+    """A model that is in training, on each device of its strategy, with that device's copy of the weights.
+
+    Nothing is copied: what it predicts is what the model has learned when it is called.
+    """
+
+    def reading(replica: int) -> AbstractContextManager[Any]:
+        return (
+            nullcontext()
+            if devices.replicas == 1
+            else tf.distribute.ReplicaContext(devices.strategy, replica)
+        )
+
+    member = Member(model, normalisation)
+    workers = [
+        PredictFunction([member], ExtraOutputs(), Tta(), name, partial(reading, replica))
+        for replica, name in enumerate(devices.names)
+    ]
+    return workers[0] if len(workers) == 1 else OnSeveralDevices(workers)
 
 
 class _Graphs:

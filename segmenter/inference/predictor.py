@@ -55,9 +55,9 @@ def classify_all(jobs: Iterable[J], tiling: Tiling, predict: Predictor) -> Gener
 
     The windows of a job come row by row (each row of windows complete before the next begins; blended, a
     window is some complete rows), of wide ones column by column, then its `Finished`, or its `Failed` at any
-    time; jobs may interleave. At
-    most about `4 * batch + 64` windows are between reading and being given, and three batches more for each
-    that devices take at once, which also bounds how many jobs are under way. A window without a valid pixel is not computed.
+    time; jobs may interleave. At most about `4 * batch + 64` windows are between reading and being given, and
+    three batches more for each that several devices take at once, which also bounds how many jobs are under
+    way. A window without a valid pixel is not computed.
 
     Raises:
         DeviceError: a single window does not fit into the device's memory; a batch that does not is halved.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +16,8 @@ from segmenter.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.dealing import compute_all
 from segmenter.inference.events import Batch
-from segmenter.inference.predictor import FunctionPredictor, Mapped, Prediction, Tiling, classify_all
 from segmenter.inference.prediction import ExtraOutputs
+from segmenter.inference.predictor import FunctionPredictor, Mapped, Prediction, Tiling, classify_all
 from segmenter.model.normalisation import Normalisation
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
 from tests.helpers.exact_network import exact_network
@@ -151,19 +151,19 @@ def test_stopping_early_ends_all_threads(rng: np.random.Generator) -> None:
 
 
 @pytest.fixture(scope="module")
-def network(tensorflow: ModuleType) -> Iterator[Any]:
+def network(tensorflow: ModuleType) -> Any:
     import keras
 
     keras.utils.set_random_seed(3)
     x = image = keras.Input((None, None, 2))
     x = keras.layers.Conv2D(5, 3, padding="same", activation="relu")(x)
-    yield keras.Model(image, keras.layers.Conv2D(4, 1)(x))
+    return keras.Model(image, keras.layers.Conv2D(4, 1)(x))
 
 
 def test_two_batches_on_each_tensorflow_device_give_one_devices_bits(
     network: Any, four_replicas: list[str], rng: np.random.Generator
 ) -> None:
-    """The compiled function is called from two threads, as on a GPU; on a CPU XLA's programs run one by one."""
+    """The compiled function is called from two threads, as on a GPU; on a CPU XLA runs one by one."""
     import keras
 
     from segmenter.inference.function import on_all_gpus, predict_function
