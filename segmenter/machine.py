@@ -1,7 +1,8 @@
-"""Memory of the machine, of a control group, and under the limits of a process."""
+"""Memory and cores of the machine, of a control group, and under the limits of a process."""
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 from collections.abc import Iterator
@@ -16,6 +17,20 @@ def machine_memory() -> int:
     """Bytes of the machine, or of what this process's control groups may have."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min((total, *(limit for limit, _ in _group_limits())))
+
+
+def free_memory() -> int:
+    """Bytes that can be taken without swapping: of the machine, or left of a control group's."""
+    known = _facts(_PROC / "meminfo").get("MemAvailable", machine_memory())
+    return min((known, *(max(0, limit - taken) for limit, taken in _group_limits())))
+
+
+def usable_cores() -> int:
+    """Cores that this process may keep busy: by its affinity, and by its control groups' processor time.
+
+    A container's limit (`docker run --cpus 4`) is such a quota; part of a core counts as one.
+    """
+    return max(1, min((len(os.sched_getaffinity(0)), *(math.ceil(quota) for quota in _group_quotas()))))
 
 
 def shortages(addresses: int, data: int, memory: int) -> Iterator[str]:
@@ -57,23 +72,41 @@ def _group_limits() -> Iterator[tuple[int, int]]:
 
     Use is what cannot be given back: without the files that are cached in memory.
     """
+    for group, unified in _groups("memory"):
+        if unified:
+            yield from _limit(group, "memory.max", "memory.current", "file")
+        else:
+            yield from _limit(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
+
+
+def _group_quotas() -> Iterator[float]:
+    """Cores' worth of processor time that each control group with such a limit may use."""
+    for group, unified in _groups("cpu"):
+        files = ("cpu.max",) if unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        try:
+            words = " ".join((group / name).read_text(encoding="ascii") for name in files).split()
+            quota, period = (int(word) for word in words)
+        except (OSError, ValueError):  # there is none, or it is "max"
+            continue
+        if quota > 0 and period > 0:  # −1: none
+            yield quota / period
+
+
+def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
+    """Folders of the control groups that this process is in, and whether they are of the second version."""
     try:
         rows = (_PROC / "self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return
     for _, controllers, place in (row.split(":", 2) for row in rows if row.count(":") >= 2):
-        if controllers == "":
-            root, names = _GROUPS, ("memory.max", "memory.current", "file")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
-            root = _GROUPS / "memory"
-        else:
+        if controllers and controller not in controllers.split(","):
             continue
+        root = _GROUPS / controller if controllers else _GROUPS
         folder = root / place.lstrip("/")
         # A container sees its own group as the root, by whatever name.
         for group in dict.fromkeys((folder, *folder.parents, root)):
             if group == root or root in group.parents:
-                yield from _limit(group, *names)
+                yield group, not controllers
 
 
 def _limit(group: Path, limit: str, use: str, cached: str) -> Iterator[tuple[int, int]]:

@@ -189,8 +189,8 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--precision",
         choices=get_args(Precision),
-        help="of the model; run: as in its training and validation (default on a GPU; on a CPU float32, which "
-        "is faster there)",
+        help="of the model; run: as in training and validation (default on a GPU; on a CPU float32, which is "
+        "faster there)",
     )
     group.add_argument(
         "--gsd",
