@@ -283,10 +283,19 @@ class TrainingConfig(Section):
 class PredictionConfig(Section):
     """Windows of validation, and of `predict.py` in smooth mode; in exact mode it chooses by the memory."""
 
-    window: int = setting(
-        512, "pixels", "side of a window, halo included; rounded up to the model's stride", ge=16
+    window: int | None = setting(
+        None,
+        "pixels",
+        "side of a window, halo included; rounded up to the model's stride; default: 1024 where memory "
+        "allows, else 512; 512 in smooth mode",
+        ge=16,
     )
-    batch: int = setting(4, "windows", "computed at once", ge=1)
+    batch: int | None = setting(
+        None,
+        "windows",
+        "computed at once; default: as many as one of 1024 has pixels, or memory allows",
+        ge=1,
+    )
 
 
 class Recipe(Section):

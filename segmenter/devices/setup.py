@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.config.devices import DistributionConfig
+from segmenter.devices.driver import ask
 from segmenter.errors import DeviceError
 from segmenter.machine import shortages
 
@@ -140,7 +139,7 @@ def set_up_devices(config: DistributionConfig, logical_devices: int | None = Non
         parts = [tf.config.LogicalDeviceConfiguration()] * logical_devices
         _before_start("--logical-devices", tf.config.set_logical_device_configuration, cpu, parts)
     if logical_devices is not None or not gpus:
-        memory, model = _processor_memory(), _processor_model()
+        memory, model = _processor_memory(), processor_model()
         names = _logical_names("CPU")
         return [Device(name, model, memory, "CPU") for name in names]
     return _gpu_devices(config, gpus)
@@ -304,15 +303,9 @@ def _card_memory() -> dict[str, int]:
 @functools.cache
 def _ask_driver() -> list[tuple[str, int]]:
     """(model, bytes) of each GPU, from nvidia-smi: TensorFlow does not report a card's memory."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        rows = [line.rsplit(",", 1) for line in done.stdout.splitlines() if line.strip()]
-        return [(model.strip(), int(mebibytes) * _MIB) for model, mebibytes in rows]
-    except (OSError, ValueError, subprocess.SubprocessError):
+        return [(model, int(mebibytes) * _MIB) for model, mebibytes in ask("name", "memory.total").rows]
+    except ValueError:
         return []  # the table then lacks a column; nothing depends on it
 
 
@@ -328,7 +321,7 @@ def computed_on(used: Sequence[Device]) -> dict[str, str]:
     within = tf.config.threading.get_intra_op_parallelism_threads()
     between = tf.config.threading.get_inter_op_parallelism_threads()
     return {
-        "processor": _processor_model(),
+        "processor": processor_model(),
         "devices": ", ".join(sorted({d.model if d.name.startswith("GPU") else "CPU" for d in used})),
         "threads of an operation": str(within or os.environ.get("TF_NUM_INTRAOP_THREADS", cores)),
         "operations at a time": str(between or os.environ.get("TF_NUM_INTEROP_THREADS", cores)),
@@ -345,7 +338,8 @@ def _gibibytes(count: int | None) -> str:
     return "" if count is None else f"{count / 2**30:.1f} GiB"
 
 
-def _processor_model() -> str:
+def processor_model() -> str:
+    """Name of the processor, for people."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from segmenter.devices.setup import memory_errors
+from segmenter.devices.strategy import Devices
 from segmenter.geometry import Size, Window
 from segmenter.inference.pixelwise import fused, per_pixel
-from segmenter.inference.prediction import ExtraOutputs, Prediction
+from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor
 from segmenter.inference.rescaling import rescaled
 from segmenter.inference.tta import SYMMETRIES, Tta, parse_tta
 from segmenter.model.normalisation import Normalisation
@@ -35,10 +38,20 @@ class PredictFunction:
     Height and width are multiples of the models' strides. Normalisation, the average over models and
     symmetries and scales and the choice of the class are part of the compiled graph.
 
+    Several threads may call it: they start the graph one after the other, and copy to and from the device
+    beside each other. On a GPU, to start it is to queue its kernels, and memory is given back in the queue's
+    order: two batches take the model's memory once.
+
     Attributes:
         wanted: what it gives beside class ids.
         classes: K.
         bytes_per_pixel: memory that a pixel of a window takes while it is computed.
+        at_once: batches worth being under way at once: two on a GPU, which computes one while the next is
+            copied; one on a CPU, where there is nothing to copy.
+
+    Args:
+        device: to compute on, as GPU:1; None: TensorFlow's choice.
+        reading: the context in which the models' variables are read; None: as they are.
 
     Raises:
         DeviceError: where a batch does not fit into memory.
@@ -49,28 +62,33 @@ class PredictFunction:
         members: Sequence[Member],
         wanted: ExtraOutputs,
         tta: Tta,
-        device: str | None,
+        device: str | None = None,
+        reading: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.wanted, self._device = wanted, device
+        self.wanted = wanted
+        self.run_on(device)
         measures = [_measures(member.model) for member in members]
         self.classes, self.bytes_per_pixel = measures[0][0], max(each for _, each in measures)
         self._several = len(members) > 1 or tta != Tta()
 
-        def scores(image_BHWC: Any, valid_BHW: Any) -> Any:
-            if not self._several:
-                return members[0].model(_normalised(members[0], image_BHWC, valid_BHW), training=False)
-            return _average(members, image_BHWC, valid_BHW, tta)
+        def scores(image_BHWC: Any, valid_BHW: Any, whole: Any) -> Any:
+            pixels = _Pixels(image_BHWC, valid_BHW, whole)
+            with reading():
+                if not self._several:
+                    return members[0].model(pixels.normalised(members[0]), training=False)
+                return _average(members, pixels, tta)
 
-        def compiled(image_BHWC: Any, valid_BHW: Any, box_4: Any) -> Any:
-            found = scores(image_BHWC, valid_BHW)
+        def compiled(image_BHWC: Any, valid_BHW: Any, whole: Any, box_4: Any) -> Any:
+            found = scores(image_BHWC, valid_BHW, whole)
             return _outputs(found, box_4, wanted, are_logits=not self._several)
 
-        def weighted(image_BHWC: Any, valid_BHW: Any, rows_BH: Any, cols_BW: Any) -> Any:
+        def weighted(image_BHWC: Any, valid_BHW: Any, whole: Any, rows_BH: Any, cols_BW: Any) -> Any:
             weights = rows_BH[:, :, tf.newaxis] * cols_BW[:, tf.newaxis, :]
             weigh = _weigh if self._several else _weigh_logits
-            return per_pixel(weigh, scores(image_BHWC, valid_BHW), weights)
+            return per_pixel(weigh, scores(image_BHWC, valid_BHW, whole), weights)
 
-        self._plain, self._weighted = _Graphs(compiled), _Graphs(weighted)
+        one_by_one = threading.Lock()
+        self._plain, self._weighted = _Graphs(compiled, one_by_one), _Graphs(weighted, one_by_one)
 
     @property
     def workers(self) -> tuple[PredictFunction, ...]:
@@ -84,15 +102,17 @@ class PredictFunction:
         """Of the same part of each window only: what lies around it is computed, but no classes chosen."""
         edges = np.array([box.row, box.row_stop, box.col, box.col_stop], np.int32)
         with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
-            outputs = self._plain(image_BHWC, valid_BHW, edges)
+            outputs = self._plain(image_BHWC, valid_BHW, _whole(valid_BHW), edges)
             return Prediction(**{name: np.asarray(tensor) for name, tensor in outputs.items()})
 
     def _placed(self) -> Any:
         return nullcontext() if self._device is None else tf.device(self._device)
 
-    def run_on(self, device: str) -> None:
+    def run_on(self, device: str | None) -> None:
         """Compute there from now on."""
         self._device = device
+        on_gpu = device.startswith("GPU") if device else bool(tf.config.list_physical_devices("GPU"))
+        self.at_once = 2 if on_gpu else 1
 
     def weighted(
         self,
@@ -103,8 +123,8 @@ class PredictFunction:
     ) -> NDArray[np.float32]:
         """(B, H, W, K) probabilities × the weights of each window's rows and columns."""
         with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
-            # Not .numpy(), which copies.
-            result: NDArray[np.float32] = np.asarray(self._weighted(image_BHWC, valid_BHW, rows_BH, cols_BW))
+            found = self._weighted(image_BHWC, valid_BHW, _whole(valid_BHW), rows_BH, cols_BW)
+            result: NDArray[np.float32] = np.asarray(found)  # not .numpy(), which copies
         return result
 
 
@@ -142,24 +162,51 @@ def on_all_gpus(
     return OnSeveralDevices(workers)
 
 
+def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> Predictor:
+    """A model that is in training, on each device of its strategy, with that device's copy of the weights.
+
+    Nothing is copied: what it predicts is what the model has learned when it is called.
+    """
+
+    def reading(replica: int) -> AbstractContextManager[Any]:
+        return (
+            nullcontext()
+            if devices.replicas == 1
+            else tf.distribute.ReplicaContext(devices.strategy, replica)
+        )
+
+    member = Member(model, normalisation)
+    workers = [
+        PredictFunction([member], ExtraOutputs(), Tta(), name, partial(reading, replica))
+        for replica, name in enumerate(devices.names)
+    ]
+    return workers[0] if len(workers) == 1 else OnSeveralDevices(workers)
+
+
 class _Graphs:
     """A function compiled once per type and bands of its image, for windows of all shapes.
 
     One graph for all shapes is less waiting, and a window goes through the same operations as a whole
-    raster does.
+    raster does. They are started one by one: the memory of two at once is not there, and on a CPU XLA's
+    programs must not run twice at once (`pixelwise`).
     """
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
+    def __init__(self, function: Any, one_by_one: threading.Lock) -> None:
+        self._function, self._one_by_one = function, one_by_one
         self._compiled: dict[Any, Any] = {}
 
     def __call__(self, *arrays: NDArray[Any]) -> Any:
+        tensors = [tf.constant(array) for array in arrays]
+        with self._one_by_one:
+            return self._for(arrays)(*tensors)
+
+    def _for(self, arrays: Sequence[NDArray[Any]]) -> Any:
         key = (arrays[0].dtype.name, arrays[0].shape[-1])
         if key not in self._compiled:
             specs = [tf.TensorSpec([None] * array.ndim, array.dtype) for array in arrays]
             specs[0] = tf.TensorSpec([None, None, None, key[1]], arrays[0].dtype)
             self._compiled[key] = tf.function(self._function, input_signature=specs)
-        return self._compiled[key](*(tf.constant(array) for array in arrays))
+        return self._compiled[key]
 
 
 _REMEDY = "lower prediction.batch or prediction.window (--batch, --window-size)"
@@ -185,7 +232,7 @@ def ensemble_function(
     members: Sequence[Member], wanted: ExtraOutputs | None = None, tta: str = "none"
 ) -> PredictFunction:
     """Several models as one: the mean of their probabilities, each with the same weight."""
-    return PredictFunction(members, wanted or ExtraOutputs(), parse_tta(tta), None)
+    return PredictFunction(members, wanted or ExtraOutputs(), parse_tta(tta))
 
 
 def _measures(model: Any) -> tuple[int, float]:
@@ -195,21 +242,39 @@ def _measures(model: Any) -> tuple[int, float]:
     return int(model.outputs[0].shape[-1]), inference_bytes_per_pixel(model)
 
 
-def _normalised(member: Member, image_BHWC: Any, valid_BHW: Any) -> Any:
-    return tf.cond(
-        tf.reduce_all(valid_BHW),
-        lambda: member.normalisation.apply(image_BHWC),  # a third of the time
-        lambda: member.normalisation.apply(image_BHWC, valid_BHW),
-    )
+def _whole(valid_BHW: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """1 where all pixels have data, as a scalar of the one type that TensorFlow keeps in the host's memory.
+
+    A GPU that found it out itself would have to be waited for before the rest of the graph is started.
+    """
+    return np.array(valid_BHW.all(), np.int32)
 
 
-def _average(members: Sequence[Member], image_BHWC: Any, valid_BHW: Any, tta: Tta) -> Any:
+@dataclass(frozen=True, eq=False)
+class _Pixels:
+    """(B, H, W, C) pixels as read, (B, H, W) where they have data, and whether they all have."""
+
+    image: Any
+    valid: Any
+    whole: Any
+
+    def normalised(self, member: Member, *, after: Any = None) -> Any:
+        """As a member's model takes them, once `after` is computed."""
+        with _after(after):
+            image = self.image if after is None else tf.identity(self.image)
+        return tf.cond(
+            self.whole > 0,
+            lambda: member.normalisation.apply(image),  # a third of the time
+            lambda: member.normalisation.apply(image, self.valid),
+        )
+
+
+def _average(members: Sequence[Member], pixels: _Pixels, tta: Tta) -> Any:
     """Mean probabilities over models, scales and symmetries: one by one, with memory for one at a time."""
     total: Any = None
     softmax = fused(tf.nn.softmax)  # one for all: they come one after the other
     for member in members:
-        with _after(total):
-            pixels_BHWC = _normalised(member, tf.identity(image_BHWC), valid_BHW)
+        pixels_BHWC = pixels.normalised(member, after=total)
         for scale in tta.scales:
             with _after(total):
                 copy_BHWC = rescaled(tf.identity(pixels_BHWC), scale)

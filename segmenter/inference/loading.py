@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from segmenter.devices.setup import overlooked_gpus
+from segmenter.devices.setup import overlooked_gpus, smallest_card
 from segmenter.errors import CheckpointError
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
@@ -17,15 +18,21 @@ if TYPE_CHECKING:
     from segmenter.inference.function import Member, PredictFunction
     from segmenter.runs.arrays import Arrays
 
-__all__ = ["load_predictor", "overlooked_gpus"]
+__all__ = ["load_predictor", "overlooked_gpus", "smallest_card"]
 
 
-def load_predictor(run: AnyRun, wanted: ExtraOutputs | None = None, tta: str = "none") -> Predictor:
+def load_predictor(
+    run: AnyRun,
+    wanted: ExtraOutputs | None = None,
+    tta: str = "none",
+    precision: Sequence[str] | None = None,
+) -> Predictor:
     """The compiled model of a run, or those of an ensemble, on every GPU that TensorFlow sees, or on the CPU.
 
     Args:
         wanted: beside class ids.
         tta: over which mirror images and scales it averages, see `tta.parse_tta`.
+        precision: a Keras dtype policy for each of the runs; None: float32 for all.
 
     Raises:
         CheckpointError: no checkpoint, a damaged one, or one of another model.
@@ -39,7 +46,8 @@ def load_predictor(run: AnyRun, wanted: ExtraOutputs | None = None, tta: str = "
     from segmenter.inference.function import ensemble_function, on_all_gpus
 
     def build() -> PredictFunction:
-        models = [_member(*each) for each in zip(members(run), weights, strict=True)]
+        policies = precision or ["float32"] * len(weights)
+        models = [_member(*each) for each in zip(members(run), weights, policies, strict=True)]
         return ensemble_function(models, wanted, tta)
 
     with memory_errors("loading the model", "is another program using the GPU?"):
@@ -54,12 +62,12 @@ def _weights(run: Run) -> Arrays:
     return arrays
 
 
-def _member(run: Run, arrays: Arrays) -> Member:
+def _member(run: Run, arrays: Arrays, precision: str) -> Member:
     """A run's model, on the device that is in force."""
     from segmenter.inference.function import Member
     from segmenter.model.building import build_model, network_geometry, shapes_of
 
-    model = build_model(run.recipe.model, run.band_count, len(run.classes))
+    model = build_model(run.recipe.model, run.band_count, len(run.classes), dtype=precision)
     if not is_described(run.recipe.model):
         check_weights(arrays, shapes_of(model), run.weights_file())
     assign_weights(model, arrays, "model", predicting=True)

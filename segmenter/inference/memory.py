@@ -34,7 +34,7 @@ from segmenter.inference.reading import Tiling
 from segmenter.machine import machine_memory
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.write import BLOCK
-from segmenter.windows import COLUMN, least_window, round_up
+from segmenter.windows import COLUMN, least_window, round_up, window_for
 
 BASE_BYTES = 1 << 30
 _SHARE_OF_MACHINE = 0.5
@@ -43,6 +43,8 @@ _SHARE_OF_CARD = 0.8
 _GOOD_ENOUGH = 1.03
 """Of two window sizes the smaller, where it computes at most so much more: memory is worth something."""
 _LARGEST = 8192
+USUAL, _LARGE = 512, 1024
+"""Sides of windows where a recipe names none: blended, and for validation where the memory allows it."""
 _LEAST_COLUMN, _WINDOWS_ACROSS = 8 * BLOCK, 8
 """Of a column, in pixels and in windows: what it shares with the next is computed twice, or discarded."""
 _MOST_AT_ONCE = 64
@@ -110,6 +112,38 @@ class Needs:
     def model(self, window: Size, batch: int) -> float:
         """Bytes that the model takes for a batch."""
         return batch * window.pixels * self.network.bytes_per_pixel + self.weights
+
+
+def usual_tiling(network: NetworkGeometry, window: int | None, batch: int | None, devices: int = 1) -> Tiling:
+    """The windows that a recipe asks for, as validation takes them.
+
+    By default they are large, since the model's radius around each is discarded: of 107 pixels, windows of
+    512 compute 3.2 pixels for each that is kept, those of 1024 1.6. At once, they have as many pixels as one
+    of 1024, as 16 tiles of 256 in training, or as few as there is memory for.
+
+    Args:
+        window, batch: the recipe's; None: chosen here.
+        devices: that compute at once, each with a batch.
+    """
+    pixels = _LARGE**2
+    if network.bytes_per_pixel:
+        pixels = min(pixels, int(_model_room(devices) / network.bytes_per_pixel))
+    exact = network.radius is not None
+    side = window or (_LARGE if exact and pixels >= _LARGE**2 else USUAL)
+    size = window_for(side, network.radius, network.stride) if exact else Size(side, side)
+    size = size.round_up(network.stride)
+    if batch is not None:
+        pixels = 0  # small rasters, too, by the user's number
+    at_once = batch or max(1, pixels // size.pixels)
+    return Tiling(size, network.radius or 0, network.stride, at_once, None if exact else Blend(), pixels)
+
+
+def _model_room(devices: int) -> float:
+    """Bytes that a model may take on each of so many devices."""
+    card = smallest_card()
+    if card is not None:
+        return card * _SHARE_OF_CARD
+    return max(0.0, machine_memory() * _SHARE_OF_MACHINE - BASE_BYTES) / devices
 
 
 def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Tiling, list[str]]:

@@ -115,6 +115,10 @@ def as_bytes(probability: NDArray[np.float32]) -> NDArray[np.uint8]:
 class Worker(Protocol):
     """One device's model."""
 
+    @property
+    def at_once(self) -> int:
+        """Batches that it takes at once, from as many threads: what is copied overlaps what is computed."""
+
     def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
         """The prediction of the same part of each window only, (B, box height, box width).
 
@@ -168,12 +172,14 @@ class FunctionPredictor:
         wanted: what it gives beside class ids.
         classes: K; 0 where no probabilities are wanted of it.
         weigh: gives weighted probabilities; None: it cannot be blended.
+        at_once: batches that it takes at once; above 1, the function is called from as many threads.
     """
 
     function: PredictBatch
     wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
     classes: int = 0
     weigh: WeighBatch | None = None
+    at_once: int = 1
 
     @property
     def workers(self) -> Sequence[Worker]:

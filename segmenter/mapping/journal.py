@@ -82,6 +82,8 @@ class Entry:
 def _change(name: str, old: Any, new: Any) -> str:
     if name == "mosaic" and old is not None and new is not None:
         return "the inputs around it have changed"
+    if name == "precision":
+        old, new = old or "float32", new or "float32"
     return f"{name} was {_short(old)}, is {_short(new)}"
 
 

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from segmenter.geometry import Window
-from segmenter.mapping.request import BlendWeights, Format, LabelKind, MapRequest, Mode, Probabilities
+from segmenter.mapping.request import (
+    BlendWeights,
+    Format,
+    LabelKind,
+    MapRequest,
+    Mode,
+    Precision,
+    Probabilities,
+)
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import Bounds
@@ -177,6 +185,12 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
         default="none",
         help="test-time augmentation: average over mirror images (none; flips: 4; all: 8) and scales "
         "(scales: 0.75, 1 and 1.25, or numbers), as flips,scales or 0.5,1; takes the time of each of them",
+    )
+    group.add_argument(
+        "--precision",
+        choices=get_args(Precision),
+        help="of the model; run: as in training and validation (default on a GPU; on a CPU float32, which is "
+        "faster there)",
     )
     group.add_argument(
         "--gsd",

@@ -19,6 +19,7 @@ BlendWeights = Literal["hann", "gaussian", "linear"]
 Probabilities = Literal["uint8", "float16"]
 Format = Literal["auto", "geotiff", "png"]
 LabelKind = Literal["full", "eroded"]
+Precision = Literal["run", "float32", "mixed_float16"]
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": (None, *get_args(Mode)),
@@ -26,6 +27,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "probabilities": (None, *get_args(Probabilities)),
     "format": get_args(Format),
     "label_kind": (None, *get_args(LabelKind)),
+    "precision": (None, *get_args(Precision)),
 }
 _COUNTS = ("max_pixels", "memory", "window_size", "batch")
 
@@ -55,6 +57,7 @@ class MapRequest:
         overlap: of windows, percent of their side, in smooth mode.
         blend_weights: of a window's pixels, in smooth mode.
         tta: test-time augmentation: the mirror images and scales that are averaged, see `tta.parse_tta`.
+        precision: in which the model computes; run: as in training; None: so on a GPU, float32 on a CPU.
         memory: bytes that the program may take; None: half of the machine's.
         window_size: side of the model's window in pixels; None: chosen to fit the memory; so `batch`.
         gsd: metres a pixel at which the model sees the inputs; auto: as in training; None: their own.
@@ -91,6 +94,7 @@ class MapRequest:
     overlap: float = 50
     blend_weights: BlendWeights = "hann"
     tta: str = "none"
+    precision: Precision | None = None
     memory: int | None = None
     window_size: int | None = None
     batch: int | None = None

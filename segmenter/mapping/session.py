@@ -30,6 +30,7 @@ from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.journal import JOURNAL, Journal
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
+from segmenter.mapping.precision import precision_option, settled_precision
 from segmenter.mapping.request import MapRequest
 from segmenter.mapping.scale import groups, lay_grids, scale_text, wanted_scale
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
@@ -225,8 +226,9 @@ def _make_maps(
 ) -> Outcome:
     """Make the maps that are not finished; adds what fails to `failures`."""
     journal, outcome = Journal(request.output), Outcome(ConfusionMatrix(run.classes))
+    precision = settled_precision(request, run, journal)
     for together in groups(jobs):
-        outcome.merge(_make_group(request, run, style, together, failures, journal))
+        outcome.merge(_make_group(request, run, style, together, failures, journal, precision))
         if outcome.stopped or (failures and request.fail_fast):
             break
     return outcome
@@ -239,14 +241,15 @@ def _make_group(
     jobs: Sequence[MapJob],
     failures: list[SegmenterError],
     journal: Journal,
+    precision: tuple[str, ...],
 ) -> Outcome:
     """Make the maps of jobs that all are on their own pixels, or all on grids."""
     tiling = settled_tiling(request, run, _asked(style, jobs), jobs, journal)
-    folder_state = _folder_state(request, run, style, tiling, journal)
+    folder_state = _folder_state(request, run, style, tiling, journal, precision)
     kept, waiting = _sort(folder_state, jobs, failures)
     outcome = Outcome(ConfusionMatrix(run.classes))
     if waiting:
-        outcome = _write(request, run, style, tiling, folder_state, waiting, _pixels(kept))
+        outcome = _write(request, run, style, tiling, folder_state, waiting, _pixels(kept), precision)
     outcome.kept += kept
     failures += [error for _, error in outcome.failed]
     failures += [outcome.stopped] if outcome.stopped else []
@@ -254,9 +257,15 @@ def _make_group(
 
 
 def _folder_state(
-    request: MapRequest, run: AnyRun, style: MapStyle, tiling: Tiling, journal: Journal
+    request: MapRequest,
+    run: AnyRun,
+    style: MapStyle,
+    tiling: Tiling,
+    journal: Journal,
+    precision: tuple[str, ...],
 ) -> FolderState:
     how = {"bands": request.bands and list(request.bands), **computing_options(request, tiling)}
+    how["precision"] = precision_option(precision)
 
     def options(job: MapJob) -> dict[str, Any]:
         part = job.part
@@ -318,11 +327,12 @@ def _write(
     folder_state: FolderState,
     waiting: Sequence[MapJob],
     there: int,
+    precision: tuple[str, ...],
 ) -> Outcome:
     """Load the model and write the maps; `there` are pixels of maps that are finished."""
     from segmenter.inference.loading import load_predictor, overlooked_gpus
 
-    predict = load_predictor(run, _asked(style, waiting), request.tta)
+    predict = load_predictor(run, _asked(style, waiting), request.tta, precision)
     if line := overlooked_gpus():
         print(f"warning: {line}", file=sys.stderr)
     quiet_libtiff()

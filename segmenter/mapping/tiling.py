@@ -32,7 +32,7 @@ def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted:
     import numpy as np
 
     from segmenter.inference.blending import Blend
-    from segmenter.inference.memory import Choice, Needs, plan_tiling
+    from segmenter.inference.memory import USUAL, Choice, Needs, plan_tiling
     from segmenter.inference.tta import parse_tta, seen_by
     from segmenter.windows import round_up
 
@@ -43,7 +43,7 @@ def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted:
         len(run.classes),
         run.band_count * item_bytes,
         wanted,
-        run.recipe.prediction.window,
+        run.recipe.prediction.window or USUAL,
         weights=_further_bytes(run),
         regridded=any(job.grid is not None for job in jobs),
     )

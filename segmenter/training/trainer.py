@@ -19,7 +19,7 @@ from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import percent
 from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.feeding.feed import Feed
-from segmenter.inference.function import predict_function
+from segmenter.inference.function import on_replicas
 from segmenter.model.building import build_model, stages_of
 from segmenter.model.stages import pace_of
 from segmenter.runs.arrays import META, save_arrays
@@ -117,7 +117,7 @@ class Trainer:
         )
         self._steps: Any = None
         self._frozen: bool | None = None
-        self._predict = predict_function(averaged or self.model, self.run.normalisation)
+        self._predict = on_replicas(averaged or self.model, self.run.normalisation, self.devices)
         self._rate = schedule_of(recipe.training, self.steps)
         self._log = TrainLog(self.run.path, self.run.classes)
         self._called = False

@@ -10,14 +10,12 @@ from typing import Any
 from segmenter.errors import DatasetError
 from segmenter.evaluation.by_scale import ScaleConfusions
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.geometry import Size
-from segmenter.inference.blending import Blend
+from segmenter.inference.memory import usual_tiling
 from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import Raster, open_raster, read_label
 from segmenter.runs.run import Run
 from segmenter.scenes import Dataset, Scene
 from segmenter.training.examples import Examples
-from segmenter.windows import window_for
 
 
 @dataclass(eq=False)
@@ -47,13 +45,10 @@ class _SceneJob:
         return self.label
 
 
-def tiling_of(run: Run) -> Tiling:
-    """The windows that the run's recipe and network ask for."""
-    network, usual, batch = run.network, run.recipe.prediction.window, run.recipe.prediction.batch
-    if network.radius is None:
-        return Tiling(Size(usual, usual).round_up(network.stride), 0, network.stride, batch, Blend())
-    window = window_for(usual, network.radius, network.stride)
-    return Tiling(window, network.radius, network.stride, batch)
+def tiling_of(run: Run, devices: int = 1) -> Tiling:
+    """The windows that the run's recipe and network ask for, on so many devices."""
+    asked = run.recipe.prediction
+    return usual_tiling(run.network, asked.window, asked.batch, devices)
 
 
 def validate(
@@ -63,7 +58,9 @@ def validate(
     examples: Examples,
     scales: ScaleConfusions | None = None,
 ) -> ConfusionMatrix:
-    """The confusion matrix over all pixels of the validation scenes.
+    """The confusion matrix over all pixels of the validation scenes, on all devices of the predictor.
+
+    Windows are given in the order in which they are read, so that nothing depends on the number of devices.
 
     Args:
         scales: takes that of each scene with its scale.
@@ -73,7 +70,7 @@ def validate(
     """
     confusion = ConfusionMatrix(run.classes)
     jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset) for scene in dataset.of("validation"))
-    for event in classify_all(jobs, tiling_of(run), predict):
+    for event in classify_all(jobs, tiling_of(run, len(predict.workers)), predict):
         if isinstance(event, Failed):
             raise event.error
         if isinstance(event, Finished):

@@ -14,7 +14,7 @@ import pytest
 
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import DistributionConfig
-from segmenter.devices import setup
+from segmenter.devices import driver, setup
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, describe, make_devices
 from segmenter.errors import ConfigError, DeviceError
@@ -318,7 +318,7 @@ def test_memory_that_cannot_be_found_out_is_said_to_be_unknown(
 def test_the_drivers_answer_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     ask = setup._ask_driver.__wrapped__
     tool = tmp_path / "nvidia-smi"
-    monkeypatch.setattr(setup.shutil, "which", lambda _: str(tool))
+    monkeypatch.setattr(driver.shutil, "which", lambda _: str(tool))
     for script, expected in (
         (f"echo '{MODEL}, 11264'; echo 'A, B, 100'", [(MODEL, BYTES), ("A, B", 100 * 2**20)]),
         ("echo Failed to initialize NVML; exit 9", []),
@@ -327,7 +327,7 @@ def test_the_drivers_answer_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: A
         tool.write_text(f"#!/bin/sh\n{script}\n")
         tool.chmod(0o755)
         assert ask() == expected
-    monkeypatch.setattr(setup.shutil, "which", lambda _: None)
+    monkeypatch.setattr(driver.shutil, "which", lambda _: None)
     assert ask() == []
 
 

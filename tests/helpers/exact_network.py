@@ -96,13 +96,16 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
             dataset=SimpleNamespace(kind="folder", root=".", images="{name}.tif", labels="{name}_label.tif"),
             prediction=SimpleNamespace(window=64, batch=4),
             sampling=SimpleNamespace(scale_strata=()),
+            training=SimpleNamespace(precision="float32"),
         ),
         "predictor": lambda wanted=None, **_: exact_network(RADIUS, STRIDE, wanted=wanted),
     }
     return SimpleNamespace(**{**parts, **changes})
 
 
-def fake_load_predictor(run: SimpleNamespace, wanted: ExtraOutputs | None = None, tta: str = "none") -> Any:
+def fake_load_predictor(
+    run: SimpleNamespace, wanted: ExtraOutputs | None = None, tta: str = "none", precision: Any = None
+) -> Any:
     """In place of `inference.loading.load_predictor`, for runs of `fake_run`."""
     return run.predictor(wanted, tta=tta)
 

@@ -15,7 +15,14 @@ from segmenter.runs.weights import weight_arrays
 
 
 def random_run(
-    path: Path, classes: ClassMap, *, name: str = "random", depth: int = 3, seed: int = 5, mean: float = 500
+    path: Path,
+    classes: ClassMap,
+    *,
+    name: str = "random",
+    depth: int = 3,
+    seed: int = 5,
+    mean: float = 500,
+    precision: str = "float32",
 ) -> Path:
     """A run with random weights and BatchNorm statistics, balanced so that every class is predicted.
 
@@ -26,7 +33,8 @@ def random_run(
     rng = np.random.default_rng(seed)
     folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}
     folder["classes"] = [{"name": each.name, "code": i} for i, each in enumerate(classes.classes)]
-    recipe = recipe_from({"name": name, "dataset": folder, "model": {"depth": depth, "width": 8}}, "test")
+    sections = {"model": {"depth": depth, "width": 8}, "training": {"precision": precision}}
+    recipe = recipe_from({"name": name, "dataset": folder, **sections}, "test")
     model = build_model(recipe.model, 3, len(classes))
     for variable in model.variables:
         if "moving_variance" in variable.path:

@@ -65,6 +65,37 @@ def test_tiles_disappear(
         assert len(np.unique(expected[expected != 255])) == 4
 
 
+def test_maps_in_mixed_precision_are_of_the_whole_and_of_the_validation(
+    tensorflow: ModuleType, make_classes: Callable[..., ClassMap], make_geotiff: Make, tmp_path: Path,
+    rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """Windows of 16-bit numbers do not show either; the model is, to the bit, the one that was validated."""
+    from segmenter.devices.setup import Device
+    from segmenter.devices.strategy import Devices
+    from segmenter.inference.function import on_replicas
+    from segmenter.model.building import build_model
+    from segmenter.runs.weights import assign_weights
+
+    path = random_run(tmp_path / "run", make_classes(4), precision="mixed_float16")
+    run = load_run(path)
+    image, valid = rng.integers(1, 1000, (1, 224, 344, 3), np.uint16), np.ones((1, 224, 344), np.bool_)
+    source = make_geotiff("in/a.tif", image[0])
+    maps = {}
+    for precision in ("run", "float32"):
+        output = tmp_path / precision
+        arguments = [str(path), str(source), "--output", str(output), "--window-size", "160", "--batch", "2"]
+        assert predict.main([*arguments, "--precision", precision]) == 0
+        with rasterio.open(output / "a.tif") as result:
+            maps[precision] = result.read(1)
+    trained = build_model(run.recipe.model, 3, 4, dtype="mixed_float16", synchronised=True)
+    assign_weights(trained, run.weights(), "model")
+    devices = Devices(tensorflow.distribute.OneDeviceStrategy("CPU:0"), (Device("CPU:0", "", "", "CPU"),))
+    validated = on_replicas(trained, run.normalisation, devices)(image, valid).ids[0]
+    np.testing.assert_array_equal(maps["run"], validated)
+    differing = (maps["run"] != maps["float32"]).mean()
+    assert 0 < differing < 0.02, "the precision decides some pixels, and few"
+
+
 def test_confidence_and_probabilities_are_those_of_the_whole(
     run_path: Path, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator
 ) -> None:

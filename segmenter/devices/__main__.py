@@ -1,0 +1,77 @@
+"""What TensorFlow sees of this machine's GPUs, why not more, and what a run would use.
+
+Exit code 0 where all GPUs can be used, and on a machine without; 2 where one is there and cannot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from segmenter.errors import DeviceError, run_script
+from segmenter.terminal import enduring_output
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report; gives the exit code."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.set and args.recipe is None:
+        parser.error("--set changes a recipe's setting: it needs RECIPE")
+    from segmenter.config.reading import load_recipe
+
+    recipe = None if args.recipe is None else load_recipe(args.recipe, args.set)
+
+    from segmenter.config.devices import DistributionConfig
+    from segmenter.devices import report
+    from segmenter.devices.strategy import describe, make_devices
+
+    machine, seen = report.machine_and_seen(args.logical_devices)
+    distribution = DistributionConfig() if recipe is None else recipe.distribution
+    precision = "float32" if recipe is None else recipe.training.precision
+    devices, refused = None, None
+    try:
+        devices = make_devices(distribution, args.logical_devices)
+    except DeviceError as error:  # told after what the machine has, which may be the reason
+        refused = error
+    lines = report.describe_machine(machine, seen, () if devices is None else devices.used)
+    if devices is not None:
+        lines += report.describe_run(devices, precision, seen)
+    if devices is not None and recipe is not None:
+        lines.append(describe(devices, recipe.training.global_batch, precision))
+    print("\n".join(lines))
+    return _end(*report.why_not(machine, seen), refused)
+
+
+def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
+    """The exit code, or the error: GPUs that cannot be used before what was refused for lack of them."""
+    if fault:
+        raise DeviceError(why)
+    if why:
+        print(f"note: {why}")
+    if refused is not None:
+        raise refused
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m segmenter.devices", description=__doc__)
+    parser.add_argument("recipe", nargs="?", type=Path, help="whose devices and precision; default: all GPUs")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="as in distribution.strategy=one_device",
+    )
+    parser.add_argument(
+        "--logical-devices", type=int, choices=range(1, 65), metavar="N", help="split the CPU into N"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    with enduring_output():
+        sys.exit(run_script(main))

@@ -1,0 +1,123 @@
+"""NVIDIA GPUs of the machine, as its bus, its driver and nvidia-smi know them; imports no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_BUS = Path("/sys/bus/pci/devices")
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
+"""Vendor, and the beginning of the class of cards that draw or compute."""
+_FILES = Path("/dev")
+_DRIVER = Path("/proc/driver/nvidia/version")
+_CONTAINER = (Path("/.dockerenv"), Path("/run/.containerenv"))
+_NUMBER = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
+_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What nvidia-smi says.
+
+    Attributes:
+        rows: of the fields that were asked for, one for each GPU.
+        error: in its own words, why it has no answer; empty where it has one.
+    """
+
+    rows: tuple[tuple[str, ...], ...] = ()
+    error: str = ""
+
+
+def ask(*fields: str) -> Answer:
+    """Fields of each GPU, by nvidia-smi's names; the first alone may hold commas, as `name` does."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return Answer(error="there is no nvidia-smi")
+    command = [tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return Answer(error=f"nvidia-smi cannot be run: {error}")
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())
+        return Answer(error=f"nvidia-smi fails: {said[:200] or f'exit code {done.returncode}'}")
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    rows = [tuple(cell.strip() for cell in line.rsplit(",", len(fields) - 1)) for line in lines]
+    if any(len(row) != len(fields) for row in rows):
+        return Answer(error="nvidia-smi answers otherwise than it was asked")
+    return Answer(tuple(rows))
+
+
+@dataclass(frozen=True)
+class MachineGpus:
+    """GPUs that the machine has, whatever TensorFlow makes of them.
+
+    Attributes:
+        on_bus: NVIDIA's cards on the PCI bus; a container sees those of its host, too.
+        files: device files, /dev/nvidia0 and so on: what a container was given.
+        listed: models that nvidia-smi lists.
+        driver: version of the driver; empty where none is loaded.
+        tool_error: why nvidia-smi lists none.
+        container: whether this is one.
+        hidden: CUDA_VISIBLE_DEVICES; None: not set.
+    """
+
+    on_bus: int = 0
+    files: int = 0
+    listed: tuple[str, ...] = ()
+    driver: str = ""
+    tool_error: str = ""
+    container: bool = False
+    hidden: str | None = None
+
+    @property
+    def count(self) -> int:
+        """GPUs that a program here might use: those it was given, else those of the bus."""
+        return len(self.listed) or self.files or self.on_bus
+
+    @property
+    def named(self) -> tuple[str, ...] | None:
+        """What CUDA_VISIBLE_DEVICES names, up to what ends it; None: it is not set."""
+        if self.hidden is None:
+            return None
+        names: list[str] = []
+        for name in (part.strip() for part in self.hidden.split(",")):
+            if name in ("", "-1"):
+                break
+            names.append(name)
+        return tuple(names)
+
+
+def machine_gpus() -> MachineGpus:
+    """The GPUs of this machine."""
+    found = ask("name", "driver_version")
+    driver = found.rows[0][1] if found.rows else _loaded_driver()
+    return MachineGpus(
+        on_bus=sum(map(_is_gpu, _BUS.glob("*"))),
+        files=len(list(_FILES.glob("nvidia[0-9]*"))),
+        listed=tuple(name for name, _ in found.rows),
+        driver=driver,
+        tool_error=found.error,
+        container=any(path.exists() for path in _CONTAINER),
+        hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+
+
+def _is_gpu(device: Path) -> bool:
+    with suppress(OSError):
+        vendor, kind = ((device / name).read_text(encoding="ascii").strip() for name in ("vendor", "class"))
+        return vendor == _NVIDIA and kind.startswith(_DISPLAY)
+    return False
+
+
+def _loaded_driver() -> str:
+    """Version of the loaded kernel module; empty where there is none."""
+    with suppress(OSError):
+        found = _NUMBER.search(_DRIVER.read_text(encoding="utf-8", errors="replace"))
+        return found[1] if found else "of unknown version"
+    return ""

@@ -1,0 +1,142 @@
+"""Validation on all devices of the strategy: the numbers are one device's, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.recipe import PredictionConfig, UNetConfig
+from segmenter.devices.setup import Device
+from segmenter.devices.strategy import Devices
+from segmenter.evaluation.by_scale import ScaleConfusions
+from segmenter.geometry import Size
+from segmenter.inference import memory as memory_budget
+from segmenter.inference.memory import usual_tiling
+from segmenter.labels import ClassMap
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.training.examples import Examples
+from tests.helpers.equivalence_matrix import strategy_of
+from tests.helpers.scaled_scenes import scaled_dataset
+
+CLASSES = 3
+NORMALISATION = Normalisation.of([80.0, 127.0, 127.0], [50.0, 70.0, 70.0])
+
+
+def made(replicas: int, precision: str, weights: list[Any] | None) -> tuple[Any, Devices, list[Any]]:
+    """A U-Net of these weights (else: of random ones) under a strategy."""
+    from segmenter.model.building import build_model
+
+    strategy = strategy_of(replicas)
+    names = [f"CPU:{number}" for number in range(replicas)]
+    devices = Devices(strategy, tuple(Device(name, "a processor", "", "CPU") for name in names))
+    with strategy.scope():
+        model = build_model(
+            UNetConfig(depth=1, width=4, dropout=0.3), 3, CLASSES, dtype=precision, synchronised=True
+        )
+    rng = np.random.default_rng(4)
+    for number, variable in enumerate(model.variables):
+        value = rng.normal(size=variable.shape)
+        if not variable.path.endswith("/masks"):
+            value = abs(value) + 0.3 if variable.path.endswith("variance") else value
+            variable.assign(value if weights is None else weights[number])
+    return model, devices, [variable.numpy() for variable in model.variables]
+
+
+@pytest.fixture
+def validated(
+    tensorflow: ModuleType, four_replicas: list[str], make_geotiff: Callable[..., Path],
+    make_classes: Callable[..., ClassMap], tmp_path: Path,
+) -> Callable[..., Any]:  # fmt: skip
+    """`validated(model, devices)`: all that a validation gives, and how many batches each device computed."""
+    from segmenter.inference.function import on_replicas
+    from segmenter.model.building import network_geometry
+    from segmenter.training.validation import validate
+
+    classes = make_classes(CLASSES)
+    dataset = scaled_dataset(tmp_path, make_geotiff, classes, (0.2, 0.9, 3.0), split="validation")
+
+    def validated(model: Any, devices: Devices) -> Any:
+        recipe = SimpleNamespace(prediction=PredictionConfig(window=64, batch=1))
+        run: Any = SimpleNamespace(network=network_geometry(model), recipe=recipe, classes=classes)
+        predict = on_replicas(model, NORMALISATION, devices)
+        batches = [_counted(worker) for worker in predict.workers]
+        scales, examples = ScaleConfusions(classes), Examples()
+        total = validate(run, predict, dataset, examples, scales)
+        by_scale = {scale: confusion.matrix.tolist() for scale, (confusion, _) in scales._found.items()}
+        pictures = [
+            (e.title, e.label_HW.tobytes(), e.prediction_HW.tobytes()) for e in examples.read(dataset)
+        ]
+        return (total.matrix.tolist(), by_scale, pictures), [len(each) for each in batches]
+
+    return validated
+
+
+def _counted(worker: Any) -> list[int]:
+    """Grows by one with each batch that a worker computes."""
+    part, found = worker.part, list[int]()
+
+    def counted(*arrays: Any) -> Any:
+        found.append(1)
+        return part(*arrays)
+
+    worker.part = counted
+    return found
+
+
+def test_validation_on_all_devices_gives_one_devices_numbers(validated: Callable[..., Any]) -> None:
+    """Confusion matrix, scores by scale and examples, from windows that all four have computed."""
+    model, devices, weights = made(1, "mixed_float16", None)
+    expected, batches = validated(model, devices)
+    model, devices, _ = made(4, "mixed_float16", weights)
+    found, shared = validated(model, devices)
+    assert found == expected
+    assert len(expected[1]) == 3
+    assert np.count_nonzero(expected[0]) > CLASSES, "the model sees one class only: an easy judge"
+    assert sum(shared) == sum(batches) > 8
+    assert min(shared) > 0, shared
+
+
+def test_each_device_validates_with_its_own_copy_of_the_weights(four_replicas: list[str]) -> None:
+    """Statistics of BatchNorm too: a copy from the first device would cost a transfer for each layer."""
+    from segmenter.inference.function import on_replicas
+
+    model, devices, _ = made(4, "float32", None)
+    predict = on_replicas(model, NORMALISATION, devices)
+    image = np.random.default_rng(1).integers(0, 255, (1, 16, 16, 3), np.uint8)
+    valid = np.ones((1, 16, 16), np.bool_)
+    before = predict(image, valid).ids
+    assert len(np.unique(before)) > 1
+    for name in ("logits/bias", "bottom_norm1/moving_mean"):
+        variable = next(v for v in model.variables if v.path == name)
+        copy = devices.strategy.experimental_local_results(variable.value)[2]
+        kept = copy.numpy()
+        copy.assign(kept + np.arange(len(kept), dtype=np.float32) * 100)
+        same = [bool((worker(image, valid).ids == before).all()) for worker in predict.workers]
+        assert same == [True, True, False, True], name
+        copy.assign(kept)
+
+
+def test_windows_are_large_by_default_and_as_many_as_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_budget, "smallest_card", lambda: None)
+    exact, blended = NetworkGeometry(16, 107, 1306.0), NetworkGeometry(32, None, 3000.0)
+
+    def sides(network: NetworkGeometry, memory: float, *asked: Any) -> tuple[int, int, int]:
+        monkeypatch.setattr(memory_budget, "machine_memory", lambda: int(memory * 2**30))
+        tiling = usual_tiling(network, *(asked or (None, None)))
+        return tiling.window.height, tiling.batch, tiling.at_once(Size(256, 256))
+
+    assert sides(exact, 16) == (1024, 1, 16)
+    assert sides(exact, 3) == (512, 1, 6)  # half of it, less the base, is 0.5 GiB for the model
+    assert sides(exact, 3, None, None, 4) == (512, 1, 1)  # four devices share it
+    assert sides(exact, 16, 512, None) == (512, 4, 16)
+    assert sides(exact, 16, 2048, 3) == (2048, 3, 3)
+    assert sides(blended, 16) == (512, 4, 16)
+    assert sides(NetworkGeometry(32, 562, 9000.0), 64) == (2304, 1, 16)  # keeps half of its side
+    monkeypatch.setattr(memory_budget, "smallest_card", lambda: 11 * 2**30)
+    assert sides(exact, 3) == (1024, 1, 16)  # the card's memory counts, and no other's
