@@ -117,7 +117,7 @@ def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
             parts.averaged.update(applied)
         return StepResult(
             strategy.reduce(_SUM, loss, axis=None),
-            strategy.reduce(_SUM, held, axis=None),
+            tf.cast(strategy.reduce(_SUM, held, axis=None), tf.int32),
             tf.constant(True) if applied is None else applied,
             tf.ones(()) if scale is None else tf.identity(scale.value),
         )
@@ -205,15 +205,23 @@ def _gradients(parts: StepParts, image: Any, valid: Any, label: Any, *weight: An
 
 
 def _held(parts: StepParts, label: Any) -> Any:
+    """(2, K) float32: the tiles of this replica that hold each class, and whether any does."""
     tiles_K = tiles_holding(label, parts.model.outputs[0].shape[-1], parts.min_pixels)
-    return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.int32)])
+    return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.float32)])
 
 
 def tiles_holding(label_BHW: Any, classes: int, min_pixels: int) -> Any:
-    """(K,) int32: the tiles that alone show at least `min_pixels` pixels of each class."""
+    """(K,) float32: the tiles that alone show at least `min_pixels` pixels of each class.
+
+    In float32, exact for tiles of up to 4096 × 4096 pixels: int32 would be counted on a GPU's host.
+    """
     # Class by class: a byte a pixel is read K times, where a one-hot tensor would write 4 K bytes a pixel.
-    of_class = [tf.math.count_nonzero(label_BHW == k, axis=(1, 2), dtype=tf.int32) for k in range(classes)]
-    return tf.stack([tf.math.count_nonzero(n >= min_pixels, dtype=tf.int32) for n in of_class])
+    of_class = [_count(label_BHW == k, axis=(1, 2)) for k in range(classes)]
+    return tf.stack([_count(pixels >= min_pixels) for pixels in of_class])
+
+
+def _count(true: Any, axis: Any = None) -> Any:
+    return tf.reduce_sum(tf.cast(true, tf.float32), axis)
 
 
 def optimiser_arrays(optimiser: keras.optimizers.Optimizer) -> dict[str, Any]:
