@@ -33,8 +33,8 @@ class DistributionConfig(Section):
     cross_device: Literal["auto", "nccl", "hierarchical_copy", "reduction_to_one"] = setting(
         "auto",
         "",
-        "how sums over devices are made; auto: TensorFlow's collectives, NCCL between GPUs, not between parts "
-        "of one",
+        "how sums over devices are made; auto: TensorFlow's collectives, NCCL between GPUs that are cards "
+        "of their own",
     )
     visible_devices: tuple[DeviceNumber, ...] | None = setting(
         None, "", "GPUs that TensorFlow may see, by its numbers, from 0; []: none; default: all"
