@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from segmenter.config.reading import load_recipe
-from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig, UNetConfig
+from segmenter.config.reading import default_recipe, load_recipe
+from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig
 from segmenter.devices.strategy import Devices, load_tensorflow, make_devices
 
 BANDS, CLASSES = 3, 6
@@ -91,12 +91,12 @@ def _in_a_process(passed: list[str], count: int, precision: str) -> float:
 
 
 def _in_this_process(given: argparse.Namespace, count: int, precision: str) -> float:
-    model: ModelConfig = UNetConfig()
-    loss, training = LossConfig(), TrainingConfig()
-    if given.recipe:
-        recipe = load_recipe(Path(given.recipe), given.overrides)
-        model, loss, training = recipe.model, recipe.loss, recipe.training
-    training = training.model_copy(update={"precision": precision, "global_batch": count * given.local})
+    overrides = given.overrides
+    recipe = load_recipe(Path(given.recipe), overrides) if given.recipe else default_recipe(overrides)
+    model, loss = recipe.model, recipe.loss
+    training = recipe.training.model_copy(
+        update={"precision": precision, "global_batch": count * given.local}
+    )
     logical = count if given.logical else None
     load_tensorflow(logical)
     devices = make_devices(distribution(count, logical is not None), logical)

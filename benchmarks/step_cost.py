@@ -78,7 +78,8 @@ def step_operations(
         with tf.GradientTape() as tape:
             share = loss(label, model(tf.cast(image, model.inputs[0].dtype), training=True))
         gradients = tape.gradient(share, [v.value for v in model.trainable_variables])
-        optimiser.apply(gradients, model.trainable_variables)
+        gradient = optimiser.flat(gradients, model.trainable_variables)
+        optimiser.apply(gradient, model.trainable_variables)
         return share
 
     traced = step.get_concrete_function(

@@ -31,7 +31,10 @@ class DistributionConfig(Section):
         "of the visible devices only these numbers, from 0; default: all, or the first for one_device",
     )
     cross_device: Literal["auto", "nccl", "hierarchical_copy", "reduction_to_one"] = setting(
-        "auto", "", "how sums over devices are made; auto: TensorFlow's collectives, NCCL between GPUs"
+        "auto",
+        "",
+        "how sums over devices are made; auto: TensorFlow's collectives, NCCL between GPUs that are cards "
+        "of their own",
     )
     visible_devices: tuple[DeviceNumber, ...] | None = setting(
         None, "", "GPUs that TensorFlow may see, by its numbers, from 0; []: none; default: all"

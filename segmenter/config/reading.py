@@ -47,10 +47,20 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     data = parse(read_text(path), str(path))
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping of sections, got {type(data).__name__}")
+    data.setdefault("name", _name_of(path))
+    return _overridden(data, overrides, str(path))
+
+
+def default_recipe(overrides: Sequence[str] = ()) -> Recipe:
+    """Every setting's default, with overrides applied; its dataset is nowhere."""
+    data = {"name": "defaults", "dataset": {"kind": "potsdam", "root": "nowhere"}}
+    return _overridden(data, overrides, "the defaults")
+
+
+def _overridden(data: dict[str, Any], overrides: Sequence[str], where: str) -> Recipe:
     for override in overrides:
         _override(data, override)
-    data.setdefault("name", _name_of(path))
-    return recipe_from(data, str(path))
+    return recipe_from(data, where)
 
 
 def _name_of(path: Path) -> str:

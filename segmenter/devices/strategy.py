@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +110,7 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
     visible = [gpu.name.removeprefix("/physical_device:") for gpu in tf.config.get_visible_devices("GPU")]
     idle = tuple(card for card in visible if card not in cards)
     cpu_chosen = logical_devices is not None or config.visible_devices == ()
-    return Devices(_strategy(config, [device.name for device in used]), tuple(used), idle, cpu_chosen)
+    return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen)
 
 
 def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
@@ -124,10 +125,11 @@ def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
     return [there[number] for number in config.devices]
 
 
-def _strategy(config: DistributionConfig, names: list[str]) -> Any:
-    """The strategy over devices by name. One replica needs no mirroring; the layers are the same there."""
+def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
+    """The strategy over devices. One replica needs no mirroring; the layers are the same there."""
     import tensorflow as tf
 
+    names = [device.name for device in used]
     if len(names) == 1:
         if config.cross_device != "auto":
             raise DeviceError(
@@ -135,7 +137,28 @@ def _strategy(config: DistributionConfig, names: list[str]) -> Any:
                 f"found {names[0]}; use auto"
             )
         return tf.distribute.OneDeviceStrategy(names[0])
-    return tf.distribute.MirroredStrategy(names, cross_device_ops=_cross_device(config.cross_device, names))
+    kind = config.cross_device
+    if kind == "auto" and share_a_card(used) and not _rings():
+        kind = "reduction_to_one"
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=_cross_device(kind, names))
+
+
+def share_a_card(used: Sequence[Device]) -> bool:
+    """Whether some of the devices are parts of one GPU."""
+    cards = [device.card for device in used if device.name.startswith("GPU")]
+    return len(set(cards)) < len(cards)
+
+
+def _rings() -> bool:
+    """Whether TensorFlow sees that GPUs are parts of one, and leaves NCCL, which needs a card for each.
+
+    It compares the numbers of all cards of the machine, also of those that are not visible, and of all parts.
+    """
+    import tensorflow as tf
+
+    kinds = tf.config.list_physical_devices, tf.config.list_logical_devices
+    physical, logical = (len(listed("GPU")) for listed in kinds)
+    return physical < logical
 
 
 def _cross_device(kind: str, names: list[str]) -> Any:

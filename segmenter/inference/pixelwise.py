@@ -26,7 +26,7 @@ def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
     Returns:
         (B, H, W) or (B, H, W, channels), as if the function had been given the inputs.
     """
-    if tf.config.list_physical_devices("GPU"):
+    if tf.config.get_visible_devices("GPU"):
         return getattr(function, "python_function", function)(*inputs)
     shape = tf.shape(inputs[0])[:3]
     flat = [tf.reshape(x, [-1, *x.shape[3:]]) for x in inputs]

@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from segmenter.training.flat import as_vector, write_vector
+
 
 class AveragedWeights:
     """Follows a model's weights: a ← d·a + (1 − d)·w after each step that was applied.
@@ -26,8 +28,8 @@ class AveragedWeights:
         self._strategy, self._decay = strategy, decay
         self.model = averaged
         self._pairs = list(zip(averaged.variables, model.variables, strict=True))
-        with strategy.scope():
-            self._updates = tf.Variable(0, False, dtype=tf.int64, aggregation=_FIRST)
+        with strategy.scope():  # each replica counts for itself
+            self._updates = tf.Variable(0, False, dtype=tf.int64)
         self.follow()
 
     def follow(self) -> None:
@@ -37,7 +39,7 @@ class AveragedWeights:
         self._updates.assign(0)
 
     def update(self, applied: Any = None) -> None:
-        """Take in the model's weights; to be called outside the replicas, in a compiled step.
+        """Take in the model's weights; to be called in a replica, in a compiled step.
 
         Args:
             applied: a boolean scalar; after a step that was skipped there is nothing to take in. None: it
@@ -49,17 +51,16 @@ class AveragedWeights:
             tf.cond(applied, self._take_in, lambda: None)
 
     def _take_in(self) -> None:
-        extended = self._strategy.extended
-        extended.update(self._updates, lambda n: n.assign_add(1))
+        self._updates.assign_add(1)
         for average, weight in self._pairs:
-            extended.update(average.value, self._towards, args=(weight.value, self._updates))
-
-    def _towards(self, average: Any, weight: Any, updates: Any) -> Any:
-        if not average.dtype.is_floating:
-            return average.assign(weight)
-        n = tf.cast(updates, average.dtype)
-        decay = tf.minimum(tf.cast(self._decay, average.dtype), (1 + n) / (10 + n))
-        return average.assign_add((1 - decay) * (weight - average))
+            if not weight.value.dtype.is_floating:
+                average.assign(weight.value)
+        for dtype in dict.fromkeys(w.dtype for _, w in self._pairs if w.value.dtype.is_floating):
+            pairs = [pair for pair in self._pairs if pair[1].dtype == dtype]
+            before, now = (as_vector(values) for values in zip(*pairs, strict=True))
+            n = tf.cast(self._updates, dtype)
+            decay = tf.minimum(tf.cast(self._decay, dtype), (1 + n) / (10 + n))
+            write_vector([average for average, _ in pairs], before + (1 - decay) * (now - before))
 
     def arrays(self) -> dict[str, Any]:
         """Arrays that a checkpoint holds beside the averaged model's weights."""
@@ -68,6 +69,3 @@ class AveragedWeights:
     def assign(self, arrays: dict[str, Any]) -> None:
         """Inverse of `arrays`."""
         self._updates.assign(arrays["ema_updates"])
-
-
-_FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA

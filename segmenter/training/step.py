@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import keras
+import numpy as np
 import tensorflow as tf
 
 from segmenter.model.normalisation import Normalisation
 from segmenter.training.ema import AveragedWeights
-from segmenter.training.optimisers import loss_scale, sum_over_replicas
+from segmenter.training.flat import FlatOptimiser
+from segmenter.training.optimisers import sum_over_replicas
 
 _SUM = tf.distribute.ReduceOp.SUM
 
@@ -30,7 +31,7 @@ class StepParts:
 
     strategy: Any
     model: Any
-    optimiser: Any
+    optimiser: FlatOptimiser
     loss: Any
     normalisation: Normalisation
     min_pixels: int
@@ -106,41 +107,40 @@ def _nth(stack: Any, i: Any) -> Any:
 
 def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
     """A step as a function for the cross-replica context, to be traced."""
-    strategy, scale = parts.strategy, loss_scale(parts.optimiser)
+    strategy = parts.strategy
     update = _accumulated(parts) if parts.accumulate > 1 else _at_once(parts)
 
     def one(batch: Any) -> StepResult:
-        before = None if scale is None else _updates(parts)
-        loss, held = update(batch)
-        applied = None if scale is None else _updates(parts) > before
-        if parts.averaged is not None:
-            parts.averaged.update(applied)
+        loss, held, applied, scale = update(batch)
         return StepResult(
             strategy.reduce(_SUM, loss, axis=None),
-            strategy.reduce(_SUM, held, axis=None),
-            tf.constant(True) if applied is None else applied,
-            tf.ones(()) if scale is None else tf.identity(scale.value),
+            tf.cast(strategy.reduce(_SUM, held, axis=None), tf.int32),
+            *(strategy.experimental_local_results(same)[0] for same in (applied, scale)),
         )
 
     return one
 
 
-def _updates(parts: StepParts) -> Any:
-    """The optimiser's own count of updates, the same on all replicas; skipped steps are not in it."""
-    return tf.identity(parts.optimiser.iterations.value)
-
-
 def _at_once(parts: StepParts) -> Callable[[Any], Any]:
     """All of a replica's part in one forward and one backward pass."""
-    model, optimiser = parts.model, parts.optimiser
+    trained = parts.model.trainable_variables
 
     def replica(image: Any, valid: Any, label: Any) -> Any:
         loss, gradients = _gradients(parts, image, valid, label)
-        optimiser.apply(sum_over_replicas(gradients), model.trainable_variables)
-        return loss, _held(parts, label)
+        return loss, _held(parts, label), *_applied(parts, parts.optimiser.flat(gradients, trained))
 
     compiled = tf.function(replica, jit_compile=True) if parts.xla else replica
     return lambda batch: parts.strategy.run(compiled, args=batch)
+
+
+def _applied(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
+    """Sum a replica's gradient over all and update the weights; whether that was done, and the loss scale."""
+    optimiser = parts.optimiser
+    applied = optimiser.apply(sum_over_replicas(gradient), parts.model.trainable_variables)
+    if parts.averaged is not None:
+        parts.averaged.update(applied if optimiser.dynamic_scale is not None else None)
+    scale = optimiser.dynamic_scale
+    return applied, tf.ones(()) if scale is None else tf.identity(scale.value)
 
 
 def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
@@ -150,17 +150,18 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
     before the first micro-batch, so that the sum is the gradient of the whole batch. BatchNorm is not part
     of that: it sees the micro-batches (of all replicas), one by one.
     """
-    strategy, model, optimiser = parts.strategy, parts.model, parts.optimiser
+    strategy, model, trained = parts.strategy, parts.model, parts.model.trainable_variables
     # Each replica's own: nothing is sent before the last micro-batch is done.
     local = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
     dtype = model.outputs[0].dtype
     with strategy.scope():
-        sums = [tf.Variable(tf.zeros(v.shape, v.dtype), False, **local) for v in model.trainable_variables]
+        total = sum(int(np.prod(v.shape)) for v in trained)
+        gradient_sum = tf.Variable(tf.zeros((total,), trained[0].dtype), False, **local)
         loss_sum = tf.Variable(tf.zeros((), dtype), False, **local)
 
     def start(image: Any, valid: Any, label: Any) -> Any:
-        for variable in (*sums, loss_sum):
-            variable.assign(tf.zeros_like(variable))
+        for variable in (gradient_sum, loss_sum):
+            variable.assign(tf.zeros(variable.shape, variable.dtype))
         known = parts.loss.needs_valid_weight
         return parts.loss.valid_weight(label, dtype) if known else tf.zeros((), dtype)
 
@@ -168,13 +169,13 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
         own = (_part(tensor, parts.accumulate, i) for tensor in (image, valid, label))
         known = (weight,) if parts.loss.needs_valid_weight else ()
         loss, gradients = _gradients(parts, *own, *known)
-        for variable, gradient in zip((*sums, loss_sum), (*gradients, loss), strict=True):
-            variable.assign_add(gradient)
+        gradient_sum.assign_add(parts.optimiser.flat(gradients, trained))
+        loss_sum.assign_add(loss)
 
     def finish(image: Any, valid: Any, label: Any) -> Any:
-        summed = sum_over_replicas([tf.convert_to_tensor(v) for v in sums])
-        optimiser.apply(summed, model.trainable_variables)
-        return tf.convert_to_tensor(loss_sum), _held(parts, label)
+        # A copy: over several processes, what is read of such a variable has no device to be summed on.
+        own = tf.identity(gradient_sum)
+        return tf.identity(loss_sum), _held(parts, label), *_applied(parts, own)
 
     def update(batch: Any) -> Any:
         weight = strategy.run(start, args=batch)
@@ -205,27 +206,30 @@ def _gradients(parts: StepParts, image: Any, valid: Any, label: Any, *weight: An
 
 
 def _held(parts: StepParts, label: Any) -> Any:
+    """(2, K) float32: the tiles of this replica that hold each class, and whether any does."""
     tiles_K = tiles_holding(label, parts.model.outputs[0].shape[-1], parts.min_pixels)
-    return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.int32)])
+    return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.float32)])
 
 
 def tiles_holding(label_BHW: Any, classes: int, min_pixels: int) -> Any:
-    """(K,) int32: the tiles that alone show at least `min_pixels` pixels of each class."""
+    """(K,) float32: the tiles that alone show at least `min_pixels` pixels of each class.
+
+    In float32, exact for tiles of up to 4096 × 4096 pixels: int32 would be counted on a GPU's host.
+    """
     # Class by class: a byte a pixel is read K times, where a one-hot tensor would write 4 K bytes a pixel.
-    of_class = [tf.math.count_nonzero(label_BHW == k, axis=(1, 2), dtype=tf.int32) for k in range(classes)]
-    return tf.stack([tf.math.count_nonzero(n >= min_pixels, dtype=tf.int32) for n in of_class])
+    of_class = [_count(label_BHW == k, axis=(1, 2)) for k in range(classes)]
+    return tf.stack([_count(pixels >= min_pixels) for pixels in of_class])
 
 
-def optimiser_arrays(optimiser: keras.optimizers.Optimizer) -> dict[str, Any]:
+def _count(true: Any, axis: Any = None) -> Any:
+    return tf.reduce_sum(tf.cast(true, tf.float32), axis)
+
+
+def optimiser_arrays(optimiser: FlatOptimiser) -> dict[str, Any]:
     """The optimiser's state, by position: moments, step count, loss scale."""
-    return {f"optimiser/{i:05d}": v.numpy() for i, v in enumerate(_state(optimiser))}
+    return {f"optimiser/{i:05d}": array for i, array in enumerate(optimiser.arrays().values())}
 
 
-def assign_optimiser(optimiser: keras.optimizers.Optimizer, arrays: dict[str, Any]) -> None:
+def assign_optimiser(optimiser: FlatOptimiser, arrays: dict[str, Any]) -> None:
     """Inverse of `optimiser_arrays`, for an optimiser built for the same model."""
-    for i, variable in enumerate(_state(optimiser)):
-        variable.assign(arrays[f"optimiser/{i:05d}"])
-
-
-def _state(optimiser: keras.optimizers.Optimizer) -> list[Any]:
-    return list(optimiser.variables)  # a loss-scale optimiser's include those of the one it wraps
+    optimiser.assign({name: arrays[f"optimiser/{i:05d}"] for i, name in enumerate(optimiser.arrays())})

@@ -63,11 +63,14 @@ def test_on_gpus_it_takes_the_first_ones(
     made, measured = [], []
     monkeypatch.setattr("segmenter.devices.strategy.set_up_devices", lambda *_: gpus)
     monkeypatch.setattr(
-        "segmenter.devices.strategy._strategy", lambda config, names: made.append((config, names))
+        "segmenter.devices.strategy._strategy",
+        lambda config, used: made.append((config, [device.name for device in used])),
     )
     monkeypatch.setattr(scaling, "rate_of", lambda *given: measured.append(given) or 7.0)
-    scaling.main(["--local", "3", "--one", str(count), "mixed_float16"])
-    ((config, names),), ((devices, _, _, training, *_),) = made, measured
+    settings = ["--set", "model.depth=3", "--set", "training.steps_per_call=2"]
+    scaling.main(["--local", "3", *settings, "--one", str(count), "mixed_float16"])
+    ((config, names),), ((devices, model, _, training, *_),) = made, measured
+    assert (model.depth, training.steps_per_call) == (3, 2)
     assert (config.strategy, config.devices) == (strategy, tuple(range(count)))
     assert names == [f"GPU:{i}" for i in range(count)]
     assert devices.replicas == count

@@ -141,9 +141,21 @@ def test_one_card_becomes_several_devices(machine: Any) -> None:
     made = machine(4)
     got = devices(visible_devices=[2], memory_growth=False, logical_gpus={"number": 3, "memory": "2048 MiB"})
     assert made.calls[-2:] == [("split", "GPU:2", [2048] * 3), ("start",)]
-    assert got.strategy == ("mirrored", GPUS[:3], {"cross_device_ops": None})
+    assert got.strategy[:2] == ("mirrored", GPUS[:3])
     assert {(d.card, d.memory) for d in got.used} == {("GPU:2", "2048 MiB, fixed")}
     assert got.idle == ()
+
+
+@pytest.mark.parametrize(
+    ("cards", "parts", "operation"),
+    [(4, 2, "ReductionToOneDevice"), (4, 4, "ReductionToOneDevice"), (4, 8, "NoneType"), (1, 2, "NoneType")],
+)
+def test_parts_of_one_card_never_sum_with_nccl(machine: Any, cards: int, parts: int, operation: str) -> None:
+    """TensorFlow's default is NCCL but where all GPUs of the machine are fewer than all parts."""
+    machine(cards)
+    split = {"number": parts, "memory": "2048 MiB"}
+    got = devices(visible_devices=[cards - 1], memory_growth=False, logical_gpus=split)
+    assert type(got.strategy[2]["cross_device_ops"]).__name__ == operation
 
 
 @pytest.mark.parametrize(

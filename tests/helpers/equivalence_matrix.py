@@ -21,6 +21,7 @@ from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.stages import Pace, pace_of
+from tests.helpers.keras_update import KerasUpdate
 
 BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5
 MODEL = UNetConfig(width=2, max_width=8)
@@ -351,8 +352,7 @@ def _optimiser(setting: Setting, model: Any) -> Any:
     plain = keras.optimizers.SGD(
         LEARNING_RATE, 0.9, nesterov=True, global_clipnorm=norm or None, clipvalue=value or None
     )
-    plain.build(model.trainable_variables)
-    return plain
+    return KerasUpdate(plain, model)
 
 
 def _pace(model: Any, setting: Setting) -> Pace | None:

@@ -19,6 +19,7 @@ import pytest
 
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from tests.helpers.equivalence_matrix import strategy_of
+from tests.helpers.keras_update import KerasUpdate
 from tests.helpers.mixed_training import CLASSES, REPLICAS, Training
 
 SCALE = 2.0**15  # where Keras starts
@@ -58,7 +59,7 @@ def skipped_by_all(training: Training, bad: int) -> None:
     before = training.weights()
     assert math.isfinite(training.run((bad,)))
     assert all(np.array_equal(a, b) for a, b in zip(before, training.weights(), strict=True))
-    assert int(training.optimiser.inner_optimizer.iterations.numpy()) == 0
+    assert int(training.optimiser.iterations.numpy()) == 0
     assert scales(training) == [TOO_LARGE / 2] * REPLICAS
 
 
@@ -71,18 +72,18 @@ def scales(training: Training) -> list[float]:
 def test_the_loss_scale_grows_on_all_replicas_in_the_same_step(plain: Training) -> None:
     """After so many steps without an overflow, counted once a step; an overflow starts the count anew."""
     plain.restart(SCALE)
-    growth = plain.optimiser.dynamic_growth_steps
-    plain.optimiser.step_counter.assign(growth - 2)
+    loss_scale = plain.optimiser.loss_scale
+    loss_scale.steps.assign(loss_scale.growth_steps - 2)
     found = []
     for _ in range(3):
         plain.run((1,))
         found.append(scales(plain))
     assert found == [[SCALE] * REPLICAS, [2 * SCALE] * REPLICAS, [2 * SCALE] * REPLICAS]
-    plain.optimiser.step_counter.assign(growth - 1)
+    loss_scale.steps.assign(loss_scale.growth_steps - 1)
     plain.optimiser.dynamic_scale.assign(TOO_LARGE)
     plain.run((3,))
     assert scales(plain) == [TOO_LARGE / 2] * REPLICAS
-    assert [int(copy) for copy in plain.copies([plain.optimiser.step_counter])[0]] == [0] * REPLICAS
+    assert [int(copy) for copy in plain.copies([loss_scale.steps])[0]] == [0] * REPLICAS
 
 
 def test_after_an_overflow_all_go_on_in_step(plain: Training) -> None:
@@ -91,10 +92,10 @@ def test_after_an_overflow_all_go_on_in_step(plain: Training) -> None:
     before = plain.weights()
     plain.optimiser.dynamic_scale.assign(SCALE)
     plain.run((2,))
-    assert int(plain.optimiser.inner_optimizer.iterations.numpy()) == 1  # once, not once a replica
+    assert int(plain.optimiser.iterations.numpy()) == 1  # once, not once a replica
     assert any(not np.array_equal(a, b) for a, b in zip(before, plain.weights(), strict=True))
     assert all(np.isfinite(weight).all() for weight in plain.weights())
-    assert in_step(plain, (*plain.model.variables, *plain.optimiser.inner_optimizer.variables))
+    assert in_step(plain, (*plain.model.variables, *plain.optimiser.variables))
 
 
 def test_keras_own_way_lets_the_overflow_through(tensorflow: ModuleType) -> None:
@@ -110,9 +111,8 @@ def test_keras_own_way_lets_the_overflow_through(tensorflow: ModuleType) -> None
 def keras_optimiser(config: TrainingConfig, model: Any, steps: int) -> Any:
     import keras
 
-    optimiser = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(config.learning_rate, 0.9))
-    optimiser.build(model.trainable_variables)
-    return optimiser
+    own = keras.optimizers.SGD(config.learning_rate, 0.9)
+    return KerasUpdate(keras.optimizers.LossScaleOptimizer(own), model)
 
 
 @contextmanager

@@ -150,7 +150,7 @@ def test_a_resumed_optimiser_is_where_it_was(tensorflow: ModuleType, settings: d
     seen = []
     for _ in range(9):
         seen.append(float(long.learning_rate))
-        long.apply([tensorflow.zeros_like(w.value) for w in weights], weights)
+        long.apply(long.flat([tensorflow.zeros_like(w.value) for w in weights], weights), weights)
     for step in (0, 3, 8):
         fresh, _ = optimiser()
         fresh.iterations.assign(step)

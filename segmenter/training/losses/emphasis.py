@@ -45,6 +45,15 @@ def _dilated(map_BHW: Any) -> Any:
     return tf.nn.max_pool2d(map_BHW[..., tf.newaxis], 3, 1, "SAME")[..., 0]
 
 
+def of_class(values_BHWK: Any, ids_BHW: Any) -> Any:
+    """The value of each pixel's own class, (b, H, W); of finite values, to the bit.
+
+    A product and a sum: the gradient of `tf.gather` adds up maps of indices, and XLA cannot fuse it.
+    """
+    own = tf.one_hot(ids_BHW, values_BHWK.shape[-1], dtype=values_BHWK.dtype)
+    return tf.reduce_sum(own * values_BHWK, axis=-1)
+
+
 def hardest(ids_BHW: Any, valid_BHW: Any, logits_BHWK: Any, share: float, threshold: float) -> Any:
     """(b, H, W): 1 for the hardest `share` of an image's valid pixels and where p_y < `threshold`, else 0.
 
@@ -55,14 +64,14 @@ def hardest(ids_BHW: Any, valid_BHW: Any, logits_BHWK: Any, share: float, thresh
     0.7 and a least number of pixels. Those take the hardest of a device's batch; here it is of each image.
     """
     log_p = tf.nn.log_softmax(tf.stop_gradient(logits_BHWK))
-    cost = -tf.gather(log_p, ids_BHW, axis=-1, batch_dims=3)
+    cost = -of_class(log_p, ids_BHW)
     shape = tf.shape(cost)
     flat_BN = tf.reshape(tf.where(valid_BHW > 0, cost, -1), (shape[0], shape[1] * shape[2]))
     falling_BN = tf.math.top_k(flat_BN, k=shape[1] * shape[2]).values
     # A thousandth of a pixel is rounding: 0.1 · 100 is more than 10 in float32.
     valid_B = tf.reduce_sum(valid_BHW, axis=(1, 2))
     keep_B = tf.maximum(tf.math.ceil(share * valid_B - 1e-3), tf.minimum(valid_B, 1))
-    last = tf.maximum(tf.cast(keep_B, tf.int32) - 1, 0)
+    last = tf.maximum(tf.cast(keep_B, tf.int64) - 1, 0)
     limit_B1 = tf.gather(falling_BN, last, batch_dims=1)[:, tf.newaxis]
     above, equal = (tf.cast(c, flat_BN.dtype) for c in (flat_BN > limit_B1, tf.equal(flat_BN, limit_B1)))
     left_B1 = keep_B[:, tf.newaxis] - tf.reduce_sum(above, axis=1, keepdims=True)

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from segmenter.labels import IGNORE
-from segmenter.training.losses.emphasis import border_weight
+from segmenter.training.losses.emphasis import border_weight, of_class
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Targets:
     """Targets of a batch, from its labels.
 
     Attributes:
-        ids_BHW: int32 class ids, 0 where ignored.
+        ids_BHW: int64 class ids, 0 where ignored: TensorFlow computes with int32 on a GPU's host.
         valid_BHW: 1 where a pixel counts, else 0; a part of 1 where several are as hard (`emphasis.hardest`).
         weight_BHW: the weight of the pixel, of its class and its place; 0 where ignored.
     """
@@ -48,7 +48,7 @@ def targets_of(
 ) -> Targets:
     """Labels (b, H, W) uint8, the weight of each class (default: 1) and (boundary, width) as targets."""
     valid = tf.not_equal(labels_BHW, IGNORE)
-    ids = tf.where(valid, tf.cast(labels_BHW, tf.int32), 0)
+    ids = tf.where(valid, tf.cast(labels_BHW, tf.int64), 0)
     valid = weight = tf.cast(valid, dtype)
     if class_weights is not None:
         weight = valid * tf.gather(tf.constant(class_weights, dtype), ids)
@@ -78,10 +78,10 @@ def focal(ids_BHW: Any, logits_BHWK: Any, gamma: float, smoothing: float = 0.0) 
 
 def _against_smoothed(cost_BHWK: Any, ids_BHW: Any, smoothing: float) -> Any:
     """Σ_k q_k · cost_k: what each class as the target would cost, by the smoothed target."""
-    picked = tf.gather(cost_BHWK, ids_BHW, axis=-1, batch_dims=3)
+    own = of_class(cost_BHWK, ids_BHW)
     if not smoothing:
-        return picked
-    return (1 - smoothing) * picked + smoothing * tf.reduce_mean(cost_BHWK, axis=-1)
+        return own
+    return (1 - smoothing) * own + smoothing * tf.reduce_mean(cost_BHWK, axis=-1)
 
 
 def per_image(pixel_BHW: Any, targets: Targets) -> Any:

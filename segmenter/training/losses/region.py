@@ -55,11 +55,21 @@ def lovasz_per_image(labels_BHW: Any, logits_BHWK: Any) -> Any:
     # An ignored pixel sorts behind all others, and then counts 0.
     error = tf.where(valid, tf.abs(y - tf.nn.softmax(logits_BHWK)), -1)
     error, y = (_pixels_last(t) for t in (error, y))
-    falling, order = tf.math.top_k(error, k=tf.shape(error)[-1])
-    truth = tf.stop_gradient(tf.gather(y, order, axis=-1, batch_dims=2))
+    falling, truth = _sorted_by(error, y)
     loss_BK = tf.reduce_sum(tf.nn.relu(falling) * _jaccard_steps(truth), axis=-1)
     present = tf.cast(tf.reduce_sum(y, axis=-1) > 0, y.dtype)
     return tf.math.divide_no_nan(tf.reduce_sum(loss_BK * present, axis=-1), tf.reduce_sum(present, axis=-1))
+
+
+def _sorted_by(error_BKN: Any, truth_BKN: Any) -> tuple[Any, Any]:
+    """Both in the falling order of the first; that one differentiable.
+
+    With indices of 64 bits: top_k's own gradient adds up maps of int32, which a GPU leaves to its host.
+    """
+    order = tf.math.top_k(tf.stop_gradient(error_BKN), k=tf.shape(error_BKN)[-1]).indices
+    order = tf.cast(order, tf.int64)
+    truth = tf.stop_gradient(tf.gather(truth_BKN, order, axis=-1, batch_dims=2))
+    return tf.gather(error_BKN, order, axis=-1, batch_dims=2), truth
 
 
 def _pixels_last(map_BHWK: Any) -> Any:
