@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig, UNetConfig
@@ -55,13 +56,25 @@ def collectives_of(function: Any) -> int:
     return sum(counts[name] for name in _COLLECTIVES)
 
 
+def collective_nodes(function: Any) -> Counter[str]:
+    """How many collectives of each kind a concrete function has, with what they are made by, as NCCL."""
+    return Counter(
+        f"{node.op} {node.attr['communication_hint'].s.decode()}".strip()
+        for node in _nodes(function)
+        if node.op in _COLLECTIVES
+    )
+
+
 def node_counts(function: Any) -> Counter[str]:
     """How many nodes of each kind a concrete function has, with those of the functions it calls."""
+    return Counter(node.op for node in _nodes(function))
+
+
+def _nodes(function: Any) -> Iterator[Any]:
     graph = function.graph.as_graph_def()
-    counts = Counter(node.op for node in graph.node)
+    yield from graph.node
     for called in graph.library.function:
-        counts.update(node.op for node in called.node_def)
-    return counts
+        yield from called.node_def
 
 
 def with_keras_norm(model: Any) -> Any:

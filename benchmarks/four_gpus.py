@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.page import renew, table
 from benchmarks.step_cost import Operation, norm_channels, parameters, step_operations
@@ -38,6 +38,9 @@ class Assumed:
         latency: seconds of a collective of no bytes.
         bus: bytes a second of an all-reduce, as NCCL's tests count them.
         host: bytes a second from host memory to all cards together.
+        launch: seconds that the host takes for starting an operation.
+        head_start: seconds that a card waits after a collective until the host has started the next
+            operation: TensorFlow's collectives are done for the host when the card has done them, not before.
     """
 
     flops: float = 13.4e12
@@ -49,17 +52,22 @@ class Assumed:
     latency: float = 30e-6
     bus: float = 5e9
     host: float = 8e9
+    launch: float = 7.5e-6
+    head_start: float = 100e-6
 
 
 MACHINES = {
     "fast cards, slow bus": Assumed(
-        reached=0.8, half_reached=0.55, memory_reached=0.9, latency=50e-6, bus=3.5e9, host=6e9
+        reached=0.8, half_reached=0.55, memory_reached=0.9, latency=50e-6, bus=3.5e9, host=6e9, launch=10e-6,
+        head_start=150e-6,
     ),
     "middle": Assumed(),
     "slow cards, fast bus": Assumed(
-        reached=0.45, half_reached=0.25, memory_reached=0.7, latency=20e-6, bus=6e9, host=12e9
+        reached=0.45, half_reached=0.25, memory_reached=0.7, latency=20e-6, bus=6e9, host=12e9, launch=5e-6,
+        head_start=50e-6,
     ),
-}
+}  # fmt: skip
+HARD, MIDDLE, EASY = MACHINES
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class Plan:
         accumulated: micro-batches between two of them.
         hidden: share of the gradients' all-reduce that runs beside the backward pass.
         norm_collectives: a BatchNorm layer's, forward and backward together.
+        update: operations of the update; None: as many as TensorFlow traces.
+        traffic: share of the memory traffic beside convolutions that is left, where it is fused.
     """
 
     model: UNetConfig = field(default_factory=UNetConfig)
@@ -81,27 +91,40 @@ class Plan:
     accumulated: int = 1
     hidden: float = 0.0
     norm_collectives: int = 2
+    update: int | None = None
+    traffic: float = 1.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a step, of each replica; the batches for the next one are copied to all beside it."""
+    """Seconds of a step, of each replica; the batches for the next one are copied to all beside it.
+
+    Attributes:
+        waits: for the host, after collectives.
+        update: for the host, which starts the operations after the gradients' sum one by one.
+        launches: that the host takes for all operations of a replica.
+    """
 
     convolutions: float
     others: float
     norms: float
     gradients: float
+    waits: float
+    update: float
     copies: float
+    launches: float
 
     @property
     def single(self) -> float:
-        """One GPU alone, with its images and the same layers."""
-        return max(self.convolutions + self.others, self.copies / REPLICAS)
+        """One GPU alone, with its images and the same layers: the host starts operations ahead."""
+        return max(self.convolutions + self.others, self.copies / REPLICAS, self.launches)
 
     @property
     def all(self) -> float:
         """All replicas together."""
-        return max(self.convolutions + self.others + self.norms + self.gradients, self.copies)
+        computing = self.convolutions + self.others
+        serial = computing + self.norms + self.gradients + self.waits + self.update
+        return max(serial, self.copies, self.launches)
 
     @property
     def speedup(self) -> float:
@@ -114,14 +137,33 @@ def step_of(plan: Plan, machine: Assumed) -> Step:
     operations = _operations(plan.model, plan.precision, True)
     scale = plan.images / IMAGES
     convolutions, others = compute_seconds(operations, machine)
-    norms = sum(_collective(bytes, machine) for bytes in norm_bytes(plan.model, plan.norm_collectives))
+    sent = norm_bytes(plan.model, plan.norm_collectives)
+    norms = sum(_collective(bytes, machine) for bytes in sent)
     gradient = plan.gradient_bytes * parameters_of(plan.model)
     # Concatenated before and split after: each reads and writes all of it.
     packing = 4 * gradient / (machine.bandwidth * machine.memory_reached)
     reduced = (_collective(gradient, machine) * (1 - plan.hidden) + packing) / plan.accumulated
     batch = plan.images * SIDE * SIDE * 5  # three bands, valid and label: a byte each
     copies = REPLICAS * batch / machine.host
-    return Step(convolutions * scale, others * scale, norms, reduced, copies)
+    waits = machine.head_start * (len(sent) + 1 / plan.accumulated)
+    started = machine.launch * (launches(plan)[1])
+    update = max(0.0, started - update_seconds(operations, machine)) / plan.accumulated
+    left = others * scale * plan.traffic
+    host = machine.launch * launches(plan)[0]
+    return Step(convolutions * scale, left, norms, reduced, waits, update, copies, host)
+
+
+def launches(plan: Plan) -> tuple[int, int]:
+    """Operations of a replica's step that the host starts: all, and those after the gradients' sum."""
+    operations = _operations(plan.model, plan.precision, True)
+    traced = sum(op.update for op in operations)
+    update = traced if plan.update is None else plan.update
+    return len(operations) - traced + update, update
+
+
+def update_seconds(operations: Iterable[Operation], machine: Assumed) -> float:
+    """That the update itself takes on the card."""
+    return sum(compute_seconds([op for op in operations if op.update], machine))
 
 
 def compute_seconds(operations: Iterable[Operation], machine: Assumed) -> tuple[float, float]:
@@ -152,11 +194,55 @@ parameters_of = cache(parameters)
 norm_channels_of = cache(norm_channels)
 
 
+class Expected(NamedTuple):
+    """Smallest and largest over the assumed machines: images a second of one GPU and of four, speed-up."""
+
+    one: tuple[float, float]
+    four: tuple[float, float]
+    speedup: tuple[float, float]
+
+
+@cache
+def expected(model: UNetConfig, precision: str) -> Expected:
+    """What `benchmarks.gpu` prints beside what it measures."""
+    steps = [step_of(Plan(model, precision), machine) for machine in MACHINES.values()]
+    figures = [
+        [f(step) for step in steps]
+        for f in (lambda s: IMAGES / s.single, lambda s: REPLICAS * IMAGES / s.all, lambda s: s.speedup)
+    ]
+    return Expected(*((min(values), max(values)) for values in figures))
+
+
+def with_measured(model: UNetConfig, precision: str, latency: float, bus: float) -> float:
+    """Speed-up of the middle machine with a measured bus.
+
+    Args:
+        latency: seconds of a small sum in a chain, with the wait for the host that is part of it.
+        bus: bytes a second.
+    """
+    machine = replace(MACHINES[MIDDLE], latency=latency, bus=bus, head_start=0.0)
+    return step_of(Plan(model, precision), machine).speedup
+
+
+class Words(NamedTuple):
+    """Assumed ranges, for people."""
+
+    latency: str
+    bus: str
+
+
+def assumed_range() -> Words:
+    """Of a small sum in a chain of them, which ends with a wait for the host, and of the bus."""
+    times = [1e6 * (machine.latency + machine.head_start) for machine in MACHINES.values()]
+    buses = [machine.bus / 1e9 for machine in MACHINES.values()]
+    return Words(f"{min(times):.0f} … {max(times):.0f} µs", f"{min(buses):.1f} … {max(buses):.1f} GB/s")
+
+
 # ----------------------------------------------------------------------------------- what is said
 
 
 def levers(plan: Plan) -> dict[str, Plan]:
-    """What would close a gap, each alone; the last row two of them."""
+    """What would close a gap, each alone."""
     return {
         "as it is": plan,
         "gradients sent as float16": replace(plan, gradient_bytes=2),
@@ -167,14 +253,16 @@ def levers(plan: Plan) -> dict[str, Plan]:
         "max_width: 256": replace(plan, model=UNetConfig(max_width=256)),
         "width: 24, max_width: 384": replace(plan, model=UNetConfig(width=24, max_width=384)),
         "float16 gradients, max_width: 256": replace(plan, gradient_bytes=2, model=UNetConfig(max_width=256)),
+        "update of one vector, 20 operations": replace(plan, update=20),
+        "XLA: half of the traffic beside convolutions, 20 operations": replace(plan, update=20, traffic=0.5),
     }
 
 
 def line_of(precision: str) -> dict[str, Any]:
     """The JSON line of a precision, in milliseconds and images a second."""
     plan = Plan(precision=precision)
-    middle = step_of(plan, MACHINES["middle"])
-    keras = sum(compute_seconds(_operations(plan.model, precision, False), MACHINES["middle"]))
+    middle = step_of(plan, MACHINES[MIDDLE])
+    keras = sum(compute_seconds(_operations(plan.model, precision, False), MACHINES[MIDDLE]))
     steps = [step_of(plan, machine) for machine in MACHINES.values()]
     return {
         "benchmark": "four_gpus",
@@ -205,7 +293,7 @@ def compute_table() -> list[str]:
     for precision in PRECISIONS:
         for synchronised, name in ((False, "Keras' BatchNormalization"), (True, "SyncBatchNorm")):
             operations = _operations(UNetConfig(), precision, synchronised)
-            conv, other = compute_seconds(operations, MACHINES["middle"])
+            conv, other = compute_seconds(operations, MACHINES[MIDDLE])
             traffic = [sum(op.bytes for op in operations if (op.flops > 0) == c) / 1e9 for c in (True, False)]
             flops = sum(op.flops for op in operations) / 1e12
             cells = (f"{flops:.2f}", f"{traffic[0]:.1f}", f"{traffic[1]:.1f}", f"{1e3 * conv:.0f}")
@@ -220,26 +308,36 @@ def steps_table() -> list[str]:
     for precision in PRECISIONS:
         for name, machine in MACHINES.items():
             step = step_of(Plan(precision=precision), machine)
-            parts = (step.convolutions, step.others, step.norms, step.gradients, step.all, step.copies)
+            parts: tuple[float, ...] = (step.convolutions, step.others, step.norms, step.gradients)
+            parts += (step.waits, step.update, step.all, step.copies)
             rates = IMAGES / step.single, REPLICAS * IMAGES / step.all
             cells = [f"{1e3 * part:.1f}" for part in parts] + [f"{rate:.0f}" for rate in rates]
             rows.append([precision, name, *cells, f"{step.speedup:.2f}"])
     head = ["precision", "machine", "convolutions", "all others", "BatchNorm's collectives", "gradients"]
-    head += ["step, ms", "copies beside it", "images/s, one", "images/s, four"]
+    head += [
+        "waits for the host",
+        "update",
+        "step, ms",
+        "copies beside it",
+        "images/s, one",
+        "images/s, four",
+    ]
     return table([*head, "speed-up"], rows, words=2)
 
 
 def levers_table() -> list[str]:
     """The speed-up with each lever, on the machine that is hardest to scale on and on the middle one."""
-    machines = [MACHINES[name] for name in ("fast cards, slow bus", "middle")]
+    machines = [MACHINES[HARD], MACHINES[MIDDLE]]
     rows = []
     for name in levers(Plan()):
         cells = []
         for precision in PRECISIONS:
             plan = levers(Plan(precision=precision))[name]
             cells += [f"{step_of(plan, machine).speedup:.2f}" for machine in machines]
+            cells.append(f"{REPLICAS * plan.images / step_of(plan, machines[1]).all:.0f}")
         rows.append([name, *cells])
-    return table(["lever", *(f"{p}, {m}" for p in PRECISIONS for m in ("hard", "middle"))], rows)
+    columns = ("hard", "middle", "images/s, middle")
+    return table(["lever", *(f"{p}, {column}" for p in PRECISIONS for column in columns)], rows)
 
 
 def main() -> None:

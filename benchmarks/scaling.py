@@ -68,8 +68,8 @@ def rate_of(
     """Images a second of the training step, over calls after the two that compile and warm up."""
     import tensorflow as tf
 
-    steps, count = _steps(devices, model, loss, training), tf.constant(training.steps_per_call)
-    stack = _stack(devices, training.steps_per_call, training.global_batch, side)
+    steps, count = training_steps(devices, model, loss, training), tf.constant(training.steps_per_call)
+    stack = made_stack(devices, training.steps_per_call, training.global_batch, side)
     seconds = 0.0
     for call in range(calls + 2):
         if call == 2:
@@ -111,7 +111,8 @@ def distribution(count: int, logical: bool) -> DistributionConfig:
     return DistributionConfig(strategy=strategy, devices=tuple(range(count)))
 
 
-def _steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
+def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
+    """The program's compiled steps (`step.make_steps`) of a model on these devices."""
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
@@ -123,10 +124,11 @@ def _steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: Tr
         optimiser = build_optimiser(training, model, 10_000)
     share = segmentation_loss(loss, None, training.global_batch)
     normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)
-    return make_steps(StepParts(devices.strategy, model, optimiser, share, normalisation, 32))
+    parts = StepParts(devices.strategy, model, optimiser, share, normalisation, 32, xla=training.xla)
+    return make_steps(parts)
 
 
-def _stack(devices: Devices, steps: int, images: int, side: int) -> Any:
+def made_stack(devices: Devices, steps: int, images: int, side: int) -> Any:
     """Synthetic batches of several steps, dealt to the devices."""
     import tensorflow as tf
 

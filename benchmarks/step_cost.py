@@ -8,7 +8,7 @@ and writes. TensorFlow runs each as a kernel of its own (XLA is off under a stra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ class Operation:
     half: whether it computes with float16.
     bytes: of all tensors that it reads and writes.
     backward: whether it belongs to the backward pass.
+    update: whether it needs a gradient and is no part of the backward pass: clipping, moments, weights.
     """
 
     part: str
@@ -47,6 +48,7 @@ class Operation:
     half: bool
     bytes: int
     backward: bool = False
+    update: bool = False
 
     def seconds(self, flops: float, half_flops: float, bandwidth: float) -> float:
         """By the roofline: whatever takes longer, the arithmetic or the memory."""
@@ -88,6 +90,23 @@ def step_operations(
     return list(_counted(traced.graph, [layer.name for layer in model.layers]))
 
 
+def prediction_operations(config: ModelConfig, precision: str, side: int) -> list[Operation]:
+    """The operations of predicting the classes of one window, side × side pixels."""
+    import tensorflow as tf
+
+    from segmenter.model.building import build_model
+
+    model = build_model(config, BANDS, CLASSES, dtype=precision)
+
+    @tf.function
+    def classes(image: Any) -> Any:
+        logits = model(tf.cast(image, model.inputs[0].dtype), training=False)
+        return tf.cast(tf.argmax(logits, -1, output_type=tf.int32), tf.uint8)
+
+    traced = classes.get_concrete_function(tf.TensorSpec((1, side, side, BANDS), tf.uint8))
+    return list(_counted(traced.graph, [layer.name for layer in model.layers]))
+
+
 def parameters(config: ModelConfig) -> int:
     """Trainable weights of the model."""
     from segmenter.model.building import build_model
@@ -107,6 +126,7 @@ def norm_channels(config: ModelConfig) -> list[int]:
 
 def _counted(graph: Any, layers: Sequence[str]) -> Iterator[Operation]:
     name = re.compile("|".join(sorted(map(re.escape, layers), key=len, reverse=True)))
+    after = _after_gradients(graph)
     for operation in _needed(graph):
         if operation.type in _MOVES_NOTHING:
             continue
@@ -117,21 +137,37 @@ def _counted(graph: Any, layers: Sequence[str]) -> Iterator[Operation]:
             _flops(operation),
             any(t.dtype.name == "float16" for t in operation.outputs),
             sum(_bytes(tensor) for tensor in tensors),
-            "gradient_tape" in operation.name,
+            _is_backward(operation),
+            operation.name in after,
         )
 
 
 def _needed(graph: Any) -> list[Any]:
     """Operations that the outputs or a variable's new value depend on; the others are never run."""
-    waiting = [t.op for t in graph.outputs]
-    waiting += [op for op in graph.get_operations() if op.type.startswith("Assign")]
-    seen = {}
+    assigned = [op for op in graph.get_operations() if op.type.startswith("Assign")]
+    return _reached([*(t.op for t in graph.outputs), *assigned], lambda op: [t.op for t in op.inputs])
+
+
+def _reached(start: Sequence[Any], next_of: Callable[[Any], list[Any]]) -> list[Any]:
+    waiting, seen = list(start), {}
     while waiting:
         operation = waiting.pop()
         if operation.name not in seen:
             seen[operation.name] = operation
-            waiting += [t.op for t in operation.inputs]
+            waiting += next_of(operation)
     return list(seen.values())
+
+
+def _is_backward(operation: Any) -> bool:
+    return "gradient_tape" in operation.name
+
+
+def _after_gradients(graph: Any) -> set[str]:
+    """Names of the operations that a gradient goes into, and that no gradient needs any more."""
+    backward = [op for op in graph.get_operations() if _is_backward(op)]
+    after = _reached(backward, lambda op: [user for t in op.outputs for user in t.consumers()])
+    before = _reached(backward, lambda op: [t.op for t in op.inputs])  # a layer's own gradient is in no tape
+    return {op.name for op in after} - {op.name for op in before}
 
 
 def _bytes(tensor: Any) -> int:

@@ -22,6 +22,8 @@ from segmenter.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.stages import Pace, pace_of
 from tests.helpers.keras_update import KerasUpdate
+from tests.helpers.replicas import strategy_of as strategy_of
+from tests.helpers.replicas import unequal_copies
 
 BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5
 MODEL = UNetConfig(width=2, max_width=8)
@@ -140,19 +142,6 @@ ROWS = {
 """One factor at a time."""
 
 
-@functools.cache
-def strategy_of(replicas: int) -> Any:
-    """One strategy for each number of logical CPU devices and process."""
-    import tensorflow as tf
-
-    if replicas == 1:
-        return tf.distribute.OneDeviceStrategy("CPU:0")
-    # Strategies of one process number their collectives alike, and then wait for each other.
-    numbers = mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", 100_000 * replicas)
-    with numbers:
-        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
-
-
 def batch(row: Row) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
     """Image, valid and label of a row's global batch."""
     rng = np.random.default_rng(7)
@@ -173,9 +162,6 @@ def difference(a: Result, b: Result, kind: str) -> float:
     return float(np.max([np.abs(x - y).max() for x, y in zip(a[kind], b[kind], strict=True)]) / largest)
 
 
-# ---------------------------------------------------------------------------------- running a row
-
-
 @dataclass(frozen=True)
 class Setting:
     """What a step is compiled for: the replicas, the clipping, and what it does naively."""
@@ -188,10 +174,17 @@ class Setting:
 
 
 class Laboratory:
-    """Runs rows; keeps what it has compiled and computed."""
+    """Runs rows; keeps what it has compiled and computed.
 
-    def __init__(self, rows: Mapping[str, Row]) -> None:
-        self._rows = dict(rows)
+    Args:
+        strategies: makes the strategy of so many replicas, once for each number.
+        dtype: that all is computed in.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, Row], strategies: Callable[[int], Any] = strategy_of, dtype: str = "float64"
+    ) -> None:
+        self._rows, self._strategies, self._dtype = dict(rows), strategies, dtype
         self._trainers: dict[Setting, _Trainer] = {}
         self._results: dict[tuple[str, Setting], Result] = {}
 
@@ -211,13 +204,18 @@ class Laboratory:
         one = self.exact(name, 1)
         return {kind: difference(many, one, kind) for kind in KINDS}
 
+    def unequal_copies(self) -> int:
+        """Variables, of all that was trained, that are not the same to the bit on all of its replicas."""
+        return sum(trainer.unequal_copies() for trainer in self._trainers.values())
+
     def _result(self, name: str, setting: Setting) -> Result:
         if (name, setting) not in self._results:
             if setting not in self._trainers:
                 compiled_for = setting.clip, setting.depth, setting.paced
                 rows = [r for r in self._rows.values() if (r.clip, r.depth, r.paced) == compiled_for]
                 rows = [r for r in rows if setting.naive in ("", r.naive)]
-                self._trainers[setting] = _Trainer(setting, rows)
+                strategy = self._strategies(setting.replicas)
+                self._trainers[setting] = _Trainer(setting, rows, strategy, self._dtype)
             self._results[name, setting] = self._trainers[setting].run(self._rows[name])
         return self._results[name, setting]
 
@@ -225,22 +223,23 @@ class Laboratory:
 class _Trainer:
     """A model with its compiled step, which starts each run from the same weights."""
 
-    def __init__(self, setting: Setting, rows: Sequence[Row]) -> None:
+    def __init__(self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str) -> None:
         from segmenter.training.freezing import set_trained
         from segmenter.training.step import StepParts, make_step
 
         self._setting = setting
-        self._strategy = strategy_of(setting.replicas)
+        self._strategy = strategy
         start = _initial_weights(setting.depth)
         with self._strategy.scope():
-            self._model = _model(setting.depth, setting.replicas > 1 and setting.naive != "norm")
+            synchronised = setting.replicas > 1 and setting.naive != "norm"
+            self._model = _model(setting.depth, synchronised, dtype)
             self._optimiser = _optimiser(setting, self._model)
         if (pace := _pace(self._model, setting)) is not None:
             set_trained(self._model, pace, 0)
         self._start = list(zip(self._model.variables, start, strict=True))
         self._start += [(v, v.numpy()) for v in self._optimiser.variables]
         normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)
-        self._factors, loss = _switchable(rows, setting.naive == "means")
+        self._factors, loss = _switchable(rows, setting.naive == "means", dtype)
         self._step = make_step(
             StepParts(self._strategy, self._model, self._optimiser, loss, normalisation, 8)
         )
@@ -263,6 +262,9 @@ class _Trainer:
         statistics = [v.numpy() for v in self._model.non_trainable_variables if "moving" in v.path]
         found = ([loss], gradients, self._trainable(), statistics, [held[0]])
         return dict(zip((*KINDS, "held"), found, strict=True))
+
+    def unequal_copies(self) -> int:
+        return unequal_copies(self._strategy, [*self._model.variables, *self._optimiser.variables])
 
     def _trainable(self) -> list[NDArray[Any]]:
         return [v.numpy() for v in self._model.trainable_variables]
@@ -292,11 +294,11 @@ class _Trainer:
         return tuple(a.most_specific_common_supertype([b]) for a, b in types)
 
 
-def _model(depth: int, synchronised: bool) -> Any:
+def _model(depth: int, synchronised: bool, dtype: str = "float64") -> Any:
     from segmenter.model.building import build_model
 
     config = MODEL.model_copy(update={"depth": depth})
-    return build_model(config, BANDS, CLASSES, dtype="float64", synchronised=synchronised)
+    return build_model(config, BANDS, CLASSES, dtype=dtype, synchronised=synchronised)
 
 
 @functools.cache
@@ -315,7 +317,9 @@ def _term(row: Row) -> _Term:
     return row.loss, row.global_batch
 
 
-def _switchable(rows: Sequence[Row], naive: bool) -> tuple[dict[_Term, Any], Callable[[Any, Any], Any]]:
+def _switchable(
+    rows: Sequence[Row], naive: bool, dtype: str
+) -> tuple[dict[_Term, Any], Callable[[Any, Any], Any]]:
     """A factor for each different loss of the rows, and the sum of all, each times its factor."""
     import tensorflow as tf
 
@@ -323,7 +327,7 @@ def _switchable(rows: Sequence[Row], naive: bool) -> tuple[dict[_Term, Any], Cal
 
     make = _mean_of_means if naive else segmentation_loss
     terms = {_term(row): make(row.loss, row.weights, row.global_batch, SHARES) for row in rows}
-    factors = {term: tf.Variable(0.0, dtype="float64", trainable=False) for term in terms}
+    factors = {term: tf.Variable(0.0, dtype=dtype, trainable=False) for term in terms}
 
     def loss(labels: Any, logits: Any) -> Any:
         return tf.add_n([factors[term] * share(labels, logits) for term, share in terms.items()])

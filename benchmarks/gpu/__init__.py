@@ -1,0 +1,1 @@
+"""One command for a GPU server, `python -m benchmarks.gpu`: a module for each section, each run by itself."""

@@ -1,0 +1,138 @@
+"""Truth about a GPU server in ten minutes: `python -m benchmarks.gpu`, after `make setup GPU=1`.
+
+Facts, collectives, equivalence (law 2), memory, the training step, the input against its need, prediction
+and resume (law 3). Each section is a process with a limit in time; a page, gpu.md, and gpu.json are written
+after each, with every figure beside what docs/four_gpus.md expects. Exit code 1 where a law does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import page, running
+from benchmarks.gpu.bench import Place
+from benchmarks.gpu.figures import Section, Value
+from benchmarks.gpu.sections import SECTIONS
+from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
+from segmenter.errors import DeviceError, OutputError, run_script
+
+_TINY_LIMIT = 600.0
+"""Seconds of a section with --tiny: for a machine with other work, not for the section."""
+LOGICAL = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the sections; the exit code is 1 where a law does not hold or a section could not be run."""
+    given = _parse(arguments)
+    cards = LOGICAL if given.tiny else _cards()
+    try:
+        given.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"--output: expected a folder that can be made, got {given.output} ({error})"
+        ) from None
+    names = [name for name in SECTIONS if not given.only or name in given.only]
+    head: dict[str, Any] = {
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
+        "machine": platform.node(),
+        "devices": f"{cards} logical CPU devices" if given.tiny else f"{cards} GPUs",
+        "minutes": given.minutes,
+        "tiny": given.tiny,
+    }
+    done: list[Section] = []
+    known: dict[str, Value] = {}
+    for task in tasks(names, cards, given.minutes, tiny=given.tiny):
+        for section in running.run(task, known):
+            done.append(section)
+            page.write(given.output, head, done)
+            print(page.line(section), flush=True)
+    print(
+        f"{given.output / page.PAGE}: all figures, beside what docs/four_gpus.md expects; in {page.JSON} too"
+    )
+    broken = [section.name for section in done if section.fails]
+    if broken:
+        print(f"a law does not hold, or was not shown: {', '.join(broken)}", file=sys.stderr)
+    return int(bool(broken))
+
+
+def tasks(names: Sequence[str], cards: int, minutes: float, *, tiny: bool) -> list[running.Task]:
+    """A process for each section; with `tiny`, one for all, as importing TensorFlow would take most of it.
+
+    On one card, the laws are shown on parts of it; on two or three, which are too few for four replicas, on
+    both.
+    """
+    shares = {name: entry.share for name, entry in SECTIONS.items()}
+    limits = {name: 60 * minutes * share / sum(shares.values()) for name, share in shares.items()}
+    if tiny:
+        return [running.Task(names, "logical", cards, True, dict.fromkeys(names, _TINY_LIMIT))]
+    found = []
+    for name in names:
+        for place in places(name, cards):
+            found.append(running.Task([name], place, cards, False, limits))
+    return found
+
+
+def places(name: str, cards: int) -> list[Place]:
+    """Where a section computes."""
+    if name not in ("collectives", "equivalence", "resume") or cards >= LOGICAL:
+        return ["cards"]
+    if name == "collectives":
+        return ["cards"]
+    return ["parts"] if cards == 1 or name == "resume" else ["cards", "parts"]
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all sections together (default: 10)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/gpu"), metavar="DIR", help="for gpu.md and gpu.json"
+    )
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument(
+        "--tiny",
+        action="store_true",
+        help="tiny models on four logical CPU devices: tries the command itself",
+    )
+    given = parser.parse_args(arguments)
+    if not 0 < given.minutes < 24 * 60:
+        parser.error(f"--minutes: expected more than 0 and less than a day, got {given.minutes:g}")
+    return given
+
+
+def _cards() -> int:
+    """GPUs that TensorFlow finds.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    load_tensorflow()
+    import tensorflow as tf
+
+    if count := len(tf.config.list_physical_devices("GPU")):
+        return count
+    why = overlooked_gpus() or (
+        "this machine has none" if not cards_listed() else "CUDA_VISIBLE_DEVICES hides them all"
+    )
+    raise DeviceError(
+        f"benchmarks.gpu: expected an NVIDIA GPU, found none: {why}; --tiny tries the command on a CPU"
+    )
+
+
+def _end_like_ctrl_c(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt(number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # the section's process ends with this one
+    sys.exit(run_script(main))

@@ -1,0 +1,141 @@
+"""What every section is given: where replicas compute, and how large the work is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.gpu.figures import Value
+from segmenter.config.devices import DistributionConfig, LogicalGpus
+from segmenter.config.recipe import UNetConfig
+from segmenter.devices.setup import smallest_card
+from segmenter.devices.strategy import Devices, load_tensorflow, make_devices
+from segmenter.errors import DeviceError
+from tests.helpers.replicas import collectives_apart
+
+Place = Literal["cards", "parts", "logical"]
+"""Replicas on cards, on parts of the first card, or on logical CPU devices."""
+PARTS = 4
+_SHARE = 0.85
+"""Of a card's memory that its parts get together: the rest is CUDA's, cuDNN's and the screen's."""
+
+_FIRST = 1000
+"""Numbers of these strategies' collectives begin beyond those of tests in the same process."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much a section computes; the defaults are those of docs/four_gpus.md.
+
+    Attributes:
+        images: of a step on each device, side × side pixels.
+        chain: small sums over replicas, one after the other: BatchNorm's of a step.
+        gradients: float32 numbers of the large sum: the default model's parameters.
+        rounds: repetitions, whose spread is shown.
+        calls: timed calls of four steps.
+        rows: of the equivalence matrix, shallow where the sizes are tiny.
+        epochs: of the training that is stopped and resumed.
+        raster, window: sides in pixels, of what is mapped.
+        feed: batches for each number of threads.
+    """
+
+    tiny: bool = False
+    model: UNetConfig = field(default_factory=UNetConfig)
+    side: int = 256
+    images: int = 16
+    chain: int = 36
+    gradients: int = 7_855_654
+    rounds: int = 7
+    calls: int = 5
+    rows: tuple[str, ...] = (
+        *("cross-entropy, nothing ignored", "sum of all", "5 of 8 images, sum of all"),
+        "clipped by norm",
+    )
+    raster: int = 8192
+    window: int = 1024
+    feed: int = 12
+
+
+TINY = Sizes(
+    tiny=True,
+    model=UNetConfig(depth=1, width=2),
+    side=16,
+    images=2,
+    chain=4,
+    gradients=1000,
+    rounds=2,
+    calls=1,
+    rows=("clipped by norm",),
+    raster=200,
+    window=64,
+    feed=1,
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Attributes:
+    cards: GPUs that TensorFlow finds; of logical devices, how many there are.
+    folder: for files of the work, removed afterwards.
+    known: figures of the sections before.
+    """
+
+    place: Place
+    cards: int
+    sizes: Sizes
+    folder: Path
+    known: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def most(self) -> int:
+        """Devices that there are here."""
+        return PARTS if self.place == "parts" else self.cards
+
+    @property
+    def numbers(self) -> list[int]:
+        """1, 2 and 4 replicas, as far as there are devices."""
+        return [
+            number for number in (1, 2, 4) if number <= self.most and not (self.sizes.tiny and number == 2)
+        ]
+
+    def devices(self, number: int) -> Devices:
+        """The first so many, with their strategy: one for each number and process."""
+        if number > self.most:
+            raise DeviceError(f"benchmarks.gpu: expected at most {self.most} devices, got {number}")
+        self.start()
+        return _devices(self.place, self.cards, number)
+
+    def start(self) -> None:
+        """Import TensorFlow."""
+        load_tensorflow(_logical(self.place, self.cards))
+
+    @property
+    def said(self) -> str:
+        """The place, for people."""
+        names = {"cards": "GPUs", "parts": "parts of one GPU", "logical": "logical CPU devices"}
+        return names[self.place]
+
+
+def distribution(place: Place, number: int) -> DistributionConfig:
+    """The recipe's section `distribution` for the first so many devices."""
+    strategy: Literal["one_device", "mirrored"] = "one_device" if number == 1 else "mirrored"
+    chosen: dict[str, Any] = {"strategy": strategy, "devices": tuple(range(number))}
+    if place == "parts":
+        memory = int((smallest_card() or 8 * 2**30) * _SHARE / PARTS / 2**20)
+        parts = LogicalGpus(number=PARTS, memory=memory)
+        chosen |= {"visible_devices": (0,), "memory_growth": False, "logical_gpus": parts}
+    return DistributionConfig(**chosen)
+
+
+def _logical(place: Place, cards: int) -> int | None:
+    return cards if place == "logical" else None
+
+
+@cache
+def _devices(place: Place, cards: int, number: int) -> Devices:
+    """One strategy for each number of devices and process."""
+    with collectives_apart(_FIRST + number):
+        return make_devices(distribution(place, number), _logical(place, cards))

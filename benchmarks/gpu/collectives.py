@@ -1,0 +1,79 @@
+"""Collectives: latency of a small sum in a chain, as BatchNorm's are, and bandwidth of the gradients' sum.
+
+They take the place of the assumptions α and β of docs/four_gpus.md: a collective takes
+α + 2 (R − 1) / R · bytes / β (the bus bandwidth of NCCL's tests).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.collectives import collective_nodes
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.figures import Figure, middle, spread
+
+SMALL = 1024
+"""float32 numbers: what a BatchNorm layer of 512 channels sends."""
+LATENCY, BUS = "latency of a small sum, {} replicas", "bandwidth of the large sum, {} replicas"
+
+
+def figures(bench: Bench) -> Iterator[Figure]:
+    """For 2 and 4 replicas, and as many as there are."""
+    from benchmarks.four_gpus import assumed_range
+
+    if bench.most < 2:
+        yield Figure("sums over replicas", None, note="one device only; parts of it say nothing of a bus")
+        return
+    assumed = assumed_range()
+    for replicas in sorted({*bench.numbers[1:], bench.most}):
+        devices, sizes = bench.devices(replicas), bench.sizes
+        small, kinds = chain(devices, SMALL, sizes.chain)
+        large, _ = chain(devices, sizes.gradients, 2)
+        timed = [(small(), large()) for _ in range(sizes.rounds)]
+        latencies = [a / sizes.chain for a, _ in timed]
+        buses = [_bus(4 * sizes.gradients, b / 2, a / sizes.chain, replicas) for a, b in timed]
+        yield Figure(
+            LATENCY.format(replicas), 1e6 * middle(latencies), "µs", assumed.latency,
+            note=f"{spread([1e6 * s for s in latencies], 'µs')}; {kinds}",
+        )  # fmt: skip
+        yield Figure(
+            BUS.format(replicas), middle(buses) / 1e9, "GB/s", assumed.bus,
+            note=f"{spread([b / 1e9 for b in buses], 'GB/s')}; {4 * sizes.gradients / 1e6:.1f} MB",
+        )  # fmt: skip
+
+
+def _bus(size: int, seconds: float, latency: float, replicas: int) -> float:
+    """Bytes a second: β of the formula, solved for."""
+    return 2 * (replicas - 1) / replicas * size / max(seconds - latency, 1e-9)
+
+
+def chain(devices: Any, size: int, length: int) -> tuple[Callable[[], float], str]:
+    """A function that gives the seconds of so many sums, one of the other's result; and their kinds."""
+    import tensorflow as tf
+
+    strategy = devices.strategy
+
+    @tf.function
+    def sums() -> Any:
+        def replica() -> Any:
+            context, x = tf.distribute.get_replica_context(), tf.ones([size])
+            for _ in range(length):
+                x = context.all_reduce(tf.distribute.ReduceOp.SUM, x / context.num_replicas_in_sync)
+            return x[0]
+
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(replica), axis=None)
+
+    nodes = collective_nodes(sums.get_concrete_function())
+    for _ in range(2):  # compiles, and connects
+        float(sums())
+
+    def timed() -> float:
+        started = time.perf_counter()
+        total = float(sums())
+        seconds = time.perf_counter() - started
+        assert abs(total - devices.replicas) < 1e-3, total
+        return seconds
+
+    return timed, ", ".join(sorted(nodes)) or "no collective: sums by copies"

@@ -1,0 +1,98 @@
+"""Facts: cards, driver, CUDA, TensorFlow, the bus, shared memory and cores, on which the figures depend."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.figures import Figure
+
+_QUERY = (
+    *("name", "memory.total", "driver_version", "pcie.link.gen.current", "pcie.link.gen.max"),
+    *("pcie.link.width.current", "pcie.link.width.max", "clocks.max.sm", "power.limit"),
+)
+_SHARED_BYTES = 2**30
+"""Of /dev/shm: NCCL passes sums of cards without peer-to-peer through it, worker processes their batches."""
+
+
+def figures(bench: Bench) -> Iterator[Figure]:
+    """In words; whether TensorFlow has code for the card, and whether shared memory is large enough."""
+    devices = bench.devices(bench.numbers[-1])
+    import keras
+    import tensorflow as tf
+
+    build: dict[str, Any] = tf.sysconfig.get_build_info()
+    cuda = f", CUDA {build.get('cuda_version')}, cuDNN {build.get('cudnn_version')}"
+    yield Figure(
+        "TensorFlow",
+        tf.__version__ + cuda * bool(build.get("is_cuda_build")) + f", Keras {keras.__version__}",
+    )
+    yield Figure("computed on", f"{len(devices.used)} {bench.said}: {devices.used[0].model}")
+    for number, gpu in enumerate(tf.config.list_physical_devices("GPU")):
+        yield from _card(number, tf.config.experimental.get_device_details(gpu), build)
+    for number, line in enumerate(
+        ask("nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader")
+    ):
+        values = zip(_QUERY, (word.strip() for word in line.split(",")), strict=False)
+        yield Figure(f"card {number}", "; ".join(f"{key} {value}" for key, value in values))
+    for line in ask("nvidia-smi", "topo", "-m"):
+        if line.strip():
+            yield Figure("topology", line.strip())
+    yield from _host()
+
+
+def _card(number: int, details: dict[str, Any], build: dict[str, Any]) -> Iterator[Figure]:
+    capability = details.get("compute_capability")
+    if capability is None:
+        return
+    there = has_code(tuple(capability), build.get("cuda_compute_capabilities", ()))
+    name = f"compute capability of GPU {number}"
+    code = ", ".join(build.get("cuda_compute_capabilities", ()))
+    yield Figure(name, ".".join(map(str, capability)), "", f"code for {code}", there)
+
+
+def has_code(capability: tuple[int, ...], code: Any) -> bool:
+    """Whether machine code of the same generation, or intermediate code of an older one, is in the build.
+
+    `sm_70` runs on 7.x from 7.0 on; `compute_90` is compiled by the driver for all cards from 9.0 on.
+    """
+    for name in code:
+        kind, _, digits = str(name).partition("_")
+        if not digits.isdigit():
+            continue
+        major, minor = int(digits[:-1]), int(digits[-1])
+        if kind == "compute" and capability >= (major, minor):
+            return True
+        if kind == "sm" and capability[0] == major and capability[1] >= minor:
+            return True
+    return False
+
+
+def _host() -> Iterator[Figure]:
+    allowed = len(os.sched_getaffinity(0))
+    yield Figure("cores", f"{allowed} that this process may use, {os.cpu_count()} in the machine")
+    yield Figure("system", f"{platform.platform()}, Python {platform.python_version()}")
+    shared = Path("/dev/shm")
+    if not shared.is_dir():
+        yield Figure("/dev/shm", None, note="not there")
+        return
+    size = shutil.disk_usage(shared).total
+    note = "" if size >= _SHARED_BYTES else "in Docker: --shm-size=1g"
+    yield Figure("/dev/shm", size / 2**30, "GiB", "≥ 1 GiB", size >= _SHARED_BYTES, note=note)
+
+
+def ask(*command: str) -> list[str]:
+    """Lines that a tool prints; none where it is not there, fails, or does not answer."""
+    if shutil.which(command[0]) is None:
+        return []
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.splitlines()

@@ -1,0 +1,134 @@
+"""Input against need: tiles a second that the host makes, by threads, beside what the cards take.
+
+The augmentation of configs/potsdam.yaml, on scenes that are read in place (tiled GeoTIFFs) and on scenes that
+are decoded once (GeoTIFFs in strips). Processor time a tile shows what the clock may hide.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.figures import Figure
+from benchmarks.gpu.step import RATE, Case
+
+ENOUGH = 1.5
+"""Times what the step takes: the rest is for what reads slower than made imagery in the page cache."""
+_AUGMENTATION = {
+    "scale": 0.25,
+    "rotation": 15,
+    "brightness": 0.2,
+    "contrast": 0.2,
+    "hue": 10,
+    "saturation": 0.2,
+}
+Load = Callable[[int], Any]
+"""The batch of a step."""
+
+
+def figures(bench: Bench) -> Iterator[Figure]:
+    """Tiles a second for 1, 2, 4 … threads, in place and decoded; the best against the need."""
+    from datasets.synthetic.make import make_potsdam
+
+    need, source = needed(bench)
+    size = 256 if bench.sizes.tiny else 1024
+    best = 0.0
+    for kind in ("files in place", "decoded copies"):
+        folder = bench.folder / kind.split()[0]
+        make_potsdam(folder, scenes=2 if bench.sizes.tiny else 6, seed=1, size=size)
+        if kind == "decoded copies":
+            in_strips(folder)
+        load, batch = loader(bench, folder)
+        for threads in counts(bench):
+            rate, processor = tiles_per_second(load, batch, threads, bench.sizes.feed)
+            best = max(best, rate)
+            name, note = (
+                f"{kind}, {threads} thread{'s' * (threads > 1)}",
+                f"{1e3 * processor:.2f} ms of processor",
+            )
+            yield Figure(name, rate, "tiles/s", note=f"{note} a tile")
+    if need is None:
+        yield Figure("best input over need", None, "×", note="what the step takes is not known")
+        return
+    ratio = best / need
+    yield Figure(
+        "best input over need",
+        ratio,
+        "×",
+        f"≥ {ENOUGH}",
+        ratio >= ENOUGH,
+        note=f"{need:.0f} tiles/s: {source}",
+    )
+
+
+def needed(bench: Bench) -> tuple[float | None, str]:
+    """Tiles a second that all devices take in mixed precision, as the section before measured it."""
+    most = 2 if bench.sizes.tiny else bench.most if bench.place == "cards" else 1
+    for precision in ("mixed_float16", "float32"):
+        for case in (Case(precision, most, True), Case(precision, most)):
+            value = bench.known.get(RATE.format(case.name))
+            if isinstance(value, float):
+                return value, case.name
+    return None, ""
+
+
+def counts(bench: Bench) -> list[int]:
+    """1, 2, 4 … threads, up to the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0))
+    return [1] if bench.sizes.tiny else [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= cores]
+
+
+def tiles_per_second(load: Load, batch: int, threads: int, batches: int) -> tuple[float, float]:
+    """By the clock, and seconds of processor a tile; each thread makes so many batches."""
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(load, range(threads)))  # opens files
+        steps = range(threads * batches)
+        started, used = time.perf_counter(), time.process_time()
+        made = sum(1 for _ in pool.map(load, steps)) * batch
+        return made / (time.perf_counter() - started), (time.process_time() - used) / made
+
+
+def loader(bench: Bench, folder: Path) -> tuple[Load, int]:
+    """The program's own loader of training batches, and tiles a batch."""
+    from datasets import load_dataset
+    from segmenter.config.reading import recipe_from
+    from segmenter.sampling import plan
+    from segmenter.tiles.batches import BatchLoader
+    from segmenter.tiles.cache import cache_folder
+    from segmenter.tiles.index import build_index
+    from segmenter.tiles.store import SceneStore
+
+    side, batch = (64, 2) if bench.sizes.tiny else (256, 16)
+    recipe = recipe_from(
+        {
+            "name": "input",
+            "dataset": {"kind": "potsdam", "root": str(folder), "labels": "eroded"},
+            "tiles": {"size": side, "overlap": side // 2},
+            "augmentation": _AUGMENTATION,
+            "training": {"global_batch": batch},
+        },
+        "benchmarks.gpu",
+    )
+    dataset = load_dataset(recipe)
+    index = build_index(dataset, "train", recipe.tiles, progress=False)
+    store = SceneStore(dataset, index.scenes, side, cache_folder(dataset), progress=False)
+    made = BatchLoader(recipe, index, store, 3, "uint8")
+    rows = plan(index.counts_NK, batch, recipe.sampling, 0, 0)
+    return lambda step: made.load(rows, 0, step % rows.steps), batch
+
+
+def in_strips(folder: Path) -> None:
+    """Write the images anew without tiles: such files are decoded before a training."""
+    import rasterio
+    from rasterio.shutil import copy
+
+    for path in sorted(folder.rglob("*.tif")):
+        other = path.with_suffix(".strips")
+        with rasterio.open(path) as file:
+            copy(file, other, driver="GTiff", TILED="NO", COMPRESS="DEFLATE")
+        other.replace(path)

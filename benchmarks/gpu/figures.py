@@ -1,0 +1,122 @@
+"""Figures of a section, each beside what docs/four_gpus.md expects, and the verdict on a section."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+MARK = "benchmarks.gpu: "
+"""In front of what a section's process hands over, among whatever libraries print."""
+Value = float | str | None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of a section.
+
+    Attributes:
+        value: None where it could not be had; `note` then says why.
+        expected: what docs/four_gpus.md computes for four RTX 2080 Ti, or a limit, in words.
+        holds: whether the value is as expected; None where nothing is promised.
+        law: a law of the program: where it does not hold, the command fails.
+    """
+
+    name: str
+    value: Value
+    unit: str = ""
+    expected: str = ""
+    holds: bool | None = None
+    law: bool = False
+    note: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Value and unit, for people."""
+        if self.value is None:
+            return "–"
+        text = self.value if isinstance(self.value, str) else f"{self.value:.4g}"
+        return f"{text} {self.unit}".strip()
+
+
+@dataclass
+class Section:
+    """What a section found.
+
+    Attributes:
+        limit: seconds that it could have.
+        fault: why it ended before its end; empty if it did not.
+        cut_off: it was ended at its limit: what it found until then counts.
+    """
+
+    name: str
+    limit: float
+    seconds: float = 0.0
+    figures: list[Figure] = field(default_factory=list)
+    fault: str = ""
+    cut_off: bool = False
+    is_law: bool = False
+
+    @property
+    def verdict(self) -> Literal["yes", "no", "failed", "cut off", "measured"]:
+        """In a word; "no" where a figure is not as expected, law or not."""
+        if self.fault and not self.cut_off:
+            return "failed"
+        if any(figure.holds is False for figure in self.figures):
+            return "no"
+        if self.cut_off:
+            return "cut off"
+        return "yes" if any(figure.holds for figure in self.figures) else "measured"
+
+    @property
+    def fails(self) -> bool:
+        """A law does not hold or was not shown, or the section could not be run."""
+        broken = any(figure.law and figure.holds is False for figure in self.figures)
+        return broken or self.verdict == "failed" or (self.is_law and self.cut_off)
+
+    def as_line(self) -> dict[str, Any]:
+        """For gpu.json."""
+        return {
+            "section": self.name,
+            "verdict": self.verdict,
+            "fails": self.fails,
+            "seconds": round(self.seconds, 1),
+            "limit": round(self.limit, 1),
+            **({"fault": self.fault} if self.fault else {}),
+            "figures": [asdict(figure) for figure in self.figures],
+        }
+
+
+def line_of(name: str, what: Figure | str) -> str:
+    """A message of a section's process: a figure, or one of `begun`, `done`."""
+    content = what if isinstance(what, str) else asdict(what)
+    return MARK + json.dumps({"section": name, "content": content})
+
+
+def read_line(line: str) -> tuple[str, Figure | str] | None:
+    """Inverse of `line_of`; None for anything else, as for a line that was cut in the middle."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        found = json.loads(line.removeprefix(MARK))
+    except ValueError:
+        return None
+    content = found["content"]
+    return found["section"], content if isinstance(content, str) else Figure(**content)
+
+
+def spread(values: Sequence[float], unit: str = "") -> str:
+    """Smallest and largest of repetitions, for a note."""
+    return f"{min(values):.4g} … {max(values):.4g} {unit}".strip() + f" in {len(values)}"
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median."""
+    return float(median(values))
+
+
+def known(sections: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
+    """Figure → value of the sections so far, from gpu.json; those of one name: the last."""
+    return {figure["name"]: figure["value"] for line in sections for figure in line["figures"]}

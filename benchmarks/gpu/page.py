@@ -1,0 +1,66 @@
+"""gpu.json and gpu.md: what `python -m benchmarks.gpu` found, written whole after each section."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.figures import Figure, Section
+from benchmarks.page import table
+from segmenter.files import write_whole
+
+JSON, PAGE = "gpu.json", "gpu.md"
+_WORDS = {True: "yes", False: "no", None: ""}
+
+
+def write(folder: Path, head: Mapping[str, Any], sections: Sequence[Section]) -> None:
+    """Both files, whole: a crash later leaves what was found until now."""
+    content = {**head, "sections": [section.as_line() for section in sections]}
+    for name, text in (
+        (JSON, json.dumps(content, indent=1) + "\n"),
+        (PAGE, "\n".join(lines(head, sections))),
+    ):
+        write_whole(folder / name, text.encode())
+
+
+def lines(head: Mapping[str, Any], sections: Sequence[Section]) -> Iterator[str]:
+    """The page."""
+    yield "# Measured on this machine"
+    yield ""
+    yield "; ".join(f"{key}: {value}" for key, value in head.items())
+    yield ""
+    if head.get("tiny"):
+        yield "**Tiny models on logical CPU devices: the command runs; no figure means anything.**"
+        yield ""
+    yield "*Expected* is what docs/four_gpus.md computes for four RTX 2080 Ti, or a limit. A law that does"
+    yield "not hold, or was not shown, ends the command with exit code 1; other figures do not."
+    yield ""
+    rows = [[s.name, s.verdict, f"{s.seconds:.0f}", f"{s.limit:.0f}", cell(s.fault)] for s in sections]
+    yield from table(["section", "as expected", "seconds", "limit", "remark"], rows, words=2)
+    for section in sections:
+        yield ""
+        yield f"## {section.name}"
+        yield ""
+        yield from table(
+            ["figure", "measured", "expected", "holds", "remark"], map(_row, section.figures), words=5
+        )
+    yield ""
+
+
+def _row(figure: Figure) -> list[str]:
+    holds = _WORDS[figure.holds] + " (law)" * (figure.law and figure.holds is not None)
+    return [cell(text) for text in (figure.name, figure.shown, figure.expected, holds, figure.note)]
+
+
+def cell(text: str) -> str:
+    """A text for a Markdown table: one line, no bar."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def line(section: Section) -> str:
+    """For the terminal: the section and the figures with a verdict, or the first ones."""
+    judged = [f for f in section.figures if f.holds is not None] or section.figures[:3]
+    found = "; ".join(f"{figure.name} {figure.shown}" for figure in judged[:4])
+    return f"{section.name:<12} {section.verdict:<9} {section.seconds:4.0f} s   {section.fault or found}"

@@ -1,0 +1,146 @@
+"""The training step on 1 … N devices, in each precision, with and without XLA, in images a second.
+
+The steps of the program (`benchmarks.scaling`), with batches that lie on the devices. The two ends first, one
+device and all of them, so that a section that is cut off at its limit has what matters.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.collectives import BUS, LATENCY
+from benchmarks.gpu.figures import Figure
+from benchmarks.scaling import rate_of
+from segmenter.config.recipe import LossConfig, TrainingConfig
+
+SPEEDUP_OF_FOUR = 3.4
+"""The least that four cards are to reach: the lower end of what docs/four_gpus.md expects."""
+RATE, SPEEDUP = "images/s, {}", "speed-up of {}"
+_BFLOAT16_SINCE = (8, 0)
+"""Compute capability: Ampere."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step to be timed."""
+
+    precision: str
+    replicas: int
+    xla: bool = False
+
+    @property
+    def name(self) -> str:
+        """As it is printed and looked for."""
+        plural = "s" * (self.replicas > 1)
+        return f"{self.replicas} device{plural}, {self.precision}" + ", XLA" * self.xla
+
+
+TINY_CASES = [
+    *(Case("mixed_float16", 1), Case("mixed_float16", 2), Case("float32", 1, xla=True)),
+    Case("mixed_bfloat16", 1),
+]
+"""Each kind once: compiling is what takes the time."""
+
+
+def figures(bench: Bench) -> Iterator[Figure]:
+    """Images a second of each case, and the speed-up over one device."""
+    rates: dict[Case, float] = {}
+    for case in cases(bench):
+        try:
+            rates[case] = rate(bench, case)
+        except Exception as error:  # one case may not fit, or not compile: the others are still worth it
+            line = f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0]}"
+            yield Figure(RATE.format(case.name), None, note=line[:300])
+            continue
+        yield Figure(RATE.format(case.name), rates[case], "", expected_rate(bench, case))
+        one = rates.get(Case(case.precision, 1, case.xla))
+        if case.replicas > 1 and one:
+            yield speedup(bench, case, rates[case] / one)
+
+
+def cases(bench: Bench) -> list[Case]:
+    """In the order in which they are timed."""
+    most = bench.most if bench.place != "parts" else 1  # parts of a card share it: no speed-up to be seen
+    ends, between = sorted({1, most}), range(2, most)
+    both = ["float32", "mixed_float16"]
+    every = [*both, *(["mixed_bfloat16"] if has_bfloat16(bench) else [])]
+    found = [Case(precision, n) for precision in both for n in ends]
+    found += [Case(precision, n, xla=True) for precision in reversed(both) for n in ends]
+    found += [Case(precision, n) for precision in every[2:] for n in ends]
+    found += [Case(precision, n) for precision in both for n in between]
+    return TINY_CASES if bench.sizes.tiny else found
+
+
+def has_bfloat16(bench: Bench) -> bool:
+    """Whether the device computes with bfloat16: a CPU does, slowly."""
+    if bench.place == "logical":
+        return True
+    bench.start()
+    import tensorflow as tf
+
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+    return tuple(details.get("compute_capability", (0, 0))) >= _BFLOAT16_SINCE
+
+
+def rate(bench: Bench, case: Case) -> float:
+    """Images a second."""
+    import keras
+
+    sizes, devices = bench.sizes, bench.devices(case.replicas)
+    training = TrainingConfig(global_batch=case.replicas * sizes.images, xla=case.xla).model_copy(
+        update={"precision": case.precision}  # bfloat16 is no setting of a recipe: no 2080 Ti has it
+    )
+    try:
+        return rate_of(devices, sizes.model, LossConfig(), training, sizes.side, sizes.calls)
+    finally:
+        keras.backend.clear_session()
+        gc.collect()  # the weights of this case, before the next one needs the memory
+
+
+def speedup(bench: Bench, case: Case, found: float) -> Figure:
+    """Over one device; four cards have a limit to keep to."""
+    limited = bench.place == "cards" and case.replicas == 4 and not case.xla
+    expected = expected_speedup(bench, case)
+    if limited:
+        expected = f"≥ {SPEEDUP_OF_FOUR}; {expected}"
+    holds = found >= SPEEDUP_OF_FOUR if limited else None
+    note = with_what_was_measured(bench, case)
+    return Figure(SPEEDUP.format(case.name), found, "×", expected, holds, note=note)
+
+
+def expected_rate(bench: Bench, case: Case) -> str:
+    """Of 2080 Ti, from slow to fast cards."""
+    from benchmarks.four_gpus import PRECISIONS, expected
+
+    if case.precision not in PRECISIONS or case.xla or case.replicas not in (1, 4):
+        return ""
+    found = expected(bench.sizes.model, case.precision)
+    low, high = found.one if case.replicas == 1 else found.four
+    return f"{low:.0f} … {high:.0f}"
+
+
+def expected_speedup(bench: Bench, case: Case) -> str:
+    """Of four 2080 Ti, the range."""
+    from benchmarks.four_gpus import PRECISIONS, expected
+
+    if case.precision not in PRECISIONS or case.xla or case.replicas != 4:
+        return ""
+    low, high = expected(bench.sizes.model, case.precision).speedup
+    return f"{low:.2f} … {high:.2f} ×"
+
+
+def with_what_was_measured(bench: Bench, case: Case) -> str:
+    """The formula's speed-up with the latency and bandwidth that this machine showed."""
+    from benchmarks.four_gpus import PRECISIONS, with_measured
+
+    latency, bus = (bench.known.get(name.format(4)) for name in (LATENCY, BUS))
+    known = isinstance(latency, float) and isinstance(bus, float)
+    if case.replicas != 4 or not known or case.precision not in PRECISIONS or case.xla:
+        return ""
+    assert isinstance(latency, float)
+    assert isinstance(bus, float)
+    found = with_measured(bench.sizes.model, case.precision, 1e-6 * latency, 1e9 * bus)
+    return f"the formula with the sums as measured here: {found:.2f} ×"

@@ -1,0 +1,251 @@
+"""The command for GPU servers: its sections run, limits and verdicts hold; no figure means anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import equivalence, facts, memory, page, running, sections, step
+from benchmarks.gpu.bench import TINY, Bench, Sizes, distribution
+from benchmarks.gpu.figures import Figure, Section, line_of, read_line
+from segmenter.devices import setup
+from segmenter.errors import DeviceError
+
+ROOT = Path(__file__).parents[2]
+GOOD = Figure("weights, 2 replicas", 1e-14, "", "≤ 1e-10", True, law=True)
+BROKEN = Figure("weights, 4 replicas", 1e-3, "", "≤ 1e-10", False, law=True)
+SLOW = Figure("speed-up", 2.1, "×", "≥ 3.4", False)
+
+
+@pytest.mark.parametrize("name", ["facts", "collectives", "input", "prediction"])
+def test_a_section_finds_something(tensorflow: ModuleType, tmp_path: Path, name: str) -> None:
+    known: dict[str, Any] = {step.RATE.format(step.Case("mixed_float16", 2).name): 100.0}
+    found = list(sections.found(name, "logical", 4, True, tmp_path, known))
+    assert found
+    assert [figure.name for figure in found if figure.value is None] == []
+    assert set(known) >= {figure.name for figure in found}
+
+
+@pytest.mark.slow
+def test_the_command_runs_every_section(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("TF_", "OMP_"))}
+    call = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--output", str(tmp_path / "out")]
+    done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = json.loads((tmp_path / "out" / page.JSON).read_text())["sections"]
+    assert [line["section"] for line in lines] == list(sections.SECTIONS)
+    assert {line["section"] for line in lines if line["verdict"] == "yes"} >= {"equivalence", "resume"}
+    assert [line["fault"] for line in lines if "fault" in line] == []
+    text = (tmp_path / "out" / page.PAGE).read_text()
+    assert "4 logical CPU devices against one, float64" in text
+    rates = [f for line in lines for f in line["figures"] if f["name"].startswith("images/s")]
+    assert [figure["note"] for figure in rates if figure["value"] is None] == []
+
+
+def test_a_replica_that_computes_something_else_is_seen(
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = Bench("logical", 4, TINY, tmp_path)
+
+    class Laboratory:
+        """One that finds such differences."""
+
+        def __init__(self, *_: Any) -> None: ...
+
+        def differences(self, *_: Any) -> dict[str, float]:
+            return dict.fromkeys(equivalence.KINDS, 1e-14) | {"weights": float("nan")}
+
+        def unequal_copies(self) -> int:
+            return 1
+
+    monkeypatch.setattr(equivalence, "Laboratory", Laboratory)
+    found = list(equivalence.figures(bench))
+    assert found
+    assert {figure.holds for figure in found} == {False}
+    assert Section("equivalence", 1, figures=found).fails
+
+
+# ------------------------------------------------------------------------------------- verdicts
+
+
+@pytest.mark.parametrize(
+    ("section", "verdict", "fails"),
+    [
+        (Section("a", 1, figures=[GOOD]), "yes", False),
+        (Section("a", 1, figures=[GOOD, SLOW]), "no", False),
+        (Section("a", 1, figures=[GOOD, BROKEN]), "no", True),
+        (Section("a", 1, figures=[Figure("rate", 3.0)]), "measured", False),
+        (Section("a", 1, figures=[GOOD], fault="late", cut_off=True), "cut off", False),
+        (Section("a", 1, figures=[GOOD], fault="late", cut_off=True, is_law=True), "cut off", True),
+        (Section("a", 1, figures=[BROKEN], fault="late", cut_off=True), "no", True),
+        (Section("a", 1, figures=[GOOD], fault="died"), "failed", True),
+    ],
+)
+def test_only_a_law_or_a_failure_fails_the_command(section: Section, verdict: str, fails: bool) -> None:
+    assert (section.verdict, section.fails) == (verdict, fails)
+
+
+def test_the_exit_code_is_that_of_the_laws(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = []
+
+    def run(task: running.Task, known: Mapping[str, Any]) -> Any:
+        for name in task.names:
+            yield Section(name, 1, figures=[BROKEN if name == "equivalence" else SLOW])
+            written.append(len(json.loads((tmp_path / page.JSON).read_text())["sections"]))
+
+    monkeypatch.setattr(running, "run", run)
+    call = ["--tiny", "--output", str(tmp_path), "--only"]
+    assert command.main([*call, "facts", "step"]) == 0
+    assert command.main([*call, "facts", "equivalence"]) == 1
+    assert written == [1, 2] * 2, "written after each section"
+    assert "a law does not hold, or was not shown: equivalence" in capsys.readouterr().err
+    assert "| weights, 4 replicas | 0.001 | ≤ 1e-10 | no (law) |  |" in (tmp_path / page.PAGE).read_text()
+
+
+def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tensorflow: ModuleType) -> None:
+    monkeypatch.setattr(setup, "_ask_driver", list)
+    with pytest.raises(
+        DeviceError, match=r"expected an NVIDIA GPU, found none: .*; --tiny tries the command"
+    ):
+        command.main([])
+
+
+# ------------------------------------------------------------------------------------- processes
+
+SAYS = """
+import subprocess, sys, time
+from benchmarks.gpu.figures import Figure, line_of
+def say(name, what): print(line_of(name, what), flush=True)
+for name in sys.argv[1:]:
+    say(name, "begun")
+    say(name, Figure(f"first of {name}", 1.0))
+    if name == "memory":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        say(name, Figure("child", float(child.pid)))
+        time.sleep(600)
+    if name == "step":
+        sys.exit("out of everything")
+    say(name, "failed: no such card" if name == "input" else "done")
+"""
+
+
+def alive(process: int) -> bool:
+    """Whether it runs; one that is dead and not waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_section_is_ended_at_its_limit_with_its_children_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also one that ends its process; what was found until then stays."""
+    begun: list[Sequence[str]] = []
+
+    def call(names: Sequence[str], *_: Any) -> list[str]:
+        begun.append(names)
+        return [sys.executable, "-c", SAYS, *names]
+
+    monkeypatch.setattr(running, "command", call)
+    names = ["facts", "memory", "step", "input", "resume"]
+    limits = dict.fromkeys(names, 120.0) | {"memory": 8.0}
+    known: dict[str, Any] = {}
+    found = {s.name: s for s in running.run(running.Task(names, "logical", 4, True, limits), known)}
+    assert list(found) == names
+    assert begun == [tuple(names), ("step", "input", "resume"), ("input", "resume")]
+    assert {name: s.verdict for name, s in found.items()} == {
+        "facts": "measured", "memory": "cut off", "step": "failed", "input": "failed", "resume": "measured",
+    }  # fmt: skip
+    assert found["memory"].fault == "not done within 8 s"
+    assert found["step"].fault == "its process ended with exit code 1: out of everything"
+    assert found["input"].fault == "no such card"
+    assert known["first of memory"] == 1
+    child = int(known["child"])
+    for _ in range(600):  # the kernel takes it away when it comes to it
+        if not alive(child):
+            break
+        time.sleep(0.1)
+    assert not alive(child)
+
+
+def test_a_line_comes_back_as_it_was_and_noise_is_no_line() -> None:
+    assert read_line(line_of("step", BROKEN)) == ("step", BROKEN)
+    assert read_line(line_of("step", "done") + "\n") == ("step", "done")
+    assert read_line("2026-11-22 I tensorflow: hello") is None
+    assert read_line(line_of("step", BROKEN)[:-9]) is None
+
+
+# ------------------------------------------------------------------------------------- on GPUs
+
+
+@pytest.mark.parametrize(
+    ("cards", "expected"), [(1, ["parts"]), (2, ["cards", "parts"]), (3, ["cards", "parts"]), (4, ["cards"])]
+)
+def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[str]) -> None:
+    assert command.places("equivalence", cards) == expected
+    assert command.places("step", cards) == ["cards"]
+    tasks = command.tasks(list(sections.SECTIONS), cards, 10, tiny=False)
+    assert all(len(task.names) == 1 for task in tasks), "a process each"
+    assert sum(tasks[0].limits.values()) == pytest.approx(600)
+
+
+def test_parts_of_a_card_are_a_section_that_the_recipe_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.gpu.bench.smallest_card", lambda: 11 * 2**30)
+    found = distribution("parts", 4)
+    assert found.logical_gpus is not None
+    assert 4 * found.logical_gpus.memory < 11 * 1024
+    assert (found.visible_devices, found.devices) == ((0,), (0, 1, 2, 3))
+    assert distribution("cards", 1).strategy == "one_device"
+
+
+@pytest.mark.parametrize(
+    ("capability", "holds"),
+    [((7, 5), True), ((8, 6), True), ((6, 1), False), ((9, 0), True), ((12, 0), True)],
+)
+def test_code_for_a_card(capability: tuple[int, int], holds: bool) -> None:
+    assert facts.has_code(capability, ["sm_70", "sm_80", "compute_90"]) is holds
+
+
+def test_the_formula_against_two_peaks() -> None:
+    """312 MiB an image by the formula, 400 and 200 measured."""
+    mib = 2**20
+    figures = list(memory.compared("float32", (8, 16), [5000 * mib, 8200 * mib], 312 * mib))
+    assert [figure.value for figure in figures] == [400, 0.78, 8200 / 1024]
+    assert figures[1].holds
+    assert not any(figure.law for figure in figures)
+    (_, ratio, _) = memory.compared("float32", (8, 16), [5000 * mib, 6600 * mib], 312 * mib)
+    assert ratio.holds is False
+
+
+def test_the_two_ends_are_timed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "has_bfloat16", lambda _: True)
+    names = [case.name for case in step.cases(Bench("cards", 4, Sizes(), tmp_path))]
+    assert names[:4] == [
+        "1 device, float32", "4 devices, float32", "1 device, mixed_float16", "4 devices, mixed_float16",
+    ]  # fmt: skip
+    assert {"4 devices, mixed_float16, XLA", "4 devices, mixed_bfloat16", "3 devices, float32"} <= set(names)
+    assert len(set(names)) == len(names)
+
+
+def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path: Path) -> None:
+    known: dict[str, Any] = {
+        "latency of a small sum, 4 replicas": 130.0, "bandwidth of the large sum, 4 replicas": 5.0,
+    }  # fmt: skip
+    bench = Bench("cards", 4, Sizes(model=TINY.model), tmp_path, known)
+    found = step.speedup(bench, step.Case("float32", 4), 3.2)
+    assert (found.holds, found.law) == (False, False)
+    assert found.expected.startswith("≥ 3.4; ")
+    assert "the formula with the sums as measured here: " in found.note

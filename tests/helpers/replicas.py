@@ -1,0 +1,36 @@
+"""Strategies over several replicas of one process, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+
+def collectives_apart(replicas: int) -> AbstractContextManager[Any]:
+    """While a strategy is made: strategies of one process number their collectives alike, and would wait for
+    each other; this one's numbers are its own."""
+    import tensorflow as tf
+
+    return mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", 100_000 * replicas)
+
+
+@functools.cache
+def strategy_of(replicas: int) -> Any:
+    """One strategy for each number of logical CPU devices and process."""
+    import tensorflow as tf
+
+    if replicas == 1:
+        return tf.distribute.OneDeviceStrategy("CPU:0")
+    with collectives_apart(replicas):
+        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+
+
+def unequal_copies(strategy: Any, variables: Iterable[Any]) -> int:
+    """Variables of Keras that are not the same to the bit on all replicas."""
+    copies = (strategy.experimental_local_results(variable.value) for variable in variables)
+    return sum(len({np.asarray(copy).tobytes() for copy in each}) > 1 for each in copies)
