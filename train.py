@@ -132,9 +132,9 @@ def main() -> int:
         if arguments.input_only:
             from segmenter.training.input_only import measure_input
 
-            limits = {"steps": arguments.steps or 1000, "minutes": arguments.minutes or 0.5}
-            names = dataset.classes.names
-            print(measure_input(recipe, tiles, names, workers, **limits, need=arguments.need))
+            steps, minutes = arguments.steps or 1000, arguments.minutes or 0.5
+            limits: dict[str, Any] = {"steps": steps, "minutes": minutes, "need": arguments.need}
+            print(measure_input(recipe, tiles, dataset.classes.names, workers, **limits))
             return 0
 
         # ----------------------------------------------------------------------------- devices
