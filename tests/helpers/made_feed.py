@@ -17,6 +17,7 @@ from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.store import SceneStore
+from segmenter.tiles.transforms import libraries
 
 BATCH, SIDE, BANDS = 8, 32, 3
 
@@ -37,6 +38,9 @@ class FailingLoader(BatchLoader):
     def load(self, plan: Plan, epoch: int, step: int) -> Batch:
         self.loaded.append(step)
         if error := self.errors.get(step):
+            if error == "memory in OpenCV":
+                cv2 = libraries()[1]
+                cv2.resize(np.ones((4, 4), np.uint8), (2**30, 2**30))
             raise {"user": RasterError, "memory": MemoryError, "defect": ValueError}[error](f"bad {step}")
         shape = (BATCH, SIDE, SIDE)
         return np.full((*shape, BANDS), step, np.uint8), np.ones(shape, np.bool_), np.zeros(shape, np.uint8)
