@@ -11,10 +11,11 @@ import pytest
 from segmenter.errors import RasterError
 from segmenter.feeding.feed import Feed
 from segmenter.feeding.makers import FeedClosedError, Threads
+from segmenter.feeding.processes import WorkerPool
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch
 from segmenter.training.pipeline import epoch_dataset
-from tests.helpers.made_feed import BATCH, FailingLoader, empty_plan
+from tests.helpers.made_feed import BATCH, SHAPE, FailingLoader, empty_plan
 from tests.helpers.time_limits import wait_until
 
 
@@ -85,9 +86,13 @@ def test_an_error_is_raised_at_its_step_and_kept_for_those_who_get_its_text_only
         assert isinstance(feed.fault, RasterError)
 
 
-def test_closing_ends_a_wait_in_another_thread() -> None:
+@pytest.mark.parametrize("processes", [0, 1])
+def test_closing_ends_a_wait_in_another_thread(processes: int) -> None:
     loader, rows, ended = Held(), empty_plan(3), []
-    feed = Feed(loader, BATCH)
+    if processes:  # which then waits for a batch that never comes
+        feed = Feed(FailingLoader({0: "sleep"}), BATCH, WorkerPool(1, SHAPE, 1))
+    else:
+        feed = Feed(loader, BATCH)
 
     def take() -> None:
         try:
@@ -97,7 +102,7 @@ def test_closing_ends_a_wait_in_another_thread() -> None:
 
     waiting = threading.Thread(target=take)
     waiting.start()
-    assert wait_until(lambda: loader.loaded)
+    assert wait_until(lambda: feed._lock.locked() if processes else loader.loaded)
     feed.close()
     waiting.join()
     assert ended

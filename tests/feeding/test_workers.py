@@ -16,11 +16,9 @@ from segmenter.errors import RasterError, TrainingError
 from segmenter.feeding import slots
 from segmenter.feeding.feed import Feed
 from segmenter.feeding.processes import WorkerPool
-from segmenter.feeding.slots import BatchShape
 from tests.helpers.made_feed import (
-    BANDS,
     BATCH,
-    SIDE,
+    SHAPE,
     FailingLoader,
     digest,
     empty_plan,
@@ -31,7 +29,6 @@ from tests.helpers.made_training import made
 from tests.helpers.time_limits import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-SHAPE = BatchShape(BATCH, (SIDE, SIDE, BANDS), "uint8")
 VARIANTS = {
     "plan": (),
     "drawn for a class": ("sampling.method=rare_class", "sampling.per_replica=off"),
