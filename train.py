@@ -42,10 +42,51 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
     )
+    alone = parser.add_argument_group("the input alone")
+    alone.add_argument(
+        "--input-only",
+        action="store_true",
+        help="make batches without training, say what a tile costs and how many cards they feed, and end",
+    )
+    alone.add_argument("--steps", type=_positive(int), metavar="N", help="to feed at most (default: 1000)")
+    alone.add_argument("--minutes", type=_positive(float), metavar="M", help="at most (default: 0.5)")
+    alone.add_argument(
+        "--need",
+        type=_positive(float),
+        metavar="TILES_PER_S",
+        help="of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
+    )
     arguments = parser.parse_args()
+    _refuse_unused(parser, arguments)
     if arguments.init_from_partial and arguments.init_from is None:
         parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
     return arguments
+
+
+def _positive(kind: type) -> Any:
+    """A number above 0, for argparse."""
+
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise ValueError
+        return value
+
+    number.__name__ = f"{kind.__name__} above 0"
+    return number
+
+
+def _refuse_unused(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Options that would do nothing: more likely a slip than meant."""
+    of_input, of_training = (
+        ("steps", "minutes", "need"),
+        ("run", "resume", "resume_from", "init_from", "profile"),
+    )
+    for name in of_training if arguments.input_only else of_input:
+        if getattr(arguments, name) not in (None, False):
+            option = f"--{name.replace('_', '-')}"
+            why = "trains nothing: leave it out" if arguments.input_only else "is needed with it"
+            parser.error(f"{option}: --input-only {why}")
 
 
 def main() -> int:
@@ -68,15 +109,17 @@ def main() -> int:
     quiet_gdal()
     run_path = arguments.run or Path("runs") / recipe.name
     resume = arguments.resume or arguments.resume_from is not None
-    checkpoint = prepare.check_run_directory(
-        run_path, recipe, resume=resume, resume_from=arguments.resume_from
-    )
+    checkpoint = None
+    if not arguments.input_only:
+        checkpoint = prepare.check_run_directory(
+            run_path, recipe, resume=resume, resume_from=arguments.resume_from
+        )
     dataset = load_dataset(recipe)
     source = None
     if arguments.init_from is not None:
         partial = arguments.init_from_partial
         source = fine_tuning.find_source(arguments.init_from, recipe, dataset, partial=partial)
-    elif not resume:
+    elif not resume and not arguments.input_only:
         pretraining.check_encoder_weights(recipe, dataset)
     tiles = prepare.prepare_tiles(recipe, dataset)
 
@@ -86,6 +129,14 @@ def main() -> int:
 
     gpus = gpus_expected(recipe.distribution, arguments.logical_devices)
     with worker_processes(recipe, *tiles.image_form, gpus) as workers:
+        if arguments.input_only:
+            from segmenter.training.input_only import measure_input
+
+            steps, minutes = arguments.steps or 1000, arguments.minutes or 0.5
+            limits: dict[str, Any] = {"steps": steps, "minutes": minutes, "need": arguments.need}
+            print(measure_input(recipe, tiles, dataset.classes.names, workers, **limits))
+            return 0
+
         # ----------------------------------------------------------------------------- devices
         from segmenter.devices import strategy
 

@@ -81,6 +81,9 @@ class WorkerPool(Maker):
                 f"training.input_workers: {workers}: cannot start worker process {len(self._workers) + 1}: "
                 f"{error.strerror}; take fewer, or 0 for none"
             ) from None
+        except BaseException:
+            self.close()
+            raise
         finally:
             os.close(life)
 
@@ -144,7 +147,13 @@ class WorkerPool(Maker):
         if self._closed:
             raise FeedClosedError
         lines = {worker.line: worker for worker in self._workers}
-        for line in wait(list(lines), _POLL_SECONDS):
+        try:
+            ready = wait(list(lines), _POLL_SECONDS)
+        except (OSError, ValueError):
+            if self._closed:  # meanwhile
+                raise FeedClosedError from None
+            raise
+        for line in ready:
             assert isinstance(line, Connection)
             self._hear(lines[line])
 

@@ -46,13 +46,17 @@ def ahead_of(workers: int, batch_bytes: int) -> int:
     return max(1, min(wanted, free_memory() // _SHARE // max(1, batch_bytes)))
 
 
+def processes(workers: int) -> str:
+    """So many worker processes, for messages."""
+    return f"{workers} worker process{'es' * (workers > 1)}"
+
+
 def describe(workers: int, slots: int, batch_bytes: int) -> str:
     """A line on the workers of a training; empty without any."""
     if not workers:
         return ""
-    processes = f"{workers} worker process{'es' * (workers > 1)}"
     ahead = f"{slots} batches of {batch_bytes / 2**20:,.1f} MiB ahead"
-    line = f"input: {processes} on {usable_cores()} cores, {ahead}"
+    line = f"input: {processes(workers)} on {usable_cores()} cores, {ahead}"
     if slots < min(2 * workers, _MORE + workers):
         line += f": a quarter of the {free_memory() / 2**30:.1f} GiB of free memory holds no more"
     return line

@@ -67,11 +67,21 @@ def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> Answe
         made = loader.load(order.plan(), order.epoch, order.step)
         for target, values in zip(slots.batch(slot), made, strict=True):
             np.copyto(target, values)
-    except (SegmenterError, MemoryError) as error:
+    except SegmenterError as error:
         return Answer(order.ticket, error=_sendable(error))
     except Exception as error:
+        if _is_of_memory(error):
+            return Answer(order.ticket, error=MemoryError())
         return Answer(order.ticket, error=_sendable(error), traceback=traceback.format_exc())
     return Answer(order.ticket, drawn=loader.drawn.since(before))
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether memory is wanting: OpenCV has an error of its own for that."""
+    cv2 = libraries()[1]
+    return isinstance(error, MemoryError) or (
+        isinstance(error, cv2.error) and getattr(error, "code", 0) == cv2.Error.StsNoMem
+    )
 
 
 def _sendable(error: Exception) -> Exception:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -11,10 +13,13 @@ import pytest
 from segmenter.errors import RasterError
 from segmenter.feeding.feed import Feed
 from segmenter.feeding.makers import FeedClosedError, Threads
+from segmenter.feeding.orders import Order
+from segmenter.feeding.processes import WorkerPool
 from segmenter.sampling import Plan
+from segmenter.sampling.strata import Part
 from segmenter.tiles.batches import Batch
 from segmenter.training.pipeline import epoch_dataset
-from tests.helpers.made_feed import BATCH, FailingLoader, empty_plan
+from tests.helpers.made_feed import BATCH, SHAPE, FailingLoader, empty_plan
 from tests.helpers.time_limits import wait_until
 
 
@@ -85,9 +90,13 @@ def test_an_error_is_raised_at_its_step_and_kept_for_those_who_get_its_text_only
         assert isinstance(feed.fault, RasterError)
 
 
-def test_closing_ends_a_wait_in_another_thread() -> None:
+@pytest.mark.parametrize("processes", [0, 1])
+def test_closing_ends_a_wait_in_another_thread(processes: int) -> None:
     loader, rows, ended = Held(), empty_plan(3), []
-    feed = Feed(loader, BATCH)
+    if processes:  # which then waits for a batch that never comes
+        feed = Feed(FailingLoader({0: "sleep"}), BATCH, WorkerPool(1, SHAPE, 1))
+    else:
+        feed = Feed(loader, BATCH)
 
     def take() -> None:
         try:
@@ -97,7 +106,7 @@ def test_closing_ends_a_wait_in_another_thread() -> None:
 
     waiting = threading.Thread(target=take)
     waiting.start()
-    assert wait_until(lambda: loader.loaded)
+    assert wait_until(lambda: feed._lock.locked() if processes else loader.loaded)
     feed.close()
     waiting.join()
     assert ended
@@ -113,3 +122,17 @@ def test_a_dataset_may_be_iterated_again_and_pads_its_last_stack(tensorflow: Mod
     assert shown == [[1, 2, 3], [4, 5, 6], [7, 0, 0]]
     valid = [stack[1].any(axis=(1, 2, 3)) for stack in batches.as_numpy_iterator()]
     np.testing.assert_array_equal(valid[-1], [True, False, False])
+
+
+def test_an_order_carries_all_that_a_loader_looks_at_of_a_step_and_nothing_of_the_others() -> None:
+    rows_SB = np.arange(4000 * BATCH).reshape(4000, BATCH)
+    parts = (Part(0, 1), Part(2, 0), Part(2, 1))
+    whole = Plan(rows_SB, 3, 2, True, 1, (0, 2), (1,), 2, parts, (), rows_SB % 3)
+    order = Order.of(whole, 5, 3999)
+    assert len(pickle.dumps(order)) < 1500
+    seen = pickle.loads(pickle.dumps(order)).plan()
+    assert seen.wanted_SB is not None
+    np.testing.assert_array_equal(seen.rows_SB[3999], rows_SB[3999])
+    np.testing.assert_array_equal(seen.wanted_SB[3999], rows_SB[3999] % 3)
+    assert (seen.blocks, seen.promised, seen.promises) == (2, (0, 2), parts)
+    assert Order.of(replace(whole, wanted_SB=None, parts=()), 5, 7).plan().wanted_SB is None

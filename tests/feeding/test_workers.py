@@ -16,11 +16,9 @@ from segmenter.errors import RasterError, TrainingError
 from segmenter.feeding import slots
 from segmenter.feeding.feed import Feed
 from segmenter.feeding.processes import WorkerPool
-from segmenter.feeding.slots import BatchShape
 from tests.helpers.made_feed import (
-    BANDS,
     BATCH,
-    SIDE,
+    SHAPE,
     FailingLoader,
     digest,
     empty_plan,
@@ -31,7 +29,6 @@ from tests.helpers.made_training import made
 from tests.helpers.time_limits import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-SHAPE = BatchShape(BATCH, (SIDE, SIDE, BANDS), "uint8")
 VARIANTS = {
     "plan": (),
     "drawn for a class": ("sampling.method=rare_class", "sampling.per_replica=off"),
@@ -87,15 +84,15 @@ def test_workers_share_nothing_with_a_name_and_never_import_tensorflow(pools: di
 def test_a_batch_that_fails_ends_in_its_own_line_and_the_others_are_made(
     pools: dict[int, WorkerPool],
 ) -> None:
-    rows, pool = empty_plan(8), pools[2]
-    feed, into = Feed(FailingLoader({2: "user", 4: "memory", 6: "defect"}), BATCH, pool), SHAPE.empty()
+    no_memory = r"^input worker [12] of 2 .* ran out of memory while it made step {} of epoch 1; lower "
+    defect = "(?s)^input worker .* failed at step 9 of epoch 1:\nTraceback.*ValueError: bad 8"
+    errors = {2: "user", 4: "memory", 6: "memory in OpenCV", 8: "defect"}
+    rows, feed, into = empty_plan(10), Feed(FailingLoader(errors), BATCH, pools[2]), SHAPE.empty()
     for step, (kind, line) in {
         2: (RasterError, "^bad 2$"),
-        4: (
-            TrainingError,
-            "input worker [12] of 2 .* ran out of memory while it made step 5 of epoch 1; lower ",
-        ),
-        6: (RuntimeError, "(?s)input worker .* failed at step 7 of epoch 1:\nTraceback.*ValueError: bad 6"),
+        4: (TrainingError, no_memory.format(5)),
+        6: (TrainingError, no_memory.format(7)),
+        8: (RuntimeError, defect),
     }.items():
         with pytest.raises(kind, match=line):
             feed.take(rows, 0, step, into)

@@ -256,7 +256,9 @@ def test_the_recipe_is_compared_with_the_checkpoints_own(
 def test_what_computes_nothing_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 4)
     monkeypatch.setattr("segmenter.training.prepare.load_run", lambda _: SimpleNamespace(recipe=RECIPE))
-    training = RECIPE.training.model_copy(update={"keep_checkpoints": 7, "steps_per_call": 3})
+    training = RECIPE.training.model_copy(
+        update={"keep_checkpoints": 7, "steps_per_call": 3, "input_workers": 2}
+    )
     assert check_run_directory(tmp_path, RECIPE.model_copy(update={"training": training}), resume=True)
 
 
