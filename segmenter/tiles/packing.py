@@ -24,7 +24,9 @@ from segmenter.tiles.pack_writer import PackWriter
 _VALIDITY = 2
 """Number of the rule which pixels have data: what was packed under another is made anew."""
 _PACK_BYTES = 1 << 30
-"""A pack is finished from this size on: what a kill loses for each thread; 200 GB are some 200 files."""
+"""A pack is finished from this size on: what a kill loses for each thread."""
+_MOST_PACKS = 128
+"""Of one packing, about: each that is read takes two of the 1024 files that a process may open."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,8 @@ def pack(
     """
     if not jobs:
         return
-    with folder.writing(), _Writers(dataset, folder, told, kept) as writers:
+    full = max(_PACK_BYTES, sum(job.bytes for job in jobs) // _MOST_PACKS)
+    with folder.writing(), _Writers(dataset, folder, full, told, kept) as writers:
         done = in_threads(writers.add, jobs, description=description, unit="file", progress=progress)
         for _ in done:
             pass
@@ -127,10 +130,13 @@ class _Writers:
         self,
         dataset: Dataset,
         folder: PackFolder,
+        full: int,
         told: Callable[[Job, int], None],
         kept: Callable[[PackedArray], bool],
     ) -> None:
-        self._dataset, self._folder, self._told, self._kept = dataset, folder, told, kept
+        """`full`: bytes from which on a pack is finished."""
+        self._dataset, self._folder, self._full = dataset, folder, full
+        self._told, self._kept = told, kept
         self._lock = threading.Lock()
         self._waiting: dict[Kind, list[PackWriter]] = {"image": [], "label": []}
         self._seen = _changed_at(folder.path)
@@ -156,7 +162,7 @@ class _Writers:
         try:
             with _writing(self._folder.path, writer):
                 writer.add(job.key, job.size, self._rows(job))
-                if writer.bytes >= _PACK_BYTES:
+                if writer.bytes >= self._full:
                     writer.finish()
                     return
         except OutputError:

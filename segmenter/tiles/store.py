@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from segmenter.config.datasets import CacheCodec
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
@@ -61,6 +62,7 @@ class SceneStore:
         tell_damaged(self._folder)
         self._packed: dict[tuple[int, Kind], PackedArray] = {}
         self._find()
+        tell_replaced(self._folder)
         bare = [i for i in range(len(self._scenes)) if (i, "image") not in self._packed]
         images = [self._scenes[i].image for i in bare]
         found = in_threads(raster_info, images, description="headers", unit="scene", progress=progress)
@@ -107,8 +109,8 @@ class SceneStore:
         jobs += [Job.of_label(self._dataset, self._scenes[i], self._sizes[i]) for i in slow]
         if not jobs:
             return
-        self._folder.make_room(sum(job.bytes for job in jobs), self._dataset.cache_bytes)
-        _announce(self._folder, jobs)
+        make_room(self._folder, jobs, self._dataset.cache_bytes)
+        _announce(self._folder, jobs, self._dataset.cache_codec)
         pack(self._dataset, self._folder, jobs, progress=progress)
         self._find()
 
@@ -268,14 +270,32 @@ def tell_damaged(folder: PackFolder) -> None:
         folder.remove_damaged()
 
 
-def _announce(folder: PackFolder, jobs: Sequence[Job]) -> None:
+def tell_replaced(folder: PackFolder) -> None:
+    """Remove packs whose scenes are all in newer ones."""
+    if replaced := folder.remove_replaced():
+        print(f"{folder.path}: removed packs whose scenes are all in newer ones: {gibibytes(replaced)}")
+
+
+def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> None:
+    """Make room for what is to be packed, and say what went for it.
+
+    Raises:
+        DatasetError: the limit leaves none; OutputError: the disk has none.
+    """
+    if removed := folder.make_room(sum(job.bytes for job in jobs), limit):
+        what = "removed packs that were not used for longest (dataset.cache_limit)"
+        print(f"{folder.path}: {what}: {gibibytes(removed)}")
+
+
+def _announce(folder: PackFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
     """Say what is about to be written beside the data, where, and how to have it elsewhere."""
     paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
     needed = sum(job.bytes for job in jobs)
     times = needed / max(1, sum(path.stat().st_size for path in paths if path is not None))
     images = sum(job.kind == "image" for job in jobs)
+    most = "" if codec == "none" else "at most "
     print(
         f"images of {images} and labels of {len(jobs) - images} scenes cannot be read in windows (JPEG, PNG "
-        f"or striped TIFF) and are decoded once: {gibibytes(needed)}, {times:.1f} times their files, in "
-        f"{folder.path}; dataset.cache names another folder"
+        f"or striped TIFF) and are decoded once: {most}{gibibytes(needed)}, {times:.1f} times their files, "
+        f"in {folder.path}; dataset.cache names another folder"
     )
