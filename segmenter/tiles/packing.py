@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from segmenter.errors import OutputError
+from segmenter.errors import DatasetError, OutputError
 from segmenter.geometry import Size, Window
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.scenes import Dataset, Scene
@@ -117,8 +117,9 @@ def pack(
         return
     full = max(_PACK_BYTES, sum(job.bytes for job in jobs) // _MOST_PACKS)
     with folder.writing(), _Writers(dataset, folder, full, told, kept) as writers:
-        done = in_threads(writers.add, jobs, description=description, unit="file", progress=progress)
-        for _ in done:
+        for _ in in_threads(
+            writers.add, jobs, description=description, unit="file", progress=progress, at_end=writers.stop
+        ):
             pass
     folder.look()
 
@@ -137,7 +138,7 @@ class _Writers:
         """`full`: bytes from which on a pack is finished."""
         self._dataset, self._folder, self._full = dataset, folder, full
         self._told, self._kept = told, kept
-        self._lock = threading.Lock()
+        self._lock, self._stopped = threading.Lock(), False
         self._waiting: dict[Kind, list[PackWriter]] = {"image": [], "label": []}
         self._seen = _changed_at(folder.path)
 
@@ -153,6 +154,10 @@ class _Writers:
             except OutputError:
                 if kind is None:
                     raise
+
+    def stop(self) -> None:
+        """Give up the scenes that are being packed: after an error or Ctrl-C nobody waits for large ones."""
+        self._stopped = True
 
     def add(self, job: Job) -> None:
         """Pack one scene, unless another training was faster."""
@@ -194,6 +199,8 @@ class _Writers:
 
     def _rows(self, job: Job) -> Iterator[Rows]:
         for pixels, valid in rows_of(self._dataset, job.scene, job.kind):
+            if self._stopped:
+                raise DatasetError(f"{self._folder.path}: interrupted")  # nobody hears of it
             yield pixels, valid
             self._told(job, pixels.shape[0] * pixels.shape[1])
 
