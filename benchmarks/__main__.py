@@ -30,6 +30,7 @@ def main() -> int:
             ["benchmarks.counting"],
             ["benchmarks.augmentation"],
             ["benchmarks.pipeline"],
+            ["benchmarks.reading"],
             ["benchmarks.four_gpus"],
             ["benchmarks.scaling"],
             ["benchmarks.planning"],

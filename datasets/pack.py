@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.pack_file import KINDS, Kind, PackedArray
 from segmenter.tiles.pack_folder import PackFolder, gibibytes
 from segmenter.tiles.packing import Job, key_of, pack
-from segmenter.tiles.store import tell_damaged, tell_leftovers
+from segmenter.tiles.store import make_room, tell_damaged, tell_leftovers, tell_replaced
 
 
 def pack_dataset(dataset: Dataset, *, progress: bool = True) -> Iterator[str]:
@@ -34,6 +33,33 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True) -> Iterator[str]:
     scenes = dataset.of("train")
     if not scenes:
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+    folder = _folder(dataset, scenes)
+    jobs = _jobs(dataset, folder, scenes, progress)
+    if not jobs:
+        yield f"all {len(scenes)} training scenes are packed already, in {folder.path}"
+        return
+    make_room(folder, jobs, dataset.cache_bytes)
+    images = [job for job in jobs if job.kind == "image"]
+    most = "" if dataset.cache_codec == "none" else "at most "
+    yield (
+        f"packing images of {len(images)} and labels of {len(jobs) - len(images)} of {len(scenes)} scenes: "
+        f"{most}{gibibytes(sum(job.bytes for job in jobs))}, in {folder.path}; dataset.cache names another "
+        "folder"
+    )
+    before, started = set(folder.path.glob("*.pack")), time.monotonic()
+    counted = images or jobs
+    pixels = sum(job.size.pixels for job in counted)
+    with tqdm(total=pixels, desc="packing", unit="px", unit_scale=True, disable=not progress) as bar:
+        told = _counting(bar, counted[0].kind)
+        pack(dataset, folder, jobs, progress=False, told=told, kept=_as_asked(dataset))
+    seconds = max(time.monotonic() - started, 1e-3)
+    tell_replaced(folder)
+    new = [path.stat().st_size for path in set(folder.path.glob("*.pack")) - before]
+    yield f"packed: {_ratios(sum(new), len(new), jobs)}; {seconds:.0f} s, {pixels / 1e6 / seconds:.0f} MPx/s"
+
+
+def _folder(dataset: Dataset, scenes: Sequence[Scene]) -> PackFolder:
+    """The packs that there are; those that stay are held, so that room is made of others."""
     folder = PackFolder(cache_folder(dataset), shared=dataset.cache is not None)
     tell_leftovers(folder)
     folder.look()
@@ -41,37 +67,15 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True) -> Iterator[str]:
     keys = [key_of(dataset, scene, kind) for scene in scenes for kind in KINDS]
     found = [one for key in keys if key is not None and (one := folder.find(key)) is not None]
     kept = {one.pack.path: one.pack for one in found if _as_asked(dataset)(one)}
-    folder.hold(kept.values())  # room is made of others
-    jobs = _jobs(dataset, folder, scenes, progress)
-    if not jobs:
-        yield f"all {len(scenes)} training scenes are packed already, in {folder.path}"
-        return
-    needed = sum(job.bytes for job in jobs)
-    removed = folder.make_room(needed, dataset.cache_bytes)
-    if removed:
-        yield f"removed packs that were not used for longest: {gibibytes(removed)}"
-    images = sum(job.kind == "image" for job in jobs)
-    most = "" if dataset.cache_codec == "none" else "at most "
-    yield (
-        f"packing images of {images} and labels of {len(jobs) - images} of {len(scenes)} scenes: "
-        f"{most}{gibibytes(needed)}, in {folder.path}; dataset.cache names another folder"
-    )
-    before = set(folder.path.glob("*.pack"))
-    started = time.monotonic()
-    counted: Kind = "image" if images else "label"
-    pixels = sum(job.size.pixels for job in jobs if job.kind == counted)
-    with tqdm(
-        total=pixels, desc="packing", unit="px", unit_scale=True, disable=not progress, file=sys.stderr
-    ) as bar:
-        pack(dataset, folder, jobs, progress=False, told=_counting(bar, counted), kept=_as_asked(dataset))
-    seconds = time.monotonic() - started
-    if replaced := folder.remove_replaced():
-        yield f"removed packs whose scenes are all packed anew: {gibibytes(replaced)}"
-    new = [path.stat().st_size for path in set(folder.path.glob("*.pack")) - before]
-    yield (
-        f"packed: {gibibytes(sum(new))} in {len(new)} files, {sum(new) / max(1, _stored(jobs)):.2f} times "
-        f"what was read, {sum(new) / max(1, needed):.2f} of the pixels' bytes; {seconds:.0f} s, "
-        f"{pixels / 1e6 / max(seconds, 1e-3):.0f} MPx/s"
+    folder.hold(kept.values())
+    return folder
+
+
+def _ratios(written: int, files: int, jobs: Sequence[Job]) -> str:
+    pixels = sum(job.bytes for job in jobs)
+    return (
+        f"{gibibytes(written)} in {files} files, {written / max(1, _stored(jobs)):.2f} times what was read, "
+        f"{written / max(1, pixels):.2f} of the pixels' bytes"
     )
 
 

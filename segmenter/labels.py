@@ -100,11 +100,6 @@ class ClassMap:
         table[np.array(self._keys)] = np.array(ids, np.uint8)
         return table
 
-    @cached_property
-    def _short_table(self) -> bytes:
-        """Key → id of 8-bit codes."""
-        return self._table[:256].tobytes()
-
     def _packed(self, raw: NDArray[Any], where: str) -> NDArray[Any]:
         """(H, W) or (H, W, 1) codes, or (H, W, 3+) colours, as one unsigned integer per pixel."""
         bands = 1 if raw.ndim == 2 else raw.shape[2]
@@ -147,12 +142,9 @@ class ClassMap:
 
     def decode_known(self, raw: NDArray[Any], where: str = "label") -> NDArray[np.uint8]:
         """As `decode`, with `UNKNOWN` where a value is not known: for audits, which count and go on."""
-        packed = self._packed(raw, where)
-        if packed.dtype == np.uint8:  # four times as fast as NumPy's look-up
-            ids = np.frombuffer(bytearray(packed).translate(self._short_table), np.uint8)
-            return ids.reshape(packed.shape)
-        found: NDArray[np.uint8] = self._table[packed]
-        return found
+        # No key lies beyond the table; told so, NumPy looks up eight times as fast as by indexing.
+        ids: NDArray[np.uint8] = np.take(self._table, self._packed(raw, where), mode="wrap")
+        return ids
 
     def unknown(self, raw: NDArray[Any], where: str = "label") -> dict[str, int]:
         """Values (`300`, or `#ff00aa`) that the class map does not know, with their pixel counts."""

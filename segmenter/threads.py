@@ -35,6 +35,7 @@ def in_threads(
     workers: int | None = None,
     progress: bool = True,
     note: Callable[[Result], str] | None = None,
+    at_end: Callable[[], None] = lambda: None,
 ) -> Iterator[Result]:
     """`work` of each item, in the order of the items; the first error ends it and is raised here.
 
@@ -42,6 +43,7 @@ def in_threads(
         description, unit: for the bar on stderr.
         workers: threads; None: one per processor, at most 16.
         note: what the bar says after a result.
+        at_end: is called before the threads are waited for, after the last result, an error or Ctrl-C.
     """
     count = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
     waiting: deque[Future[Result]] = deque()
@@ -60,6 +62,7 @@ def in_threads(
                     bar.set_postfix_str(note(result), refresh=False)
                 yield result
         finally:
+            at_end()
             for future in waiting:
                 future.cancel()
 

@@ -134,16 +134,15 @@ class Pack:
         Raises:
             DamagedError: it is no pack, another format's, or damaged; OSError: it cannot be read.
         """
-        self.path, self._mapped, self._lock = path, None, threading.Lock()
+        self.path, self._lock = path, threading.Lock()
+        self._mapped: _Mapped | None = None
         with _opened(path) as file:
             self.bytes = os.fstat(file.fileno()).st_size
             facts, table_at = _said(file, self.bytes)
         if not path.name.startswith(facts.kind):
             raise DamagedError("has the name of another")
-        self.contents, self._chunks, self._crc, self._table_at = (
-            *(facts.contents, facts.chunks, facts.table_crc),
-            table_at,
-        )
+        self.contents, self._table_at = facts.contents, table_at
+        self._chunks, self._crc = facts.chunks, facts.table_crc
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = {"_mapped", "_lock", "contents"}

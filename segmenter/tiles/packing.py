@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from segmenter.errors import OutputError
+from segmenter.errors import DatasetError, OutputError
 from segmenter.geometry import Size, Window
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.scenes import Dataset, Scene
@@ -24,7 +24,9 @@ from segmenter.tiles.pack_writer import PackWriter
 _VALIDITY = 2
 """Number of the rule which pixels have data: what was packed under another is made anew."""
 _PACK_BYTES = 1 << 30
-"""A pack is finished from this size on: what a kill loses for each thread; 200 GB are some 200 files."""
+"""A pack is finished from this size on: what a kill loses for each thread."""
+_MOST_PACKS = 128
+"""Of one packing, about: each that is read takes two of the 1024 files that a process may open."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,11 @@ def pack(
     """
     if not jobs:
         return
-    with folder.writing(), _Writers(dataset, folder, told, kept) as writers:
-        done = in_threads(writers.add, jobs, description=description, unit="file", progress=progress)
-        for _ in done:
+    full = max(_PACK_BYTES, sum(job.bytes for job in jobs) // _MOST_PACKS)
+    with folder.writing(), _Writers(dataset, folder, full, told, kept) as writers:
+        for _ in in_threads(
+            writers.add, jobs, description=description, unit="file", progress=progress, at_end=writers.stop
+        ):
             pass
     folder.look()
 
@@ -127,11 +131,14 @@ class _Writers:
         self,
         dataset: Dataset,
         folder: PackFolder,
+        full: int,
         told: Callable[[Job, int], None],
         kept: Callable[[PackedArray], bool],
     ) -> None:
-        self._dataset, self._folder, self._told, self._kept = dataset, folder, told, kept
-        self._lock = threading.Lock()
+        """`full`: bytes from which on a pack is finished."""
+        self._dataset, self._folder, self._full = dataset, folder, full
+        self._told, self._kept = told, kept
+        self._lock, self._stopped = threading.Lock(), False
         self._waiting: dict[Kind, list[PackWriter]] = {"image": [], "label": []}
         self._seen = _changed_at(folder.path)
 
@@ -148,6 +155,10 @@ class _Writers:
                 if kind is None:
                     raise
 
+    def stop(self) -> None:
+        """Give up the scenes that are being packed: after an error or Ctrl-C nobody waits for large ones."""
+        self._stopped = True
+
     def add(self, job: Job) -> None:
         """Pack one scene, unless another training was faster."""
         if self._is_there(job):
@@ -156,7 +167,7 @@ class _Writers:
         try:
             with _writing(self._folder.path, writer):
                 writer.add(job.key, job.size, self._rows(job))
-                if writer.bytes >= _PACK_BYTES:
+                if writer.bytes >= self._full:
                     writer.finish()
                     return
         except OutputError:
@@ -188,6 +199,8 @@ class _Writers:
 
     def _rows(self, job: Job) -> Iterator[Rows]:
         for pixels, valid in rows_of(self._dataset, job.scene, job.kind):
+            if self._stopped:
+                raise DatasetError(f"{self._folder.path}: interrupted")  # nobody hears of it
             yield pixels, valid
             self._told(job, pixels.shape[0] * pixels.shape[1])
 

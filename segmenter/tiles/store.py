@@ -7,13 +7,14 @@ tile, are read as they are, unless `python -m datasets pack` has packed them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import resource
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from segmenter.config.datasets import CacheCodec
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
@@ -56,11 +58,13 @@ class SceneStore:
         self._dataset, self._scenes = dataset, tuple(scenes)
         self._files, self._folder = KnownRasters(), PackFolder(cache, shared=dataset.cache is not None)
         self._local, self._lock = threading.local(), threading.Lock()
+        self._small = _CHEAP_PIXELS * tile * tile
         tell_leftovers(self._folder)
         self._folder.look()
         tell_damaged(self._folder)
         self._packed: dict[tuple[int, Kind], PackedArray] = {}
         self._find()
+        tell_replaced(self._folder)
         bare = [i for i in range(len(self._scenes)) if (i, "image") not in self._packed]
         images = [self._scenes[i].image for i in bare]
         found = in_threads(raster_info, images, description="headers", unit="scene", progress=progress)
@@ -71,7 +75,7 @@ class SceneStore:
         ]
         if self._packed:
             print(self._told())
-        self._pack(infos, tile, progress)
+        self._pack(infos, progress)
 
     def _find(self) -> None:
         """Take what is packed, and keep others from removing it."""
@@ -87,14 +91,14 @@ class SceneStore:
             self._folder.look()  # some have just been removed
         self._packed = {}
 
-    def _pack(self, infos: dict[int, RasterInfo], tile: int, progress: bool) -> None:
+    def _pack(self, infos: dict[int, RasterInfo], progress: bool) -> None:
         """Pack images and labels that are not, and cost much to read in place."""
         jobs = [
             Job.of_image(self._dataset, self._scenes[i], info)
             for i, info in infos.items()
-            if not _cheap(info, tile)
+            if not (info.tiled or info.size.pixels <= self._small)
         ]
-        large = [i for i, size in enumerate(self._sizes) if size.pixels > _CHEAP_PIXELS * tile * tile]
+        large = [i for i, size in enumerate(self._sizes) if size.pixels > self._small]
         labels = [i for i in large if (i, "label") not in self._packed and self._scenes[i].label is not None]
         headers = in_threads(
             raster_info,
@@ -107,8 +111,8 @@ class SceneStore:
         jobs += [Job.of_label(self._dataset, self._scenes[i], self._sizes[i]) for i in slow]
         if not jobs:
             return
-        self._folder.make_room(sum(job.bytes for job in jobs), self._dataset.cache_bytes)
-        _announce(self._folder, jobs)
+        make_room(self._folder, jobs, self._dataset.cache_bytes)
+        _announce(self._folder, jobs, self._dataset.cache_codec)
         pack(self._dataset, self._folder, jobs, progress=progress)
         self._find()
 
@@ -125,7 +129,8 @@ class SceneStore:
         if (scene, "image") in self._packed:
             image, valid = self._packed_image(scene, window)
         else:
-            image, valid = self._open(self._scenes[scene].image, is_label=False).read(window)
+            with self._opened(scene, "image") as raster:
+                image, valid = raster.read(window)
         label = self.read_label(scene, window)
         if not valid.all():
             label[~valid] = IGNORE
@@ -141,7 +146,8 @@ class SceneStore:
         if (scene, "label") in self._packed:
             self._from_pack(scene, "label", inside, part)
         else:
-            raw = self._open(path, is_label=True).read(inside)
+            with self._opened(scene, "label") as raster:
+                raw = raster.read(inside)
             part[...] = self._dataset.classes.decode(raw, str(path))
         return label
 
@@ -221,21 +227,32 @@ class SceneStore:
 
     # --------------------------------------------------------------------------------- files
 
-    def _open(self, path: Path, *, is_label: bool) -> Any:
-        """This thread's handle: GDAL's may not be shared between threads."""
+    @contextlib.contextmanager
+    def _opened(self, scene: int, kind: Kind) -> Iterator[Any]:
+        """This thread's handle: GDAL's may not be shared between threads.
+
+        Small files are closed at once: blocks that GDAL keeps of each would be other memory every time, and
+        that costs half as much again as the reading.
+        """
+        if self._sizes[scene].pixels <= self._small:
+            with self._open(scene, kind) as raster:
+                yield raster
+            return
         if not hasattr(self._local, "open"):
             self._local.open = OrderedDict()
-        handles: OrderedDict[tuple[Path, bool], Any] = self._local.open
-        if (path, is_label) not in handles:
+        handles: OrderedDict[tuple[int, Kind], Any] = self._local.open
+        if (scene, kind) not in handles:
             while len(handles) >= _most_open():
                 handles.popitem(last=False)[1].close()
-            handles[path, is_label] = (
-                self._files.label(path, expand_palette=self._dataset.expand_palette)
-                if is_label
-                else self._files.image(path, self._dataset.bands)
-            )
-        handles.move_to_end((path, is_label))
-        return handles[path, is_label]
+            handles[scene, kind] = self._open(scene, kind)
+        handles.move_to_end((scene, kind))
+        yield handles[scene, kind]
+
+    def _open(self, scene: int, kind: Kind) -> Any:
+        files = self._scenes[scene]
+        if kind == "image" or files.label is None:
+            return self._files.image(files.image, self._dataset.bands)
+        return self._files.label(files.label, expand_palette=self._dataset.expand_palette)
 
 
 @functools.cache
@@ -243,10 +260,6 @@ def _most_open() -> int:
     """Rasters that each thread may keep open."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4, min(_MOST_OPEN, allowed // 2 // (os.cpu_count() or 1)))
-
-
-def _cheap(info: RasterInfo, tile: int) -> bool:
-    return info.size.pixels <= _CHEAP_PIXELS * tile * tile or info.tiled
 
 
 def tell_leftovers(folder: PackFolder) -> None:
@@ -268,14 +281,32 @@ def tell_damaged(folder: PackFolder) -> None:
         folder.remove_damaged()
 
 
-def _announce(folder: PackFolder, jobs: Sequence[Job]) -> None:
+def tell_replaced(folder: PackFolder) -> None:
+    """Remove packs whose scenes are all in newer ones."""
+    if replaced := folder.remove_replaced():
+        print(f"{folder.path}: removed packs whose scenes are all in newer ones: {gibibytes(replaced)}")
+
+
+def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> None:
+    """Make room for what is to be packed, and say what went for it.
+
+    Raises:
+        DatasetError: the limit leaves none; OutputError: the disk has none.
+    """
+    if removed := folder.make_room(sum(job.bytes for job in jobs), limit):
+        what = "removed packs that were not used for longest (dataset.cache_limit)"
+        print(f"{folder.path}: {what}: {gibibytes(removed)}")
+
+
+def _announce(folder: PackFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
     """Say what is about to be written beside the data, where, and how to have it elsewhere."""
     paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
     needed = sum(job.bytes for job in jobs)
     times = needed / max(1, sum(path.stat().st_size for path in paths if path is not None))
     images = sum(job.kind == "image" for job in jobs)
+    most = "" if codec == "none" else "at most "
     print(
         f"images of {images} and labels of {len(jobs) - images} scenes cannot be read in windows (JPEG, PNG "
-        f"or striped TIFF) and are decoded once: {gibibytes(needed)}, {times:.1f} times their files, in "
-        f"{folder.path}; dataset.cache names another folder"
+        f"or striped TIFF) and are decoded once: {most}{gibibytes(needed)}, {times:.1f} times their files, "
+        f"in {folder.path}; dataset.cache names another folder"
     )

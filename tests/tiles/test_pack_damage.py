@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pytest
 from segmenter.errors import DatasetError, LabelError, OutputError
 from segmenter.geometry import Window
 from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset
+from segmenter.scenes import Dataset, Scene
 from segmenter.tiles import pack_file, pack_folder, packing
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.pack_folder import PackFolder
@@ -213,3 +213,24 @@ def test_one_process_is_killed_while_several_pack_and_the_others_are_whole(
     kept = packs(dataset)
     assert equal(whole, contents(dataset))
     assert sorted(folder.iterdir()) == kept
+
+
+def test_after_an_error_no_scene_that_is_being_decoded_is_waited_for(
+    dataset: Dataset, monkeypatch: Any
+) -> None:
+    """A scene that would never end is given up at its next strip."""
+    rows_of, begun = packing.rows_of, threading.Event()
+
+    def rows(dataset: Dataset, scene: Scene, kind: pack_file.Kind) -> Iterator[pack_file.Rows]:
+        if scene.name == "s0":
+            begun.wait()
+            raise LabelError("s0 is damaged")
+        while True:
+            yield from rows_of(dataset, dataset.scenes[1], kind)
+            begun.set()
+
+    monkeypatch.setattr(packing, "rows_of", rows)
+    monkeypatch.setattr(packing.os, "cpu_count", lambda: 2)  # one thread waits for the other
+    with pytest.raises(LabelError, match="s0 is damaged"):
+        store_of(dataset)
+    assert not any(path.name.startswith(".") for path in (cache_folder(dataset) / "packed").iterdir())

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from datasets.__main__ import main
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.labels import ClassMap
@@ -90,13 +91,13 @@ def test_many_scenes_go_into_few_files_and_another_start_writes_nothing(dataset:
     assert {path: path.stat().st_ino for path in packs(many)} == before
 
 
-def test_lz4_shrinks_class_maps_and_is_asked_for_once(dataset: Dataset) -> None:
+def test_lz4_shrinks_class_maps_and_is_asked_for_once(dataset: Dataset, capsys: Any) -> None:
     pack_all(dataset)
     plain = {kind: sum(path.stat().st_size for path in packs(dataset, kind)) for kind in ("image", "label")}
     small = replace(dataset, cache_codec="lz4")
     said = pack_all(small)
     assert "at most" in said
-    assert "removed packs whose scenes are all packed anew" in said
+    assert "removed packs whose scenes are all in newer ones: 0.6 MiB" in capsys.readouterr().out
     label = sum(path.stat().st_size for path in packs(small, "label"))
     assert label < 0.3 * plain["label"]
     assert pack_all(small).startswith("all 3")
@@ -118,15 +119,23 @@ def test_another_class_map_keeps_the_images(dataset: Dataset, make_classes: Call
     store = store_of(ignoring)
     assert {path: path.stat().st_ino for path in packs(dataset, "image")} == images
     assert set(packs(dataset, "label")) > set(labels)
+    before = packs(dataset, "label")
+    store_of(replace(ignoring, classes=ClassMap(known[1:], ignored=(0, 9))))  # 9 would be refused before
+    assert set(packs(dataset, "label")) > set(before)
     ids = store.read_label(0, Window(0, 0, *SIZES[0]))
     assert set(np.unique(ids)) == {0, 1, 255}
 
 
-def test_a_changed_file_is_decoded_anew(dataset: Dataset, make_png: Callable[..., Path]) -> None:
-    before = contents(dataset)
-    changed = np.full((40, 33, 3), 9, np.uint8)
-    make_png("i2.png", changed)
-    os.utime(dataset.scenes[2].image, (1, 1))
+def test_a_changed_file_is_decoded_anew(dataset: Dataset, make_geotiff: Callable[..., Path]) -> None:
+    """By its time alone: the size stays."""
+    pixels = np.zeros((40, 33, 3), np.uint8)
+    path = make_geotiff("i2.tif", pixels)
+    scenes = (*dataset.scenes[:2], replace(dataset.scenes[2], image=path))
+    dataset = replace(dataset, scenes=scenes)
+    before, size = contents(dataset), path.stat().st_size
+    make_geotiff("i2.tif", pixels + 9)
+    os.utime(path, (1, 1))
+    assert path.stat().st_size == size
     after = contents(dataset)
     assert equal(before[:6], after[:6])
     assert (after[6] == 9).all()
@@ -139,8 +148,8 @@ def test_packs_go_by_last_use_and_never_one_in_use(dataset: Dataset, tmp_path: P
     other = replace(shared[1], root=tmp_path / "..")  # another dataset below the same cache
     store_of(other)
     old = packs(other)
-    for path in old:
-        os.utime(path, (1, 1))
+    for path, used in [*((path, 1) for path in unused), *((path, 2) for path in old)]:
+        os.utime(path, (used, used))
     needed = sum(path.stat().st_size for path in unused + old) // 2**10 * 2**10
     small = replace(shared[1], cache_bytes=needed + 2**10)
     store_of(small)  # needs as much as `other`, whose store is gone
@@ -192,3 +201,17 @@ def test_the_command_refuses_labels_that_do_not_fit(dataset: Dataset, make_png: 
         pack_all(dataset)
     with pytest.raises(DatasetError, match="expected scenes to train on, the split leaves none"):
         pack_all(replace(dataset, scenes=()))
+
+
+def test_the_recipe_says_where_how_much_and_how(dataset: Dataset, tmp_path: Path, capsys: Any) -> None:
+    recipe = tmp_path / "r.yaml"
+    classes = ", ".join(f"{{name: {name}, code: {code}}}" for code, name in enumerate("abc"))
+    files = "images: 'i{n}.png', labels: 'l{n}.png'"
+    recipe.write_text(f"dataset: {{kind: folder, root: {tmp_path}, {files}, classes: [{classes}]}}\n")
+    with pytest.raises(DatasetError, match=r"takes 0\.6 MiB, dataset\.cache_limit is 0\.1 MiB; raise it"):
+        main(["pack", str(recipe), "--set", "dataset.cache_limit=0.0001"])
+    place = tmp_path / "elsewhere"
+    options = [f"dataset.cache={place}", "dataset.cache_limit=1", "dataset.cache_compression=lz4"]
+    assert main(["pack", str(recipe), *(f"--set={one}" for one in options)]) == 0
+    assert f"at most 0.6 MiB, in {place}" in capsys.readouterr().out
+    assert len(list(place.glob("*/packed/*.pack"))) >= 2
