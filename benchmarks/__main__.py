@@ -31,6 +31,8 @@ def main() -> int:
             ["benchmarks.augmentation"],
             ["benchmarks.pipeline"],
             ["benchmarks.reading"],
+            # Beside the loaders of others: python -m benchmarks.input_peers --peer-python FILE
+            ["benchmarks.input_peers", "--tiles", "512", "--repeats", "3"],
             ["benchmarks.four_gpus"],
             ["benchmarks.scaling"],
             ["benchmarks.planning"],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError, shortened
-from segmenter.tiles.kernels import apart, transformed, with_validity
+from segmenter.tiles.kernels import Planes, transformed
 from segmenter.tiles.transforms import Stage, stages_of
 
 if TYPE_CHECKING:
@@ -72,31 +72,32 @@ class Augmenter:
             ConfigError: a listed transform fails on this tile.
         """
         image_HWC, valid_HW, label_HW = tile
-        mask_HW2 = with_validity(label_HW, valid_HW)
+        planes: Planes = (label_HW, valid_HW.view(np.uint8))
         wanted = [one for one in self._stages() if one.keeps_all or not geometry_that_loses_nothing]
         for number, stage in enumerate(wanted):
             if stage.compose is not None:
-                image_HWC, mask_HW2 = self._applied(stage, (seed + number) % 2**32, image_HWC, mask_HW2)
+                image_HWC, planes = self._applied(stage, (seed + number) % 2**32, image_HWC, planes)
         # IGNORE fills what was uncovered: not valid either.
-        return np.ascontiguousarray(image_HWC), *apart(mask_HW2)
+        return np.ascontiguousarray(image_HWC), planes[1] == 1, planes[0]
 
     def _applied(
-        self, stage: Stage, seed: int, image_HWC: NDArray[Any], mask_HW2: NDArray[np.uint8]
-    ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-        """Image and mask after a stage; whoever lists a transform is told where it fails."""
+        self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes
+    ) -> tuple[NDArray[Any], Planes]:
+        """Image and planes after a stage; whoever lists a transform is told where it fails."""
         if not stage.asked_as:
-            return apply_stage(stage, seed, image_HWC, mask_HW2)
+            return apply_stage(stage, seed, image_HWC, planes)
         try:
-            image, mask = apply_stage(stage, seed, image_HWC, mask_HW2)
+            image, moved = apply_stage(stage, seed, image_HWC, planes)
         except Exception as error:
             why = in_one_line(error)
             raise ConfigError(f"{stage.asked_as}: fails on a tile: {why}; take it out") from None
-        if (image.shape, image.dtype, mask.shape) != (image_HWC.shape, image_HWC.dtype, mask_HW2.shape):
+        before = (image_HWC.shape, image_HWC.dtype, planes[0].shape)
+        if (image.shape, image.dtype, moved[0].shape) != before:
             raise ConfigError(
                 f"{stage.asked_as}: expected a tile of {image_HWC.shape} {image_HWC.dtype} as before, got "
                 f"{image.shape} {image.dtype}; take it out"
             )
-        return image, mask
+        return image, moved
 
     def _stages(self) -> list[Stage]:
         """This thread's own."""
@@ -106,15 +107,13 @@ class Augmenter:
 
 
 def apply_stage(
-    stage: Stage, seed: int, image_HWC: NDArray[Any], mask_HW2: NDArray[np.uint8]
-) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """Image and mask after the transforms of a stage, drawn from `seed`."""
+    stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes
+) -> tuple[NDArray[Any], Planes]:
+    """Image, and class ids and validity, after the transforms of a stage, drawn from `seed`."""
     assert stage.compose is not None
     if stage.spatial:
-        image_HWC, moved_HW2 = transformed(stage.compose, seed, image_HWC, mask_HW2)
-        assert moved_HW2 is not None
-        return image_HWC, moved_HW2
-    return _coloured(image_HWC, stage.compose, seed), mask_HW2
+        return transformed(stage.compose, seed, image_HWC, planes)
+    return _coloured(image_HWC, stage.compose, seed), planes
 
 
 def in_one_line(error: Exception) -> str:

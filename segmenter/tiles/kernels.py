@@ -38,16 +38,17 @@ _ALONE = frozenset(
 )
 """Transforms that give the same without a `Compose` around them, which seeds two more generators."""
 
-Moved = tuple[NDArray[Any], NDArray[np.uint8] | None]
+Planes = tuple[NDArray[np.uint8], ...]
+"""Arrays (H, W) that move by nearest neighbour, with one fill value: class ids and validity; or none."""
 
 
 def transformed(
-    compose: Compose, seed: int, image_HWC: NDArray[Any], mask_HWM: NDArray[np.uint8] | None = None
-) -> Moved:
-    """Image and mask after a `Compose` seeded with `seed`: its bits, by the kernels here where they can."""
+    compose: Compose, seed: int, image_HWC: NDArray[Any], planes: Planes = ()
+) -> tuple[NDArray[Any], Planes]:
+    """Image and planes after a `Compose` seeded with `seed`: its bits, by the kernels here where they can."""
     if not all(type(one).__name__ in _ALONE for one in compose.transforms):
         compose.set_random_seed(seed)
-        return _by_library(compose, image_HWC, mask_HWM)
+        return _by_library(compose, image_HWC, planes)
     for one in compose.transforms:
         one.set_random_seed(seed)
         if not one.should_apply():
@@ -55,23 +56,25 @@ def transformed(
         kind = type(one).__name__
         if kind == "D4":
             turns, mirrored = _ELEMENTS[str(one.get_params()["group_element"])]
-            image_HWC = turned(image_HWC, turns, mirrored)
-            mask_HWM = None if mask_HWM is None else turned(mask_HWM, turns, mirrored)
+            image_HWC, *moved = (turned(array, turns, mirrored) for array in (image_HWC, *planes))
+            planes = tuple(moved)
         elif kind == "HueSaturationValue" and image_HWC.dtype == np.uint8 and image_HWC.shape[-1] == 3:
             drawn = one.get_params()
             image_HWC = shifted_hsv(image_HWC, drawn["hue_shift"], drawn["sat_shift"], drawn["val_shift"])
         else:
-            image_HWC, mask_HWM = _by_library(partial(one, force_apply=True), image_HWC, mask_HWM)
-    return image_HWC, mask_HWM
+            image_HWC, planes = _by_library(partial(one, force_apply=True), image_HWC, planes)
+    return image_HWC, planes
 
 
 def _by_library(
-    transform: Callable[..., dict[str, Any]], image_HWC: NDArray[Any], mask_HWM: NDArray[np.uint8] | None
-) -> Moved:
-    if mask_HWM is None:
-        return transform(image=image_HWC)["image"], None
-    moved = transform(image=image_HWC, mask=mask_HWM)
-    return moved["image"], moved["mask"]
+    transform: Callable[..., dict[str, Any]], image_HWC: NDArray[Any], planes: Planes
+) -> tuple[NDArray[Any], Planes]:
+    """The planes go as one mask: it would change the masks of a list one by one."""
+    if not planes:
+        return transform(image=image_HWC)["image"], ()
+    _, cv2 = libraries()
+    moved = transform(image=image_HWC, mask=cv2.merge(planes))
+    return moved["image"], tuple(cv2.extractChannel(moved["mask"], number) for number in range(len(planes)))
 
 
 def turned(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
@@ -133,18 +136,6 @@ def shifted_hsv(
                 table[0] = 0
             planes[plane] = cv2.LUT(planes[plane], table)
     return cv2.cvtColor(cv2.merge(planes), cv2.COLOR_HSV2RGB)
-
-
-def with_validity(label_HW: NDArray[np.uint8], valid_HW: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """(H, W, 2): class ids, and 1 where valid: one mask to move, with one fill value."""
-    _, cv2 = libraries()
-    return cv2.merge((label_HW, valid_HW.view(np.uint8)))
-
-
-def apart(mask_HW2: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
-    """(H, W) validity and class ids of such a mask, each contiguous."""
-    _, cv2 = libraries()
-    return cv2.extractChannel(mask_HW2, 1) == 1, cv2.extractChannel(mask_HW2, 0)
 
 
 def counted(label_HW: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:

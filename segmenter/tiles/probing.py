@@ -148,7 +148,8 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
                 warnings.simplefilter("always")
                 try:
                     if stage.spatial or image.dtype == np.uint8:
-                        twice.append(apply_stage(stage, seed, image, mask))
+                        image, planes = apply_stage(stage, seed, image, (mask[..., 0], mask[..., 1]))
+                        twice.append((image, np.stack(planes, axis=-1)))
                     else:
                         twice.append((transformed(stage.compose, seed, _unit(image))[0], mask))
                 except Exception as error:

@@ -254,3 +254,19 @@ def test_names_are_checked_before_anything_is_read_and_nothing_rare_is_said(
     with pytest.raises(ConfigError, match=r"classes: rare: no class .* less than 12\.5% of the pixels"):
         donors(rare, common, list("abcd"), 32)
     assert set(donors(rare, index, list("abcd"), 32)) == {RARE}
+
+
+def test_a_batch_written_into_given_arrays_is_the_same_batch(dataset: Dataset) -> None:
+    """Arrays that held another batch, with promised classes drawn again, over two replicas."""
+    settings = recipe({"scale": 0.5, "rotation": 45}, sampling={"per_replica": "best_effort"})
+    _, index = loader_of(dataset, settings)
+    store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
+    loader = BatchLoader(settings, index, store, 3, "uint8", replicas=2)
+    rows = plan(index.counts_NK, 6, settings.sampling, 3, 0, replicas=2)
+    arrays = tuple(np.full_like(array, 1) for array in loader.load(rows, 0, 0))
+    for step in range(rows.steps):
+        given = loader.load(rows, 0, step, into=arrays)  # type: ignore[arg-type]
+        for array, own, fresh in zip(given, arrays, loader.load(rows, 0, step), strict=True):
+            assert array is own
+            np.testing.assert_array_equal(own, fresh)
+    assert loader.drawn.redrawn > 0
