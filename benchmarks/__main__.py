@@ -30,7 +30,7 @@ def main() -> int:
             ["benchmarks.counting"],
             ["benchmarks.augmentation"],
             ["benchmarks.pipeline"],
-            ["benchmarks.reading"],
+            ["benchmarks.reading_tiles"],
             # Beside the loaders of others: python -m benchmarks.input_peers --peer-python FILE
             ["benchmarks.input_peers", "--tiles", "512", "--repeats", "3"],
             ["benchmarks.four_gpus"],

@@ -61,6 +61,11 @@ class MadeScene:
         """As `Raster.extent`."""
         return Window.of(self.info.size)
 
+    @property
+    def apart(self) -> bool:
+        """As `Readable.apart`."""
+        return False
+
     def empty(self, window: Window) -> bool:
         """As `Raster.empty`."""
         return False

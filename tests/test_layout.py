@@ -276,7 +276,12 @@ def test_tests_share_helpers_and_never_import_another_test() -> None:
 
 @pytest.mark.parametrize(
     ("command", "said"),
-    [(["train.py"], "--resume"), (["predict.py"], "{scene}"), (["-m", "datasets"], "stitch")],
+    [
+        (["train.py"], "--resume"),
+        (["predict.py"], "{scene}"),
+        (["-m", "datasets"], "stitch"),
+        (["-m", "segmenter.devices"], "--logical-devices"),
+    ],
     ids=lambda value: value[-1],
 )
 def test_help_answers_at_once(command: list[str], said: str) -> None:

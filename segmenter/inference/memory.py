@@ -10,7 +10,8 @@ Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns
                where they are brought back from a grid (`regridding`)
 
 where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K for probabilities; blended,
-4K more are under way. On a GPU the model's part is held against the card's memory. Wider rasters are mapped
+4K more are under way. On a GPU the model's part is held against the card's memory, and more batches are under
+way for each (`_GPU_READ`, `_GPU_GIVEN`). Wider rasters are mapped
 column by column (`tiling.Columns`): nothing depends on their width or height.
 """
 
@@ -20,12 +21,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from segmenter.devices.setup import smallest_card
+from segmenter.devices.setup import cards_listed, smallest_card
 from segmenter.errors import ConfigError, shortened
 from segmenter.geometry import Size
 from segmenter.inference.blending import Blend
@@ -50,6 +51,8 @@ _LEAST_COLUMN, _WINDOWS_ACROSS = 8 * BLOCK, 8
 _MOST_AT_ONCE = 64
 _READ, _GIVEN = 5, 3
 """Batches under way: being read, stacked, waiting, computed; computed, waiting, being written."""
+_GPU_READ, _GPU_GIVEN = 3, 4
+"""More for each GPU: in its reader's hands, two in its own (`dealing`); results that wait for them."""
 _AMOUNT = re.compile(r"\s*\d+(\.\d+)?\s*[a-z]+\s*", re.IGNORECASE)
 """A number and a unit, and nothing else: `ByteSize` takes a number alone as bytes, and any text behind it."""
 
@@ -85,6 +88,7 @@ class Needs:
         usual: the window that the recipe names, in pixels; for blending.
         weights: bytes of those of further models, beside the one that the base has room for.
         regridded: whether predictions are brought back from a grid onto other pixels.
+        gpus: that compute; 0: the CPU does.
     """
 
     network: NetworkGeometry
@@ -94,6 +98,7 @@ class Needs:
     usual: int
     weights: int = 0
     regridded: bool = False
+    gpus: int = 0
 
     @property
     def out_bytes(self) -> int:
@@ -104,7 +109,8 @@ class Needs:
     def total(self, window: Size, batch: int, column: int, *, blended: bool) -> float:
         """Bytes of a prediction without the model's part: see the head of this module."""
         pixels, out = batch * window.pixels, self.out_bytes
-        under_way = _READ * (self.pixel_bytes + 1) + _GIVEN * (out + 4 * self.classes * blended)
+        read, given = _READ + _GPU_READ * self.gpus, _GIVEN + _GPU_GIVEN * self.gpus
+        under_way = read * (self.pixel_bytes + 1) + given * (out + 4 * self.classes * blended)
         held = 4 * self.classes * window.height
         rows = (window.height + BLOCK) * out + held * blended + held * self.regridded
         return BASE_BYTES + pixels * under_way + column * rows
@@ -128,14 +134,16 @@ def usual_tiling(network: NetworkGeometry, window: int | None, batch: int | None
     pixels = _LARGE**2
     if network.bytes_per_pixel:
         pixels = min(pixels, int(_model_room(devices) / network.bytes_per_pixel))
-    exact = network.radius is not None
-    side = window or (_LARGE if exact and pixels >= _LARGE**2 else USUAL)
-    size = window_for(side, network.radius, network.stride) if exact else Size(side, side)
-    size = size.round_up(network.stride)
+    if network.radius is None:
+        blend, side = Blend(), window or USUAL
+        size = Size(side, side).round_up(network.stride)
+    else:
+        blend, side = None, window or (_LARGE if pixels >= _LARGE**2 else USUAL)
+        size = window_for(side, network.radius, network.stride)
     if batch is not None:
         pixels = 0  # small rasters, too, by the user's number
     at_once = batch or max(1, pixels // size.pixels)
-    return Tiling(size, network.radius or 0, network.stride, at_once, None if exact else Blend(), pixels)
+    return Tiling(size, network.radius or 0, network.stride, at_once, blend, pixels)
 
 
 def _model_room(devices: int) -> float:
@@ -155,6 +163,8 @@ def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Ti
     Raises:
         ConfigError: exact is asked for and impossible, or nothing fits.
     """
+    if smallest_card() is not None:
+        needs = replace(needs, gpus=max(1, cards_listed()))
     network, counts = needs.network, Counter(sizes)
     if network.radius is None:
         if choice.mode == "exact":

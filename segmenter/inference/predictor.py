@@ -50,7 +50,9 @@ _READ_AHEAD, _COMPUTED_AHEAD = 1, 1
 """Batches that wait between two threads; one more is in each thread's hands."""
 
 
-def classify_all(jobs: Iterable[J], tiling: Tiling, predict: Predictor) -> Generator[Event[J], None, None]:
+def classify_all(
+    jobs: Iterable[J], tiling: Tiling, predict: Predictor, readers: int | None = None
+) -> Generator[Event[J], None, None]:
     """Predictions for many rasters, as they are computed.
 
     The windows of a job come row by row (each row of windows complete before the next begins; blended, a
@@ -59,12 +61,16 @@ def classify_all(jobs: Iterable[J], tiling: Tiling, predict: Predictor) -> Gener
     three batches more for each that several devices take at once, which also bounds how many jobs are under
     way. A window without a valid pixel is not computed.
 
+    Args:
+        readers: threads that read a large raster; None: one for each device.
+
     Raises:
         DeviceError: a single window does not fit into the device's memory; a batch that does not is halved.
     """
     wanted, classes = predict.wanted, predict.classes
     blender = Blender(wanted, classes) if tiling.blend is not None else None
-    reader = Prefetch(read_batches(jobs, tiling), _READ_AHEAD, "raster reader")
+    batches = read_batches(jobs, tiling, readers or len(predict.workers))
+    reader = Prefetch(batches, _READ_AHEAD, "raster reader")
     computed = Prefetch(compute_all(reader, predict, blended=blender is not None), _COMPUTED_AHEAD, "model")
     with contextlib.closing(computed), contextlib.closing(reader):
         for batch, found in computed:
@@ -90,7 +96,7 @@ def classify(
     Raises:
         RasterError: where a window cannot be read.
     """
-    for event in classify_all([_Opened(raster, part)], tiling, predict):
+    for event in classify_all([_Opened(raster, part)], tiling, predict, readers=1):
         if isinstance(event, Failed):
             raise event.error
         if isinstance(event, Mapped):

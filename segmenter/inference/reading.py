@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import ConfigError, SegmenterError
 from segmenter.geometry import Size, Window
+from segmenter.inference.apart import read_apart
 from segmenter.inference.blending import Blend, blend_windows
 from segmenter.inference.events import Batch, Entry, Failed, Finished, J, Job, Piece, Readable
 from segmenter.windows import COLUMN, Columns, Placement, halo_windows, round_up
@@ -96,10 +97,14 @@ class _Group(Generic[J]):
         return Batch(self.entries, np.stack(self.images), np.stack(self.valids))
 
 
-def read_batches(jobs: Iterable[J], tiling: Tiling) -> Iterator[Batch[J]]:
+def read_batches(jobs: Iterable[J], tiling: Tiling, readers: int = 1) -> Iterator[Batch[J]]:
     """Windows of all jobs, batched by shape, type and bands.
 
     Entries of one job come in order; `4 * batch + 64` of them wait at most.
+
+    Args:
+        readers: threads that read a raster of so many windows side by side, each from a handle of its own,
+            where that is `apart`.
     """
     groups: dict[Any, _Group[J]] = {}
     for job in jobs:
@@ -107,7 +112,7 @@ def read_batches(jobs: Iterable[J], tiling: Tiling) -> Iterator[Batch[J]]:
         end: Entry[J] = Finished(job)
         try:
             with job.open() as raster:
-                for found, piece, image, valid in _read_job(job, raster, tiling):
+                for found, piece, image, valid in _read_job(job, raster, tiling, readers):
                     before, key = key, found if image is not None or key is None else key
                     if before not in (None, key) and before in groups:
                         yield groups.pop(before).batch()  # the job's own order: columns have other windows
@@ -122,24 +127,39 @@ def read_batches(jobs: Iterable[J], tiling: Tiling) -> Iterator[Batch[J]]:
         yield group.batch()
 
 
-def _read_job(job: J, raster: Readable, tiling: Tiling) -> Iterator[tuple[Any, Piece[J], Any, Any]]:
+def _read_job(
+    job: J, raster: Readable, tiling: Tiling, readers: int
+) -> Iterator[tuple[Any, Piece[J], Any, Any]]:
     extent = raster.extent
     kind = raster.info.dtype, len(raster.bands)
     columns = job.columns or Columns(job.part or extent, tiling.column)
     for column in columns.left(job.done_rows):
-        for place, image, valid in _joined(_read_column(job, raster, extent, column, tiling), tiling):
+        windows = _read_column(job, raster, tiling.placements(extent, column), tiling, column, readers)
+        for place, image, valid in _joined(windows, tiling):
             kept = valid[place.keep.relative_to(place.read).slices()]
             piece = Piece(job, place, bool(kept.any()), kept, column)
             yield (place.read.size, *kind), piece, image, valid
 
 
 def _read_column(
-    job: Job, raster: Readable, extent: Window, column: Window, tiling: Tiling
+    job: Job,
+    raster: Readable,
+    places: Iterable[Placement],
+    tiling: Tiling,
+    column: Window,
+    readers: int,
 ) -> Iterator[Read]:
-    for run in _runs(tiling.placements(extent, column), tiling):
-        if job.abandoned:
-            return
-        yield from _read_run(raster, run)
+    across = -(-column.width // tiling.band_rows)  # windows side by side, which are square
+    readers = min(readers, across) if raster.apart else 1
+    if readers < 2:
+        for run in _runs(places, tiling):
+            if job.abandoned:
+                return
+            yield from _read_run(raster, run)
+        return
+    runs = _runs(places, tiling, -(-across // readers))
+    for windows in read_apart(job, raster, runs, readers, _read_run):
+        yield from windows
 
 
 def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
@@ -196,12 +216,13 @@ def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
         yield place, *((image[part].copy(), valid[part].copy()) if alone else (image[part], valid[part]))
 
 
-def _runs(places: Iterable[Placement], tiling: Tiling) -> Iterator[list[Placement]]:
+def _runs(places: Iterable[Placement], tiling: Tiling, most: int | None = None) -> Iterator[list[Placement]]:
     """Windows side by side that are read at once, so that what they share is read once: at most a batch."""
     run: list[Placement] = []
     for place in places:
         first, read = (run or [place])[0].read, place.read
-        if (read.row, read.size) != (first.row, first.size) or len(run) == tiling.at_once(first.size):
+        long = tiling.at_once(first.size)
+        if (read.row, read.size) != (first.row, first.size) or len(run) == min(long, most or long):
             yield run
             run = []
         run.append(place)

@@ -75,8 +75,9 @@ class Entry:
         """Whether the outputs of an earlier entry that this one does not name would be the same now."""
         if (self.input, self.run) != (before.input, before.run):
             return False
-        same = {**before.options, "format": None}  # in which only the map itself is written
-        return {**same, **self.options, "format": None} == same
+        # Not the format, in which only the map itself is written. What an older journal lacks is None.
+        options = self.options.items()
+        return all(before.options.get(name) == value for name, value in options if name != "format")
 
 
 def _change(name: str, old: Any, new: Any) -> str:

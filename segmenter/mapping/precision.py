@@ -25,7 +25,7 @@ def settled_precision(request: MapRequest, run: AnyRun, journal: Journal) -> tup
 
     What the program chooses, by whether there is a GPU, is noted in the journal for the same call.
     """
-    trained = tuple(member.recipe.training.precision for member in members(run))
+    trained: tuple[str, ...] = tuple(member.recipe.training.precision for member in members(run))
     if request.precision is not None:
         chosen = trained if request.precision == "run" else (request.precision,) * len(trained)
         _tell(chosen, trained, "")

@@ -146,6 +146,11 @@ class MosaicView:
         return image, valid
 
     @property
+    def apart(self) -> bool:
+        """As `Readable.apart`: a view keeps many files open, and several would keep more."""
+        return False
+
+    @property
     def partial_remark(self) -> str | None:
         """As `Raster.partial_remark`, of the file itself."""
         return self._raster(self._member).partial_remark

@@ -26,3 +26,10 @@ class Readable(Protocol):
 
     def empty(self, window: Window) -> bool:
         """Whether a window is known to hold no data without being read."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether several handles may each read some of its columns, at no more than the cost of one handle.
+
+        Not of strips, which are decoded whole, nor where a handle counts what it has read in order.
+        """

@@ -147,6 +147,11 @@ class Raster:
         return self._validity.may_lack
 
     @property
+    def apart(self) -> bool:
+        """As `Readable.apart`."""
+        return self.info.tiled and all(value is None for value in self.info.nodata)
+
+    @property
     def partial_nodata(self) -> int:
         """Pixels with data that hold a nodata value in some band, of the windows read so far in order."""
         return self._validity.partial

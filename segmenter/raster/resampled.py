@@ -161,6 +161,11 @@ class ResampledRaster:
         return not inside.size.pixels or self._raster.empty(self._grid.under(inside))
 
     @property
+    def apart(self) -> bool:
+        """As `Readable.apart`."""
+        return self._raster.apart
+
+    @property
     def partial_remark(self) -> str | None:
         """None: pieces do not come in order here; who reads the raster's own pixels can count."""
         return None

@@ -42,6 +42,10 @@ class ArrayRaster:
     def empty(self, window: Window) -> bool:
         return False
 
+    @property
+    def apart(self) -> bool:
+        return False
+
 
 @dataclass(eq=False)
 class ArrayJob:

@@ -193,3 +193,15 @@ def test_a_window_that_does_not_fit_ends_it(rng: np.random.Generator) -> None:
         list(
             classify_all([ArrayJob(scene(rng, 64, 64))], Tiling(Size(32, 32), 0, 8, 8), _small_device(0, []))
         )
+
+
+def test_each_gpu_has_batches_under_way_in_the_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_budget, "smallest_card", lambda: 11 * 2**30)
+    batches = []
+    for cards in (1, 4, 16):
+        monkeypatch.setattr(memory_budget, "cards_listed", lambda cards=cards: cards)
+        tiling, _ = plan(SCENE, 1.6 * GB, window=1024)
+        needed = replace(NEEDS, gpus=cards).total(tiling.window, tiling.batch, 6000, blended=False)
+        assert needed <= 1.6 * GB
+        batches.append(tiling.batch)
+    assert batches[0] > batches[1] > batches[2] >= 1

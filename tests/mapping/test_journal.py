@@ -258,3 +258,16 @@ def test_maps_that_share_a_file_are_not_made_at_once(tmp_path: Path) -> None:
     OutputLock(tmp_path / "a.tif").take()  # which the others gave back
     locks.give_back()
     OutputLock(tmp_path / "a.confidence.tif").take()
+
+
+def test_an_option_that_an_older_journal_does_not_name_is_none() -> None:
+    """Maps of before are kept, and so are the files beside them that are not asked for this time."""
+    options = {"part": [0, 0, 9, 9], "format": "geotiff", "tta": "none"}
+    old = Entry("a", "a.tif", {}, {}, options, {})
+    new = Entry("a", "a.tif", {}, {}, {**options, "precision": None, "format": "png"}, {})
+    other = Entry("a", "a.tif", {}, {}, {**options, "precision": "mixed_float16"}, {})
+    assert new.extends(old)
+    assert not other.extends(old)
+    assert not new.extends(other)
+    assert other.difference(old) is None  # an older program's call does not know better
+    assert old.difference(other) == "other options: precision was float32, is mixed_float16"

@@ -249,7 +249,10 @@ def test_naic_results_are_pngs_with_the_original_codes(
         make_geotiff(f"in/{stem}.tif", image, crs=None, nodata=0 if stem == "2" else None)
     make_geotiff("in/placed.tif", images["0"])
     recipe = SimpleNamespace(
-        name="n", dataset=SimpleNamespace(kind="naic2020"), prediction=SimpleNamespace(window=512, batch=2)
+        name="n",
+        dataset=SimpleNamespace(kind="naic2020"),
+        prediction=SimpleNamespace(window=512, batch=2),
+        training=SimpleNamespace(precision="float32"),
     )
     assert call(tmp_path / "in", classes=classes, recipe=recipe) == 0
     names = sorted(p.name for p in (tmp_path / "maps").glob("[!.]*"))

@@ -63,6 +63,7 @@ class Tiles:
             name="exact",
             dataset=FolderConfig(**{**section, **changes}),
             prediction=SimpleNamespace(window=64, batch=4),
+            training=SimpleNamespace(precision="float32"),
             sampling=SimpleNamespace(scale_strata=()),
         )
 

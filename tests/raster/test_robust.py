@@ -37,6 +37,7 @@ def call(
                 name="exact",
                 dataset=SimpleNamespace(kind="folder"),
                 prediction=SimpleNamespace(window=512, batch=4),
+                training=SimpleNamespace(precision="float32"),
             ),
         )
         return run_predict(monkeypatch, run, path, "--output", tmp_path / "maps", *options)

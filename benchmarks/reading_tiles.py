@@ -54,7 +54,7 @@ def main() -> None:
         corners = rng.integers(0, arguments.side - _TILE + 1, (arguments.tiles, 2)).tolist()
         draws = [(0, Window(row, col, _TILE, _TILE)) for row, col in corners]
         figures["large"] = _measured(large, draws, arguments.rounds, plain=False)
-    print(json.dumps({"benchmark": "reading", "unit": "ms of processor a tile", **figures}))
+    print(json.dumps({"benchmark": "reading_tiles", "unit": "ms of processor a tile", **figures}))
 
 
 def _measured(dataset: Dataset, draws: Draws, rounds: int, *, plain: bool) -> dict[str, float]:
