@@ -146,14 +146,13 @@ def test_state_survives_a_checkpoint_and_one_of_keras_goes_on(tensorflow: Module
 def test_the_number_of_operations_does_not_depend_on_that_of_weights(
     tensorflow: ModuleType, optimizer: str
 ) -> None:
-    """But for the assignments, which on a GPU launch nothing, and the reshapes."""
-    few, many = (operations(config(optimizer=optimizer, clip_norm=1.0), layers) for layers in (1, 4))
-    assert few == many
-    assert few <= 40
+    """Some twenty wait for the gradient; rate and correction, of the step alone, are there before."""
+    few, many = (operations(config(optimizer=optimizer, clip_norm=1.0), layers) for layers in (2, 4))
+    assert few == many <= 25
 
 
 def operations(settings: TrainingConfig, layers: int) -> int:
-    """Of an update, those that compute."""
+    """Of an update, those that compute with vectors; on a GPU assignments and reshapes launch nothing."""
     import tensorflow as tf
 
     from segmenter.training.optimisers import build_optimiser
@@ -168,4 +167,5 @@ def operations(settings: TrainingConfig, layers: int) -> int:
     size = sum(int(np.prod(v.shape)) for v in weights)
     graph = update.get_concrete_function(tf.TensorSpec((size,))).graph
     moves = ("AssignVariableOp", "Const", "Identity", "NoOp", "Placeholder", "ReadVariableOp", "Reshape")
-    return sum(op.type not in moves for op in graph.get_operations())
+    computing = (op for op in graph.get_operations() if op.type not in moves)
+    return sum(any(t.shape.rank for t in (*op.inputs, *op.outputs)) for op in computing)
