@@ -31,6 +31,7 @@ def main() -> int:
             ["benchmarks.augmentation"],
             ["benchmarks.pipeline"],
             ["benchmarks.four_gpus"],
+            ["benchmarks.fusion"],
             ["benchmarks.scaling"],
             ["benchmarks.planning"],
             ["benchmarks.prediction"],
