@@ -40,14 +40,13 @@ def gradients_of(model: Any, step: int) -> list[NDArray[np.float32]]:
 def trained(
     make: Callable[[Any], tuple[Any, Callable[[Any], Any]]], scales: Sequence[float] = (1,) * STEPS
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    """Weights and state after compiled steps on the same gradients, each times a scale."""
+    """Weights and state after steps on the same gradients, each times a scale."""
     import tensorflow as tf
 
     model = network()
     state, apply = make(model)
-    compiled = tf.function(apply)
     for step, scale in enumerate(scales):
-        compiled([tf.constant(g * np.float32(scale)) for g in gradients_of(model, step)])
+        apply([tf.constant(g * np.float32(scale)) for g in gradients_of(model, step)])
     return [v.numpy() for v in model.variables], state()
 
 
@@ -80,7 +79,7 @@ def same(a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]]) -> bool:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("settings", [{}, {"clip_value": 0.1}, {"weight_decay": 0.0}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"clip_value": 0.1}], ids=str)
 def test_it_is_the_update_of_keras_to_the_bit(
     tensorflow: ModuleType, optimizer: str, settings: dict[str, Any]
 ) -> None:
