@@ -82,7 +82,8 @@ def _line(side: Any, asked: int | None = None) -> str:
 def _serve(task: dict[str, Any]) -> None:
     """Our side: say how many weights there are; then, for each line that comes, time some steps."""
     step, weights = _step(task)
-    step(), step()
+    for _ in range(2):
+        step()
     print(weights, flush=True)
     for line in sys.stdin:
         clock, processor = time.perf_counter(), time.process_time()

@@ -69,7 +69,8 @@ def main() -> None:
         optimiser.step()
         loss.item()
 
-    step(), step()
+    for _ in range(2):
+        step()
     print(sum(p.numel() for p in model.parameters()), flush=True)
     for line in sys.stdin:
         clock, processor = time.perf_counter(), time.process_time()
