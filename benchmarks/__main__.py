@@ -34,6 +34,7 @@ def main() -> int:
             # Beside the loaders of others: python -m benchmarks.input_peers --peer-python FILE
             ["benchmarks.input_peers", "--tiles", "512", "--repeats", "3"],
             ["benchmarks.four_gpus"],
+            ["benchmarks.fusion"],
             ["benchmarks.scaling"],
             ["benchmarks.planning"],
             ["benchmarks.prediction"],

@@ -209,7 +209,9 @@ class TrainingConfig(Section):
         "processes",
         "that make batches; 0: threads; auto: by cores and memory beside GPUs, 0 on CPUs: docs/input.md",
     )
-    xla: bool = setting(False, "", "compile the step with XLA; one device only")
+    xla: bool = setting(
+        False, "", "compile the step with XLA; on one device, or on GPUs that are cards of their own"
+    )
     validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
     best_by: str = setting(
         "miou", "", "score that the best model is chosen by: miou, mf1, oa, fwiou, kappa, or iou:CLASS"

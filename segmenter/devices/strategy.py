@@ -149,6 +149,22 @@ def share_a_card(used: Sequence[Device]) -> bool:
     return len(set(cards)) < len(cards)
 
 
+def sums_not_compiled(config: DistributionConfig, used: Sequence[Device]) -> str:
+    """Why sums over several devices cannot be part of what XLA compiles; empty where they can.
+
+    TensorFlow 2.21 leaves `merge_call` out, which cannot be compiled, where all devices are GPUs and its own
+    collectives sum (`MirroredExtended._use_merge_call`).
+    """
+    if others := [device.name for device in used if not device.name.startswith("GPU")]:
+        return f"TensorFlow compiles sums over GPUs only, and {others[0]} is none"
+    if share_a_card(used):
+        return "TensorFlow compiles sums over cards only, and some devices are parts of one"
+    if config.cross_device != "auto":
+        kind = config.cross_device
+        return f"TensorFlow compiles its own collectives only, not distribution.cross_device: {kind}"
+    return ""
+
+
 def _rings() -> bool:
     """Whether TensorFlow sees that GPUs are parts of one, and leaves NCCL, which needs a card for each.
 

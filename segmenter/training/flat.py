@@ -267,7 +267,7 @@ class FlatOptimiser:
             decayed -= decayed * tf.cast(self.weight_decay, dtype) * rate
         step = tf.cast(now + 1, dtype)
         if segment.late and self._late_steps is not None:
-            rate = self._corrected(rate, step)
+            rate = self._corrected(rate, step, self._late_steps.value)
         moments = self.rule.new_moments(
             gradient, [tf.convert_to_tensor(m.value) for m in segment.moments], rate
         )
@@ -276,13 +276,13 @@ class FlatOptimiser:
         weights = tf.concat([part for part in (decayed, others) if part is not None], 0)
         write_vector(segment.weights, weights - self.rule.change(gradient, moments, rate, step))
 
-    def _corrected(self, rate: Any, step: Any) -> Any:
+    def _corrected(self, rate: Any, step: Any, late_steps: Any) -> Any:
         """Learning rate of late weights, such that the correction for all becomes that for their steps.
 
         Their moments start from 0 later than the others'. Corrected by the steps of all, which are too many,
         the first updates would be up to 6.5 times as large as they should be.
         """
-        own = self.rule.correction(tf.cast(self._late_steps.value + 1, step.dtype))
+        own = self.rule.correction(tf.cast(late_steps + 1, step.dtype))
         return rate * own / self.rule.correction(step)
 
     # ---------------------------------------------------------------------------------- checkpoints

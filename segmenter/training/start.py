@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segmenter.config.recipe import Recipe
-from segmenter.devices.strategy import Devices
+from segmenter.devices.strategy import Devices, sums_not_compiled
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.evaluation.named import title_of
 from segmenter.feeding.feed import Feed
@@ -270,10 +270,10 @@ def _describe_early_end(trainer: Trainer) -> str:
 def check_devices(recipe: Recipe, devices: Devices) -> None:
     """Refuse what does not go with so many devices."""
     training, replicas = recipe.training, devices.replicas
-    if training.xla and replicas > 1:
+    if training.xla and replicas > 1 and (why := sums_not_compiled(recipe.distribution, devices.used)):
         raise ConfigError(
-            f"training.xla: expected false on {replicas} devices, got true: sums over devices cannot be "
-            "compiled with XLA; use distribution.strategy: one_device, or leave it out"
+            f"training.xla: expected false on {replicas} devices, got true: {why}; use "
+            "distribution.strategy: one_device, or leave it out"
         )
     if devices.local_batch(training.global_batch) % training.accumulate:
         raise ConfigError(

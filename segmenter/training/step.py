@@ -26,7 +26,7 @@ class StepParts:
         min_pixels: the recipe's, for counting the classes that a batch holds.
         accumulate: micro-batches that each replica cuts its part of the batch into.
         averaged: takes part in each step, where the weights are averaged over the steps.
-        xla: compile a replica's work with XLA; for one device, without accumulation.
+        xla: compile a replica's work with XLA; for one device or for GPUs, without accumulation.
     """
 
     strategy: Any

@@ -32,6 +32,7 @@ from segmenter.sampling import Plan
 from segmenter.scenes import Dataset
 from segmenter.threads import Prefetch
 from segmenter.tiles.index import TileIndex
+from segmenter.training.agreement import Agreement
 from segmenter.training.ema import AveragedWeights
 from segmenter.training.examples import Examples
 from segmenter.training.freezing import set_trained
@@ -115,6 +116,8 @@ class Trainer:
             self.averaged,
             recipe.training.xla,
         )
+        held = (self.model, self._optimiser, *([] if averaged is None else [averaged]))
+        self._agreement = Agreement(self.devices, [v for part in held for v in part.variables])
         self._steps: Any = None
         self._frozen: bool | None = None
         self._predict = on_replicas(averaged or self.model, self.run.normalisation, self.devices)
@@ -153,7 +156,12 @@ class Trainer:
         self._log.rewind(self.position.done, validated=self.position.step == 0)
 
     def save(self) -> Path:
-        """Write the checkpoint of the present step."""
+        """Write the checkpoint of the present step.
+
+        Raises:
+            TrainingError: a weight is not finite, or the replicas hold different ones.
+        """
+        self._say(self._agreement.check(self.position.done))
         keep = self.run.recipe.training.keep_checkpoints
         return save_checkpoint(self.run.path, self.position.done, self._arrays(), keep)
 

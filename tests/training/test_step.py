@@ -162,7 +162,10 @@ def test_xla_computes_the_same_step(tensorflow: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"xla": True}, "training.xla: expected false on 4 devices"),
+        (
+            {"xla": True},
+            "training.xla: expected false on 4 devices, got true: .* over GPUs only, and CPU:0 is",
+        ),
         ({"accumulate": 4}, "expected a divisor of the 2 tiles that each of 4 devices gets, got 4"),
         ({"global_batch": 6}, "expected a multiple of 4"),
     ],

@@ -1,0 +1,63 @@
+"""A trainer on a made table of tiles, on any number of replicas: nothing of it is read from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.reading import recipe_from
+from segmenter.geometry import Size
+from segmenter.labels import ClassMap
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.runs.run import Run
+from segmenter.tiles.batches import DrawCounts
+from segmenter.tiles.index import TileIndex
+from tests.helpers.equivalence_matrix import strategy_of
+
+BATCH, SIDE, STEPS = 6, 16, 2
+
+
+class OneBatch:
+    """A loader that gives one batch of noise, again and again."""
+
+    fault, dtype, tile_shape, drawn = None, "uint8", (SIDE, SIDE, 3), DrawCounts()
+
+    def __init__(self, classes: int) -> None:
+        rng = np.random.default_rng(4)
+        shape = (BATCH, SIDE, SIDE)
+        image = rng.integers(0, 256, (*shape, 3), np.uint8)
+        self.batch = image, np.ones(shape, bool), rng.integers(0, classes, shape, np.uint8)
+
+    def load(self, *_: Any) -> tuple[NDArray[Any], ...]:
+        return self.batch
+
+
+def made_trainer(folder: Path, classes: ClassMap, replicas: int, steps: int = STEPS, **training: Any) -> Any:
+    """Epochs of so many steps; the recipe says nothing of the loss."""
+    from segmenter.devices.strategy import Devices
+    from segmenter.training.trainer import Trainer
+
+    recipe = recipe_from(
+        {
+            "name": "t",
+            "dataset": {"kind": "potsdam", "root": "x"},
+            "tiles": {"size": SIDE},
+            "model": {"depth": 1, "width": 2},
+            "training": {"global_batch": BATCH, **training},
+        },
+        "test",
+    )
+    plain = Normalisation.of([120.0] * 3, [60.0] * 3)
+    geometry = NetworkGeometry(2, 9)
+    run = Run(folder, recipe, classes, None, 3, "uint8", plain, 1.0, "full", geometry)
+    counts = np.full((steps * BATCH, len(classes)), 80)
+    where = np.zeros(steps * BATCH, np.int32)
+    index = TileIndex((), where, where, where, counts.sum(axis=1), counts, Size(SIDE, SIDE), 0)
+    used: Any = tuple(SimpleNamespace(name=f"CPU:{i}", model="a processor") for i in range(replicas))
+    devices = Devices(strategy_of(replicas), used)
+    return Trainer(run, index, OneBatch(len(classes)), devices, None)  # type: ignore[arg-type]
