@@ -25,6 +25,7 @@ from benchmarks.four_gpus import (
     Plan,
     Step,
     compute_seconds,
+    expected,
     step_of,
 )
 from benchmarks.page import renew, table
@@ -145,6 +146,20 @@ def variants() -> dict[str, Epoch]:
     }
 
 
+def result_table() -> list[str]:
+    """What the page says first: speed-ups of a step and of an epoch."""
+    rows = []
+    for precision in PRECISIONS:
+        plan = Plan(precision=precision)
+        low, high = expected(plan.model, precision).speedup
+        step = step_of(plan, MACHINES[MIDDLE])
+        first, *_, last = (f"{gain(plan, epoch, MIDDLE):.1f} ×" for epoch in variants().values())
+        rates = [f"{rate:.0f}" for rate in (IMAGES / step.single, REPLICAS * IMAGES / step.all)]
+        rows.append([precision, f"{step.speedup:.1f} ×", f"{low:.1f} … {high:.1f} ×", first, last, *rates])
+    head = ["precision", "step", "its range", "epoch, input ready", "epoch as it was", "images/s, one"]
+    return table([*head, "images/s, four"], rows)
+
+
 def epochs_table() -> list[str]:
     """Seconds of an epoch on the middle machine, and the speed-up on the one that is hardest to scale on."""
     rows = []
@@ -201,7 +216,11 @@ def main() -> None:
         for precision in PRECISIONS
     }
     print(json.dumps({"benchmark": "four_gpus_epoch", "measured": False, **gains}))
-    tables: dict[str, Callable[[], list[str]]] = {"epochs": epochs_table, "inputs": inputs_table}
+    tables: dict[str, Callable[[], list[str]]] = {
+        "result": result_table,
+        "epochs": epochs_table,
+        "inputs": inputs_table,
+    }
     if arguments.page:
         for name, lines in tables.items():
             renew(arguments.page, _MARK.format(name), lines())
