@@ -206,10 +206,9 @@ class Expected(NamedTuple):
 def expected(model: UNetConfig, precision: str) -> Expected:
     """What `benchmarks.gpu` prints beside what it measures."""
     steps = [step_of(Plan(model, precision), machine) for machine in MACHINES.values()]
-    figures = [
-        [f(step) for step in steps]
-        for f in (lambda s: IMAGES / s.single, lambda s: REPLICAS * IMAGES / s.all, lambda s: s.speedup)
-    ]
+    one = [IMAGES / step.single for step in steps]
+    four = [REPLICAS * IMAGES / step.all for step in steps]
+    figures = (one, four, [step.speedup for step in steps])
     return Expected(*((min(values), max(values)) for values in figures))
 
 
