@@ -252,6 +252,7 @@ def levers(plan: Plan) -> dict[str, Plan]:
         "max_width: 256": replace(plan, model=UNetConfig(max_width=256)),
         "width: 24, max_width: 384": replace(plan, model=UNetConfig(width=24, max_width=384)),
         "float16 gradients, max_width: 256": replace(plan, gradient_bytes=2, model=UNetConfig(max_width=256)),
+        "update weight by weight, 1284 operations": replace(plan, update=1284),
         "update of one vector, 20 operations": replace(plan, update=20),
         "XLA: half of the traffic beside convolutions, 20 operations": replace(plan, update=20, traffic=0.5),
     }
