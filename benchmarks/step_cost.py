@@ -2,7 +2,7 @@
 
 Nothing is run: the model, its loss and its optimiser are traced for a batch of a given shape, and every
 operation that the step needs is counted with its arithmetic and with the bytes of the tensors that it reads
-and writes. TensorFlow runs each as a kernel of its own (XLA is off under a strategy).
+and writes. TensorFlow runs each as a kernel of its own, without `training.xla`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
 
 BANDS, CLASSES = 3, 6
-_MOVES_NOTHING = {
+MOVES_NOTHING = {
     *(
         "Const",
         "ExpandDims",
@@ -58,7 +58,14 @@ class Operation:
 def step_operations(
     config: ModelConfig, precision: str, images: int, side: int, *, synchronised: bool
 ) -> list[Operation]:
-    """The operations of one replica's step, without its collectives.
+    """The operations of one replica's step; see `traced_step`."""
+    return list(_counted(*traced_step(config, precision, images, side, synchronised=synchronised)))
+
+
+def traced_step(
+    config: ModelConfig, precision: str, images: int, side: int, *, synchronised: bool
+) -> tuple[Any, list[str]]:
+    """The graph of one replica's step, without its collectives, and the names of the model's layers.
 
     Args:
         images: of this replica, each side × side pixels.
@@ -86,7 +93,7 @@ def step_operations(
     traced = step.get_concrete_function(
         tf.TensorSpec((images, side, side, BANDS), tf.uint8), tf.TensorSpec((images, side, side), tf.uint8)
     )
-    return list(_counted(traced.graph, [layer.name for layer in model.layers]))
+    return traced.graph, [layer.name for layer in model.layers]
 
 
 def prediction_operations(config: ModelConfig, precision: str, side: int) -> list[Operation]:
@@ -126,22 +133,22 @@ def norm_channels(config: ModelConfig) -> list[int]:
 def _counted(graph: Any, layers: Sequence[str]) -> Iterator[Operation]:
     name = re.compile("|".join(sorted(map(re.escape, layers), key=len, reverse=True)))
     update = _of_update(graph)
-    for operation in _needed(graph):
-        if operation.type in _MOVES_NOTHING:
+    for operation in needed(graph):
+        if operation.type in MOVES_NOTHING:
             continue
         tensors = [*operation.inputs, *operation.outputs]
         found = name.search(operation.name)
         yield Operation(
             found.group() if found else "",
-            _flops(operation),
+            flops_of(operation),
             any(t.dtype.name == "float16" for t in operation.outputs),
-            sum(_bytes(tensor) for tensor in tensors),
+            sum(bytes_of(tensor) for tensor in tensors),
             _is_backward(operation),
             operation.name in update,
         )
 
 
-def _needed(graph: Any) -> list[Any]:
+def needed(graph: Any) -> list[Any]:
     """Operations that the outputs or a variable's new value depend on; the others are never run."""
     assigned = [op for op in graph.get_operations() if op.type.startswith("Assign")]
     return _reached([*(t.op for t in graph.outputs), *assigned], _inputs)
@@ -187,7 +194,8 @@ def _inputs(operation: Any) -> list[Any]:
     return [tensor.op for tensor in operation.inputs]
 
 
-def _bytes(tensor: Any) -> int:
+def bytes_of(tensor: Any) -> int:
+    """Bytes of a tensor of fixed shape; 0 of a handle."""
     if tensor.dtype.name == "resource":
         return 0
     count = tensor.shape.num_elements()
@@ -195,7 +203,7 @@ def _bytes(tensor: Any) -> int:
     return int(count) * int(tensor.dtype.size)
 
 
-def _flops(operation: Any) -> int:
+def flops_of(operation: Any) -> int:
     """Of a convolution with stride 1: 2 · pixels · kernel · channels in · channels out, in all directions."""
     if operation.type not in _CONVOLUTIONS:
         return 0
