@@ -2,7 +2,7 @@
 
 Nothing is run: the model, its loss and its optimiser are traced for a batch of a given shape, and every
 operation that the step needs is counted with its arithmetic and with the bytes of the tensors that it reads
-and writes. TensorFlow runs each as a kernel of its own, without `training.xla`.
+and writes. TensorFlow runs each as a kernel of its own, without `training.xla` (`fusion`).
 """
 
 from __future__ import annotations
