@@ -1,55 +1,98 @@
-"""Run every benchmark, each in a process of its own; one JSON line each."""
+"""All benchmarks in one table, with date and machine: `python -m benchmarks`, or `make bench`."""
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import dataclasses
+import datetime
+import json
+import os
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from benchmarks import suite, suite_page
+from benchmarks.page import table
+from segmenter.devices.setup import _processor_model
+from segmenter.errors import OutputError, run_script
+from segmenter.files import write_whole
+
+JSON, PAGE = "bench.json", "bench.md"
 
 
-def main() -> int:
-    """The exit code is 1 if any of them failed."""
-    argparse.ArgumentParser(
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run them, write the page after each call; the exit code is 1 if any of them failed."""
+    given = _parse(arguments)
+    try:
+        given.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"--output: expected a folder that can be made, got {given.output} ({error})"
+        ) from None
+    entries = suite.chosen(given.only, quick=given.quick)
+    head = _head(given.quick)
+    done: list[tuple[suite.Entry, suite.Call]] = []
+    for entry, call in suite.run(entries, given.rounds, quick=given.quick):
+        done.append((entry, call))
+        said = call.fault or "; ".join(json.dumps(line) for line in call.lines[:1])
+        print(
+            f"{entry.name:<18} {call.seconds:6.0f} s  {call.processor:6.0f} s of processor   {said}",
+            flush=True,
+        )
+        if entry.sweep is not None:
+            suite_page.draw(done, given.output / suite_page.PLOTS)
+        _write(given.output, head, done)
+    print("\n".join(table(suite_page.HEAD, suite_page.rows(done), words=3)))
+    print(f"{given.output / PAGE}: the table and plots; {JSON}: all lines")
+    return int(any(call.fault for _, call in done))
+
+
+def _write(folder: Path, head: dict[str, str], done: list[tuple[suite.Entry, suite.Call]]) -> None:
+    """Whole, after each call: a crash loses nothing."""
+    drawn = bool(suite_page.swept(done))
+    page = suite_page.lines(head, done, suite_page.PLOTS if drawn else None)
+    write_whole(folder / PAGE, "\n".join(page).encode())
+    content: dict[str, Any] = {**head, "calls": [dataclasses.asdict(call) for _, call in done]}
+    write_whole(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def _head(quick: bool) -> dict[str, str]:
+    """Date, machine, and how busy it was before the first call."""
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
+        "machine": f"{cores} cores, {_processor_model()}",
+        "load before": f"{os.getloadavg()[0]:.1f}",
+        "sizes": "quick" if quick else "full",
+    }
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Run every benchmark: some hours, one JSON line each.",
-        epilog="One alone: python -m benchmarks.NAME",
-    ).parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "potsdam"
-        make = ["datasets", "make", "potsdam", str(data), "--scenes", "6", "--seed", "1", "--size", "1024"]
-        subprocess.run([sys.executable, "-m", *make], check=True, stdout=subprocess.DEVNULL)
-        calls = [
-            ["benchmarks.colour_baseline", "configs/demo.yaml", "--set", f"dataset.root={data}"],
-            ["benchmarks.collectives"],
-            ["benchmarks.equivalence"],
-            ["benchmarks.determinism"],
-            ["benchmarks.memory"],
-            ["benchmarks.overhead"],
-            ["benchmarks.counting"],
-            ["benchmarks.augmentation"],
-            ["benchmarks.pipeline"],
-            ["benchmarks.reading_tiles"],
-            # Beside the loaders of others: python -m benchmarks.input_peers --peer-python FILE
-            ["benchmarks.input_peers", "--tiles", "512", "--repeats", "3"],
-            ["benchmarks.four_gpus"],
-            ["benchmarks.fusion"],
-            ["benchmarks.scaling"],
-            ["benchmarks.planning"],
-            ["benchmarks.prediction"],
-            # 20,000 pixels wide and 100,000 high in full: python -m benchmarks.prediction_memory
-            ["benchmarks.prediction_memory", "--width", "4000", "--heights", "4000", "20000"],
-            # 8192² and 6000² pixels in full: python -m benchmarks.sliding_window; without MONAI it says so
-            ["benchmarks.sliding_window", "--side", "4096", "--unet-side", "2000", "--memory", "2.5GB"],
-            ["benchmarks.seams"],
-            # Half an hour in full: python -m benchmarks.coverage_help; python -m benchmarks.devices_and_seeds
-            ["benchmarks.coverage_help", "--quick"],
-            # Hours: python -m benchmarks.what_lifts
-        ]
-        codes = [subprocess.run([sys.executable, "-m", *call], check=False).returncode for call in calls]
-    return int(any(codes))
+        description="Run all benchmarks, each call in a process: some hours, or minutes with --quick.",
+        epilog="One alone: python -m benchmarks.NAME. "
+        "Not part of it: " + "; ".join(f"{name} ({why})" for name, why in suite.LEFT_OUT.items()),
+    )
+    names = list(dict.fromkeys(entry.name for entry in suite.ENTRIES))
+    parser.add_argument("--quick", action="store_true", help="the short ones, with smaller work")
+    parser.add_argument("--only", nargs="+", default=[], choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--rounds", type=int, metavar="N", help="calls of short ones (default: 2 or 3)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("build/bench"),
+        metavar="DIR",
+        help="for bench.md, cost.png, bench.json",
+    )
+    given = parser.parse_args(arguments)
+    if given.rounds is not None and given.rounds < 1:
+        parser.error(f"--rounds: expected 1 or more, got {given.rounds}")
+    if not suite.chosen(given.only, quick=given.quick):
+        parser.error(f"--quick: expected a benchmark that it has, got only {', '.join(given.only)}")
+    return given
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -206,10 +206,9 @@ class Expected(NamedTuple):
 def expected(model: UNetConfig, precision: str) -> Expected:
     """What `benchmarks.gpu` prints beside what it measures."""
     steps = [step_of(Plan(model, precision), machine) for machine in MACHINES.values()]
-    figures = [
-        [f(step) for step in steps]
-        for f in (lambda s: IMAGES / s.single, lambda s: REPLICAS * IMAGES / s.all, lambda s: s.speedup)
-    ]
+    one = [IMAGES / step.single for step in steps]
+    four = [REPLICAS * IMAGES / step.all for step in steps]
+    figures = (one, four, [step.speedup for step in steps])
     return Expected(*((min(values), max(values)) for values in figures))
 
 
@@ -253,6 +252,7 @@ def levers(plan: Plan) -> dict[str, Plan]:
         "max_width: 256": replace(plan, model=UNetConfig(max_width=256)),
         "width: 24, max_width: 384": replace(plan, model=UNetConfig(width=24, max_width=384)),
         "float16 gradients, max_width: 256": replace(plan, gradient_bytes=2, model=UNetConfig(max_width=256)),
+        "update weight by weight, 1284 operations": replace(plan, update=1284),
         "update of one vector, 20 operations": replace(plan, update=20),
         "XLA: half of the traffic beside convolutions, 20 operations": replace(plan, update=20, traffic=0.5),
     }

@@ -103,7 +103,9 @@ def _trainer(options: argparse.Namespace, folder: Path) -> Any:
         folder, recipe, classes, None, 3, "uint8", Normalisation.of([120.0] * 3, [60.0] * 3), None, "full",
         NetworkGeometry(16, 92),
     )  # fmt: skip
-    index = SimpleNamespace(counts_NK=np.full((options.batch * options.steps, _CLASSES), 1000, np.int64))
+    counts_NK = np.full((options.batch * options.steps, _CLASSES), 1000, np.int64)
+    shares = np.full(_CLASSES, 1 / _CLASSES)
+    index = SimpleNamespace(counts_NK=counts_NK, strata=None, shares=lambda: shares)
     devices = make_devices(DistributionConfig(), options.logical_devices)
     feed = Feed(_Loader(options), options.batch)  # type: ignore[arg-type]
     return Trainer(run, index, feed, devices, None)  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ class Operation:
     half: whether it computes with float16.
     bytes: of all tensors that it reads and writes.
     backward: whether it belongs to the backward pass.
-    update: whether it needs a gradient and is no part of the backward pass: clipping, moments, weights.
+    update: whether only the update needs it: schedule, clipping, moments, weights.
     """
 
     part: str
@@ -133,7 +133,7 @@ def norm_channels(config: ModelConfig) -> list[int]:
 
 def _counted(graph: Any, layers: Sequence[str]) -> Iterator[Operation]:
     name = re.compile("|".join(sorted(map(re.escape, layers), key=len, reverse=True)))
-    after = _after_gradients(graph)
+    update = _of_update(graph)
     for operation in needed(graph):
         if operation.type in MOVES_NOTHING:
             continue
@@ -145,14 +145,14 @@ def _counted(graph: Any, layers: Sequence[str]) -> Iterator[Operation]:
             any(t.dtype.name == "float16" for t in operation.outputs),
             sum(bytes_of(tensor) for tensor in tensors),
             _is_backward(operation),
-            operation.name in after,
+            operation.name in update,
         )
 
 
 def needed(graph: Any) -> list[Any]:
     """Operations that the outputs or a variable's new value depend on; the others are never run."""
     assigned = [op for op in graph.get_operations() if op.type.startswith("Assign")]
-    return _reached([*(t.op for t in graph.outputs), *assigned], lambda op: [t.op for t in op.inputs])
+    return _reached([*(t.op for t in graph.outputs), *assigned], _inputs)
 
 
 def _reached(start: Sequence[Any], next_of: Callable[[Any], list[Any]]) -> list[Any]:
@@ -169,12 +169,30 @@ def _is_backward(operation: Any) -> bool:
     return "gradient_tape" in operation.name
 
 
-def _after_gradients(graph: Any) -> set[str]:
-    """Names of the operations that a gradient goes into, and that no gradient needs any more."""
-    backward = [op for op in graph.get_operations() if _is_backward(op)]
-    after = _reached(backward, lambda op: [user for t in op.outputs for user in t.consumers()])
-    before = _reached(backward, lambda op: [t.op for t in op.inputs])  # a layer's own gradient is in no tape
-    return {op.name for op in after} - {op.name for op in before}
+def _of_update(graph: Any) -> set[str]:
+    """Names of the operations that wait for a gradient, and of those that only these need, as the schedule's.
+
+    A moment that is read again waits for its new value by a control edge.
+    """
+    operations = graph.get_operations()
+    waiting: dict[str, list[Any]] = {}
+    for op in operations:
+        for first in op.control_inputs:
+            waiting.setdefault(first.name, []).append(op)
+    backward = [op for op in operations if _is_backward(op)]
+    # A layer's own gradient is in no tape by name, but others need it.
+    before = _reached([*backward, *(t.op for t in graph.outputs)], _inputs)
+    given = _reached(
+        backward,
+        lambda op: [*waiting.get(op.name, ()), *(user for t in op.outputs for user in t.consumers())],
+    )
+    after = {op.name for op in given} - {op.name for op in before}
+    needed = _reached([op for op in given if op.name in after], _inputs)
+    return {op.name for op in needed} - {op.name for op in before}
+
+
+def _inputs(operation: Any) -> list[Any]:
+    return [tensor.op for tensor in operation.inputs]
 
 
 def bytes_of(tensor: Any) -> int:

@@ -68,15 +68,13 @@ def tasks(names: Sequence[str], cards: int, minutes: float, *, tiny: bool) -> li
     On one card, the laws are shown on parts of it; on two or three, which are too few for four replicas, on
     both.
     """
-    shares = {name: entry.share for name, entry in SECTIONS.items()}
-    limits = {name: 60 * minutes * share / sum(shares.values()) for name, share in shares.items()}
     if tiny:
         return [running.Task(names, "logical", cards, True, dict.fromkeys(names, _TINY_LIMIT))]
-    found = []
-    for name in names:
-        for place in places(name, cards):
-            found.append(running.Task([name], place, cards, False, limits))
-    return found
+    whole = sum(entry.share * len(places(name, cards)) for name, entry in SECTIONS.items())
+    limits = {name: 60 * minutes * entry.share / whole for name, entry in SECTIONS.items()}
+    return [
+        running.Task([name], place, cards, False, limits) for name in names for place in places(name, cards)
+    ]
 
 
 def places(name: str, cards: int) -> list[Place]:

@@ -51,7 +51,7 @@ class Sizes:
     rounds: int = 7
     calls: int = 5
     rows: tuple[str, ...] = (
-        *("cross-entropy, nothing ignored", "sum of all", "5 of 8 images, sum of all"),
+        *("cross-entropy, nothing ignored", "sum of all", "these per pixel, with weights"),
         "clipped by norm",
     )
     raster: int = 8192

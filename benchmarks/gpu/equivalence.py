@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
-from tests.helpers.equivalence_matrix import KINDS, LIMIT, ROWS, Laboratory
+from tests.helpers.equivalence_matrix import KINDS, LIMIT, ROWS, Laboratory, Row
 
 LIMITS = {"float64": LIMIT, "float32": 2e-3}
 """In float32, rounding is what is left; it is amplified by five steps."""
@@ -31,19 +31,21 @@ def figures(bench: Bench) -> Iterator[Figure]:
         name: replace(ROWS[name], depth=1) if bench.sizes.tiny else ROWS[name] for name in bench.sizes.rows
     }
     for dtype, limit in LIMITS.items():
-        laboratory = Laboratory(rows, lambda number: bench.devices(number).strategy, dtype)
-        for replicas in bench.numbers[1:]:
-            found = {name: laboratory.differences(name, replicas) for name in rows}
-            yield _difference(found, f"{replicas} {bench.said} against one, {dtype}", limit)
-        unequal = laboratory.unequal_copies()
-        yield Figure(
-            f"variables that differ between replicas, {dtype}",
-            float(unequal),
-            "",
-            "0",
-            unequal == 0,
-            law=True,
-        )
+        try:
+            yield from _in(bench, rows, dtype, limit)
+        except (tf.errors.UnimplementedError, tf.errors.NotFoundError) as error:
+            why = str(error).strip().splitlines()[0]
+            yield Figure(f"replicas against one device, {dtype}", None, note=f"no kernel for it here: {why}")
+
+
+def _in(bench: Bench, rows: dict[str, Row], dtype: str, limit: float) -> Iterator[Figure]:
+    laboratory = Laboratory(rows, lambda number: bench.devices(number).strategy, dtype)
+    for replicas in bench.numbers[1:]:
+        found = {name: laboratory.differences(name, replicas) for name in rows}
+        yield _difference(found, f"{replicas} {bench.said} against one, {dtype}", limit)
+    unequal = laboratory.unequal_copies()
+    name = f"variables that differ between replicas, {dtype}"
+    yield Figure(name, float(unequal), "", "0", unequal == 0, law=True)
 
 
 def _difference(found: dict[str, dict[str, float]], name: str, limit: float) -> Figure:

@@ -19,6 +19,8 @@ from segmenter.inference.predictor import Tiling
 from segmenter.model.normalisation import Normalisation
 
 PRECISIONS = ("float32", "mixed_float16")
+SAME = 1e-4
+"""Share of the pixels that rounding may give another class: cuDNN chooses its algorithms card by card."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
@@ -45,7 +47,13 @@ def figures(bench: Bench) -> Iterator[Figure]:
                 maps.append(file.read(1))
         if len(maps) > 1:
             share = float(np.mean(maps[0] != maps[-1]))
-            yield Figure(f"pixels with another class on all devices, {precision}", share, "", "0", share == 0)
+            yield Figure(
+                f"pixels with another class on all devices, {precision}",
+                share,
+                "",
+                f"≤ {SAME}",
+                share <= SAME,
+            )
 
 
 def bench_names(bench: Bench, number: int, first: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import equivalence, facts, memory, page, running, sections, step
+from benchmarks.gpu import equivalence, facts, memory, page, resume, running, sections, step
 from benchmarks.gpu.bench import TINY, Bench, Sizes, distribution
 from benchmarks.gpu.figures import Figure, Section, line_of, read_line
+from segmenter.config.reading import load_recipe
 from segmenter.devices import setup
 from segmenter.errors import DeviceError
 
@@ -199,7 +201,7 @@ def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[s
     assert command.places("step", cards) == ["cards"]
     tasks = command.tasks(list(sections.SECTIONS), cards, 10, tiny=False)
     assert all(len(task.names) == 1 for task in tasks), "a process each"
-    assert sum(tasks[0].limits.values()) == pytest.approx(600)
+    assert sum(task.limits[task.names[0]] for task in tasks) == pytest.approx(600)
 
 
 def test_parts_of_a_card_are_a_section_that_the_recipe_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +211,20 @@ def test_parts_of_a_card_are_a_section_that_the_recipe_takes(monkeypatch: pytest
     assert 4 * found.logical_gpus.memory < 11 * 1024
     assert (found.visible_devices, found.devices) == ((0,), (0, 1, 2, 3))
     assert distribution("cards", 1).strategy == "one_device"
+
+
+@pytest.mark.parametrize(("place", "cards"), [("cards", 1), ("cards", 4), ("parts", 1), ("logical", 4)])
+def test_the_recipe_takes_the_settings_of_resume(
+    place: Any, cards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.gpu.bench.smallest_card", lambda: 11 * 2**30)
+    words = resume._settings(Bench(place, cards, Sizes(), tmp_path))
+    overrides = [value for option, value in itertools.pairwise(words) if option == "--set"]
+    recipe = load_recipe(resume.RECIPE, overrides)
+    assert recipe.distribution.deterministic is (place != "logical")
+    replicas = len(recipe.distribution.devices or (0,))
+    assert replicas == (1 if (place, cards) == ("cards", 1) else 4)
+    assert recipe.training.global_batch % replicas == 0
 
 
 @pytest.mark.parametrize(

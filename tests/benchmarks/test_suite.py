@@ -1,0 +1,119 @@
+"""All benchmarks as a table: repeated and interleaved, a failure is a row, cost against work is drawn."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import suite, suite_page
+
+PRINTS = """
+import json, sys
+name, value = sys.argv[1], int(sys.argv[-1]) if sys.argv[-1].isdigit() else 0
+if name == "broken":
+    print("a line of a library's")
+    sys.exit("error: the disk is full | really")
+print(json.dumps({"benchmark": name, "seconds": 3.0 * value, "baseline_seconds": value, "ratio": 3.0}))
+"""
+SWEEP = suite.Sweep(
+    "--tiles", (10, 20, 40), "Made up", "tiles", "s",
+    lambda tiles, _: tiles, lambda _, line: line["seconds"], lambda _, line: line["baseline_seconds"],
+)  # fmt: skip
+LONG = suite.Entry("long", ("ratio",))
+SHORT = suite.Entry("short", ("ratio",), quick=(), rounds=2, sweep=SWEEP)
+BROKEN = suite.Entry("broken", ("ratio",), quick=(), rounds=3)
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Stand-ins for benchmarks, and what they were called with."""
+    calls: list[list[str]] = []
+
+    def stand_in(name: str, arguments: Sequence[str]) -> list[str]:
+        calls.append([name, *arguments])
+        return [sys.executable, "-c", PRINTS, name, *arguments]
+
+    monkeypatch.setattr(suite, "command", stand_in)
+    monkeypatch.setattr(suite, "ENTRIES", (LONG, SHORT, BROKEN))
+    return calls
+
+
+def test_short_ones_are_repeated_by_turns_and_a_failed_one_is_a_row(
+    called: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--output", str(tmp_path)]) == 1
+    swept = [["short", "--tiles", str(value)] for value in SWEEP.values]
+    assert called == [["long"], *swept, ["broken"], *swept]
+    page = (tmp_path / command.PAGE).read_text()
+    assert "| broken |  | **failed** | exit code 1: error: the disk is full \\| really |" in page
+    assert "| short | tiles 20 | ratio | 3 | 3 … 3 | 2 |" in page
+    assert "| long |  | ratio | 3 |  | 1 |" in page
+    assert "Made up: time ∝ tiles^1.00 from 10 to 40 tiles" in page
+    assert all(name in page for name in suite.LEFT_OUT)
+    assert (tmp_path / suite_page.PLOTS).read_bytes().startswith(b"\x89PNG")
+    content = json.loads((tmp_path / command.JSON).read_text())
+    assert [call["name"] for call in content["calls"]] == [words[0] for words in called]
+    assert all(call["processor"] > 0 for call in content["calls"])
+    assert "**failed**" in capsys.readouterr().out
+
+
+def test_quick_takes_the_short_ones(called: list[list[str]], tmp_path: Path) -> None:
+    assert command.main(["--quick", "--rounds", "1", "--only", "short", "--output", str(tmp_path)]) == 0
+    assert called == [["short", "--tiles", str(value)] for value in SWEEP.values]
+    with pytest.raises(SystemExit):
+        command.main(["--quick", "--only", "long"])
+
+
+def test_growth_is_that_of_the_power() -> None:
+    found = {float(work): [7 * work**1.5, 9 * work**1.5] for work in (3, 11, 50)}
+    assert suite_page.exponent(found) == pytest.approx(1.5)
+
+
+def test_a_line_without_the_figure_is_no_point() -> None:
+    lines = [{"benchmark": "short", "seconds": 6.0}, {"benchmark": "short"}]
+    calls = [suite.Call("short", (), value, lines) for value in (10, 20)]
+    assert suite_page.points(SHORT, calls) == {10: [6.0], 20: [6.0]}
+    assert suite_page.points(SHORT, calls, baseline=True) == {}
+
+
+def test_of_many_lines_the_worst_is_shown() -> None:
+    entry = suite.Entry("equivalence", ("weights",), worst=True)
+    call = suite.Call("equivalence", (), None, [{"weights": 1e-14}, {"weights": 3e-13}, {"weights": 0.0}])
+    ((_, case, name, value, *_),) = suite_page.rows([(entry, call)])
+    assert (case, name, value) == ("worst of 3", "weights", "3e-13")
+
+
+def test_every_benchmark_is_in_the_suite_or_named_or_a_part_of_another() -> None:
+    """A new module must say where it belongs."""
+    folder = Path(suite.__file__).parent
+    modules = {p.stem for p in folder.glob("*.py")} - {"__init__", "__main__"}
+    runs = {name for name in modules if "__main__" in (folder / f"{name}.py").read_text(encoding="utf-8")}
+    listed = {entry.name for entry in suite.ENTRIES} | set(suite.LEFT_OUT)
+    parts = {name for name in runs if any(name.startswith(f"{whole}_") for whole in listed)}
+    assert runs - listed - parts == set()
+    assert listed - modules - {"gpu"} == set()
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_arguments_are_such_as_the_benchmarks_take(quick: bool) -> None:
+    """By their own text: none is started."""
+    for entry in suite.ENTRIES:
+        source = Path(str(importlib.util.find_spec(f"benchmarks.{entry.name}").origin)).read_text()  # type: ignore[union-attr]
+        words = [word for arguments in entry.calls(quick=quick) for word in arguments]
+        options = {word for word in words if word.startswith("--")}
+        assert [word for word in sorted(options) if f'"{word}"' not in source] == [], entry.name
+
+
+def test_the_machine_and_the_date_head_the_page(called: list[list[str]], tmp_path: Path) -> None:
+    head: dict[str, Any] = command._head(True)
+    assert set(head) == {"date", "machine", "load before", "sizes"}
+    page = "\n".join(suite_page.lines(head, [], None))
+    assert head["date"] in page
+    assert head["machine"] in page
