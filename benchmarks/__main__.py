@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import suite, suite_page
 from benchmarks.page import table
-from segmenter.devices.setup import _processor_model
+from segmenter.devices.setup import processor_model
 from segmenter.errors import OutputError, run_script
 from segmenter.files import write_whole
 
@@ -62,7 +62,7 @@ def _head(quick: bool) -> dict[str, str]:
     cores = len(os.sched_getaffinity(0))
     return {
         "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
-        "machine": f"{cores} cores, {_processor_model()}",
+        "machine": f"{cores} cores, {processor_model()}",
         "load before": f"{os.getloadavg()[0]:.1f}",
         "sizes": "quick" if quick else "full",
     }

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -64,7 +65,8 @@ def _measured(dataset: Dataset, draws: Draws, rounds: int, *, plain: bool) -> di
         "opened": _opening(dataset, keep_images=not plain),
         "in_place": in_place.read,
     }
-    for name, codec in (("packed", "none"), ("lz4", "lz4")):
+    codecs: dict[str, Literal["none", "lz4"]] = {"packed": "none", "lz4": "lz4"}
+    for name, codec in codecs.items():
         packed = replace(dataset, cache=dataset.root / name, cache_codec=codec)
         for _ in pack_dataset(packed, progress=False):
             pass
