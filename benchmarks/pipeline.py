@@ -139,6 +139,7 @@ def main() -> None:
                 "benchmark": "pipeline",
                 "cores": usable_cores(),
                 **fed,
+                "tiles_per_second": best,
                 "plain_reads_per_second": round(plain),
                 "ratio": round(best / plain, 2),
             }

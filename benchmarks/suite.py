@@ -104,7 +104,7 @@ INPUT = Sweep(
     lambda epochs, _: epochs * FED, lambda epochs, line: epochs * FED / line["tiles_per_second"],
     lambda epochs, line: epochs * FED / line["plain_reads_per_second"],
 )  # fmt: skip
-_TILES = ("--tiles", str(FED), "--batch", "16")
+_TILES = ("--tiles", str(FED), "--batch", "16", "--rounds", "1")
 _MAPPED = ("free_model_over_rasterio", "free_model_Mpixel_s", "unet_over_compiled_model")
 
 ENTRIES = (
