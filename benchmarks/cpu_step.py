@@ -19,7 +19,7 @@ from typing import Any
 
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 
-_TORCH = Path(__file__).with_name("torch_step.py")
+_TORCH = Path(__file__).with_name("cpu_step_torch.py")
 
 
 def main() -> None:
