@@ -123,7 +123,17 @@ def _steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: Tr
         optimiser = build_optimiser(training, model, 10_000)
     share = segmentation_loss(loss, None, training.global_batch)
     normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)
-    return make_steps(StepParts(devices.strategy, model, optimiser, share, normalisation, 32))
+    parts = StepParts(
+        devices.strategy,
+        model,
+        optimiser,
+        share,
+        normalisation,
+        32,
+        training.accumulate,
+        xla=training.xla,
+    )
+    return make_steps(parts)
 
 
 def _stack(devices: Devices, steps: int, images: int, side: int) -> Any:
