@@ -124,7 +124,16 @@ def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, trai
         optimiser = build_optimiser(training, model, 10_000)
     share = segmentation_loss(loss, None, training.global_batch)
     normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)
-    parts = StepParts(devices.strategy, model, optimiser, share, normalisation, 32, xla=training.xla)
+    parts = StepParts(
+        devices.strategy,
+        model,
+        optimiser,
+        share,
+        normalisation,
+        32,
+        training.accumulate,
+        xla=training.xla,
+    )
     return make_steps(parts)
 
 

@@ -123,11 +123,11 @@ def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
 
 def _at_once(parts: StepParts) -> Callable[[Any], Any]:
     """All of a replica's part in one forward and one backward pass."""
-    trained = parts.model.trainable_variables
 
     def replica(image: Any, valid: Any, label: Any) -> Any:
         loss, gradients = _gradients(parts, image, valid, label)
-        return loss, _held(parts, label), *_applied(parts, parts.optimiser.flat(gradients, trained))
+        gradient = parts.optimiser.flat(gradients, parts.model.trainable_variables)
+        return loss, _held(parts, label), *_applied(parts, gradient)
 
     compiled = tf.function(replica, jit_compile=True) if parts.xla else replica
     return lambda batch: parts.strategy.run(compiled, args=batch)
