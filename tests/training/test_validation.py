@@ -53,7 +53,7 @@ def validated(
     tensorflow: ModuleType, four_replicas: list[str], make_geotiff: Callable[..., Path],
     make_classes: Callable[..., ClassMap], tmp_path: Path,
 ) -> Callable[..., Any]:  # fmt: skip
-    """`validated(model, devices)`: all that a validation gives, and how many batches each device computed."""
+    """`validated(model, devices)`: what it gives, how many batches each device computed, and with what."""
     from segmenter.inference.function import on_replicas
     from segmenter.model.building import network_geometry
     from segmenter.training.validation import validate
@@ -72,7 +72,7 @@ def validated(
         pictures = [
             (e.title, e.label_HW.tobytes(), e.prediction_HW.tobytes()) for e in examples.read(dataset)
         ]
-        return (total.matrix.tolist(), by_scale, pictures), [len(each) for each in batches]
+        return (total.matrix.tolist(), by_scale, pictures), [len(each) for each in batches], predict
 
     return validated
 
@@ -92,22 +92,19 @@ def _counted(worker: Any) -> list[int]:
 def test_validation_on_all_devices_gives_one_devices_numbers(validated: Callable[..., Any]) -> None:
     """Confusion matrix, scores by scale and examples, from windows that all four have computed."""
     model, devices, weights = made(1, "mixed_float16", None)
-    expected, batches = validated(model, devices)
+    expected, batches, _ = validated(model, devices)
     model, devices, _ = made(4, "mixed_float16", weights)
-    found, shared = validated(model, devices)
+    found, shared, predict = validated(model, devices)
     assert found == expected
     assert len(expected[1]) == 3
     assert np.count_nonzero(expected[0]) > CLASSES, "the model sees one class only: an easy judge"
     assert sum(shared) == sum(batches) > 8
     assert min(shared) > 0, shared
+    _check_own_copies(model, devices, predict)
 
 
-def test_each_device_validates_with_its_own_copy_of_the_weights(four_replicas: list[str]) -> None:
-    """Statistics of BatchNorm too: a copy from the first device would cost a transfer for each layer."""
-    from segmenter.inference.function import on_replicas
-
-    model, devices, _ = made(4, "float32", None)
-    predict = on_replicas(model, NORMALISATION, devices)
+def _check_own_copies(model: Any, devices: Devices, predict: Any) -> None:
+    """Each device reads its own weights, BatchNorm's too: from the first one each would cost a transfer."""
     image = np.random.default_rng(1).integers(0, 255, (1, 16, 16, 3), np.uint8)
     valid = np.ones((1, 16, 16), np.bool_)
     before = predict(image, valid).ids
