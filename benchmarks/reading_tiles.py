@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import cv2
 import numpy as np
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from datasets.naic2020 import load_naic2020
 from datasets.pack import pack_dataset
 from datasets.synthetic.make import make_naic2020
-from segmenter.config.datasets import Naic2020Config
+from segmenter.config.datasets import CacheCodec, Naic2020Config
 from segmenter.geometry import Window
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import open_raster, quiet_gdal, read_label, write_raster
@@ -65,7 +64,7 @@ def _measured(dataset: Dataset, draws: Draws, rounds: int, *, plain: bool) -> di
         "opened": _opening(dataset, keep_images=not plain),
         "in_place": in_place.read,
     }
-    codecs: dict[str, Literal["none", "lz4"]] = {"packed": "none", "lz4": "lz4"}
+    codecs: dict[str, CacheCodec] = {"packed": "none", "lz4": "lz4"}
     for name, codec in codecs.items():
         packed = replace(dataset, cache=dataset.root / name, cache_codec=codec)
         for _ in pack_dataset(packed, progress=False):

@@ -43,18 +43,12 @@ class KnownRasters:
     """Opens images and labels for their pixels; `info` of what it opens has no georeference.
 
     A file is known while its size, its times, its inode and its folder's time stay as they were, and only
-    where nothing lies beside it. Safe to use from several threads.
+    where nothing lies beside it. Safe to use from several threads; pickled, another process knows them too.
     """
 
     def __init__(self) -> None:
         self._known: dict[_Key, tuple[int, _Found]] = {}
         self._same: dict[_Found, _Found] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # another process may see other files
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
 
     def image(self, path: Path, bands: tuple[int, ...] | None) -> Raster:
         """As `open_raster`."""

@@ -67,7 +67,7 @@ class SceneStore:
         tell_replaced(self._folder)
         bare = [i for i in range(len(self._scenes)) if (i, "image") not in self._packed]
         images = [self._scenes[i].image for i in bare]
-        found = in_threads(raster_info, images, description="headers", unit="scene", progress=progress)
+        found = in_threads(self._header, images, description="headers", unit="scene", progress=progress)
         infos = dict(zip(bare, found, strict=True))
         self._sizes = [
             infos[i].size if i in infos else self._packed[i, "image"].content.size
@@ -247,6 +247,11 @@ class SceneStore:
             handles[scene, kind] = self._open(scene, kind)
         handles.move_to_end((scene, kind))
         yield handles[scene, kind]
+
+    def _header(self, image: Path) -> RasterInfo:
+        """Of an image, which is known from then on, also to worker processes that get this store."""
+        with self._files.image(image, self._dataset.bands) as raster:
+            return raster.info
 
     def _open(self, scene: int, kind: Kind) -> Any:
         files = self._scenes[scene]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def test_an_image_is_opened_in_full_once(
     for _ in range(3):
         check(files, path)
         check(files, path, (2, 1))
+    check(pickle.loads(pickle.dumps(files)), path)  # as a worker process gets it
     assert len(opened) == 2
 
 

@@ -11,6 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from datasets.pack import pack_dataset
+from segmenter.config.datasets import CacheCodec
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.errors import SegmenterError
@@ -180,6 +182,19 @@ def test_packs_equal_the_files(dataset: Dataset) -> None:
             Window(999, 0, 9, 9),
         ):
             assert same(direct.read(scene, window), copied.read(scene, window))
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_batches_from_packs_are_those_from_files(dataset: Dataset, codec: CacheCodec) -> None:
+    settings = recipe(tiles={"size": 96})  # of which all scenes are cheap to read in place
+    loader, index = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    assert not (cache_folder(dataset) / "packed").exists()
+    for _ in pack_dataset(packed := replace(dataset, cache_codec=codec), progress=False):
+        pass
+    again, _ = loader_of(packed, settings)
+    for step in range(rows.steps):
+        assert same(loader.load(rows, 0, step), again.load(rows, 0, step))
 
 
 def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
