@@ -147,8 +147,9 @@ def growths(calls: Sequence[tuple[Entry, Call]]) -> Iterator[str]:
         assert entry.sweep is not None
         found = points(entry, own)
         work = list(found)
+        cost = entry.sweep.unit.partition(",")[0]
         yield (
-            f"{entry.sweep.title}: {entry.sweep.unit.partition(',')[0]} ∝ {entry.sweep.of}^{exponent(found):.2f} "
+            f"{entry.sweep.title}: {cost} ∝ {entry.sweep.of}^{exponent(found):.2f} "
             f"from {work[0]:,.4g} to {work[-1]:,.4g} {entry.sweep.of}"
         )
 
