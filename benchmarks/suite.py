@@ -38,6 +38,7 @@ class Sweep:
     """One option of a benchmark with several values: work that grows.
 
     Attributes:
+        of, unit: names of the work and of its cost.
         work, cost: of a value and the line that the benchmark printed for it.
         baseline: the same cost of the baseline, where the line has it.
     """
@@ -46,7 +47,7 @@ class Sweep:
     values: tuple[int, ...]
     title: str
     of: str
-    seconds: str
+    unit: str
     work: Callable[[int, Line], float]
     cost: Callable[[int, Line], float]
     baseline: Callable[[int, Line], float] | None = None
@@ -85,22 +86,22 @@ class Entry:
 
 
 PLANNING = Sweep(
-    "--tiles", (10_000, 100_000, 1_000_000), "Planning an epoch, 8 classes", "tiles", "s",
+    "--tiles", (10_000, 100_000, 1_000_000), "Planning an epoch, 8 classes", "tiles", "time, s",
     lambda tiles, _: tiles, lambda _, line: line["seconds"], lambda _, line: line["baseline_seconds"],
 )  # fmt: skip
 COUNTING = Sweep(
-    "--classes", (2, 8, 32), "Counting the classes of a batch", "classes", "s",
+    "--classes", (2, 8, 32), "Counting the classes of a batch", "classes", "time, s",
     lambda classes, _: classes, lambda _, line: line["counting_seconds"],
 )  # fmt: skip
 PREDICTION = Sweep(
-    "--side", (1024, 2048, 4096), "Mapping a file, model that costs nothing", "megapixels", "s",
+    "--side", (1024, 2048, 4096), "Mapping a file, model that costs nothing", "megapixels", "time, s",
     lambda side, _: side**2 / 1e6, lambda side, line: side**2 / 1e6 / line["free_model_Mpixel_s"],
     lambda side, line: side**2 / 1e6 / line["free_model_Mpixel_s"] / line["free_model_over_rasterio"],
 )  # fmt: skip
 FED = 32
 """Tiles of an epoch of the input's sweep."""
 INPUT = Sweep(
-    "--epochs", (8, 16, 32), "Reading and augmenting tiles", "tiles", "s",
+    "--epochs", (8, 16, 32), "Reading and augmenting tiles", "tiles", "time, s",
     lambda epochs, _: epochs * FED, lambda epochs, line: epochs * FED / line["tiles_per_second"],
     lambda epochs, line: epochs * FED / line["plain_reads_per_second"],
 )  # fmt: skip

@@ -147,8 +147,9 @@ def growths(calls: Sequence[tuple[Entry, Call]]) -> Iterator[str]:
         assert entry.sweep is not None
         found = points(entry, own)
         work = list(found)
+        cost = entry.sweep.unit.partition(",")[0]
         yield (
-            f"{entry.sweep.title}: time ∝ {entry.sweep.of}^{exponent(found):.2f} "
+            f"{entry.sweep.title}: {cost} ∝ {entry.sweep.of}^{exponent(found):.2f} "
             f"from {work[0]:,.4g} to {work[-1]:,.4g} {entry.sweep.of}"
         )
 
@@ -185,11 +186,11 @@ def _panel(axis: Any, entry: Entry, calls: Sequence[Call]) -> None:
         axis.errorbar(work, cost, ([0.0] * len(cost), above), fmt="o", color=colour, capsize=3, label=label)
         slope = cost[-1] / work[-1]
         axis.plot(
-            [0, work[-1]], [0, cost[-1]], color=colour, linewidth=1, alpha=0.6, label=f"{slope:.3g} s each"
+            [0, work[-1]], [0, cost[-1]], color=colour, linewidth=1, alpha=0.6, label=f"{slope:.3g} each"
         )
     axis.set_title(entry.sweep.title, fontsize=10)
     axis.set_xlabel(entry.sweep.of)
-    axis.set_ylabel(f"time, {entry.sweep.seconds}")
+    axis.set_ylabel(entry.sweep.unit)
     axis.set_xlim(left=0)
     axis.set_ylim(bottom=0)
     axis.grid(alpha=0.25)

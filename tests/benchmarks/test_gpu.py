@@ -20,7 +20,6 @@ from benchmarks.gpu import equivalence, facts, memory, page, resume, running, se
 from benchmarks.gpu.bench import TINY, Bench, Sizes, distribution
 from benchmarks.gpu.figures import Figure, Section, line_of, read_line
 from segmenter.config.reading import load_recipe
-from segmenter.devices import setup
 from segmenter.errors import DeviceError
 
 ROOT = Path(__file__).parents[2]
@@ -117,11 +116,12 @@ def test_the_exit_code_is_that_of_the_laws(
 
 
 def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tensorflow: ModuleType) -> None:
-    monkeypatch.setattr(setup, "_ask_driver", list)
-    with pytest.raises(
-        DeviceError, match=r"expected an NVIDIA GPU, found none: .*; --tiny tries the command"
-    ):
-        command.main([])
+    monkeypatch.setattr(tensorflow.config, "list_physical_devices", lambda *_: [])
+    monkeypatch.setattr(command, "overlooked_gpus", lambda: "")
+    for listed, why in ((0, "this machine has none"), (2, "CUDA_VISIBLE_DEVICES hides them all")):
+        monkeypatch.setattr(command, "cards_listed", lambda listed=listed: listed)
+        with pytest.raises(DeviceError, match=f"expected an NVIDIA GPU, found none: {why}; --tiny tries"):
+            command.main([])
 
 
 # ------------------------------------------------------------------------------------- processes

@@ -23,7 +23,7 @@ if name == "broken":
 print(json.dumps({"benchmark": name, "seconds": 3.0 * value, "baseline_seconds": value, "ratio": 3.0}))
 """
 SWEEP = suite.Sweep(
-    "--tiles", (10, 20, 40), "Made up", "tiles", "s",
+    "--tiles", (10, 20, 40), "Made up", "tiles", "time, s",
     lambda tiles, _: tiles, lambda _, line: line["seconds"], lambda _, line: line["baseline_seconds"],
 )  # fmt: skip
 LONG = suite.Entry("long", ("ratio",))
