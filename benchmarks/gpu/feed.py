@@ -1,4 +1,4 @@
-"""Input against need: tiles a second that the host makes, by threads, beside what the cards take.
+"""Input against need: tiles a second by threads and by worker processes, beside what the cards take.
 
 The augmentation of configs/potsdam.yaml, on scenes that are read in place (tiled GeoTIFFs) and on scenes that
 are decoded once (GeoTIFFs in strips). Processor time a tile shows what the clock may hide.
@@ -10,12 +10,19 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.step import RATE, Case
+from segmenter.feeding.feed import Feed
+from segmenter.feeding.processes import WorkerPool
+from segmenter.feeding.sizes import ahead_of
+from segmenter.feeding.slots import BatchShape
+from segmenter.sampling import Plan
+from segmenter.tiles.batches import BatchLoader
 
 ENOUGH = 1.5
 """Times what the step takes: the rest is for what reads slower than made imagery in the page cache."""
@@ -43,7 +50,9 @@ def figures(bench: Bench) -> Iterator[Figure]:
         make_potsdam(folder, scenes=2 if bench.sizes.tiny else 6, seed=1, size=size)
         if kind == "decoded copies":
             in_strips(folder)
-        load, batch = loader(bench, folder)
+        made, rows = loader(bench, folder)
+        batch = rows.rows_SB.shape[1]
+        load: Load = partial(_load, made, rows)
         for threads in counts(bench):
             rate, processor = tiles_per_second(load, batch, threads, bench.sizes.feed)
             best = max(best, rate)
@@ -52,6 +61,10 @@ def figures(bench: Bench) -> Iterator[Figure]:
                 f"{1e3 * processor:.2f} ms of processor",
             )
             yield Figure(name, rate, "tiles/s", note=f"{note} a tile")
+        for workers in counts(bench):
+            rate = by_workers(made, rows, workers, bench.sizes.feed)
+            best = max(best, rate)
+            yield Figure(f"{kind}, {workers} worker process{'es' * (workers > 1)}", rate, "tiles/s")
     if need is None:
         yield Figure("best input over need", None, "×", note="what the step takes is not known")
         return
@@ -93,12 +106,28 @@ def tiles_per_second(load: Load, batch: int, threads: int, batches: int) -> tupl
         return made / (time.perf_counter() - started), (time.process_time() - used) / made
 
 
-def loader(bench: Bench, folder: Path) -> tuple[Load, int]:
-    """The program's own loader of training batches, and tiles a batch."""
+def by_workers(made: BatchLoader, rows: Plan, workers: int, batches: int) -> float:
+    """Tiles a second by the clock, of as many batches for each worker process."""
+    shape = BatchShape(rows.rows_SB.shape[1], made.tile_shape, made.dtype)
+    pool, into = WorkerPool(workers, shape, ahead_of(workers, shape.bytes)), shape.empty()
+    with Feed(made, shape.batch, pool) as feed:
+        feed.take(rows, 0, 0, into)  # imports libraries, opens files
+        started, first = time.perf_counter(), 1
+        for number in range(first, first + workers * batches):
+            epoch, step = divmod(number, rows.steps)
+            feed.take(rows, epoch, step, into)
+        return workers * batches * shape.batch / (time.perf_counter() - started)
+
+
+def _load(made: BatchLoader, rows: Plan, step: int) -> Any:
+    return made.load(rows, 0, step % rows.steps)
+
+
+def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
+    """The program's own loader of training batches, and the plan of an epoch."""
     from datasets import load_dataset
     from segmenter.config.reading import recipe_from
     from segmenter.sampling import plan
-    from segmenter.tiles.batches import BatchLoader
     from segmenter.tiles.cache import cache_folder
     from segmenter.tiles.index import build_index
     from segmenter.tiles.store import SceneStore
@@ -117,9 +146,8 @@ def loader(bench: Bench, folder: Path) -> tuple[Load, int]:
     dataset = load_dataset(recipe)
     index = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, side, cache_folder(dataset), progress=False)
-    made = BatchLoader(recipe, index, store, 3, "uint8")
     rows = plan(index.counts_NK, batch, recipe.sampling, 0, 0)
-    return lambda step: made.load(rows, 0, step % rows.steps), batch
+    return BatchLoader(recipe, index, store, 3, "uint8"), rows
 
 
 def in_strips(folder: Path) -> None:
