@@ -7,7 +7,6 @@ before what is timed: in the first, each file is looked at more closely, or each
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,8 @@ from benchmarks import input_peers_common as common
 from datasets import load_dataset
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
+from segmenter.feeding.feed import Feed
+from segmenter.feeding.start import worker_processes
 from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.cache import cache_folder
@@ -98,12 +99,9 @@ def _batches(asked: Recipe, workers: bool) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _workers(asked: Recipe, loader: BatchLoader) -> Iterator[Any]:
-    """A feed of worker processes, where this project has them."""
-    if importlib.util.find_spec("segmenter.feeding") is None:
-        raise SystemExit("no worker processes: segmenter.feeding is not there")
-    feed = importlib.import_module("segmenter.feeding.feed").Feed
-    start = importlib.import_module("segmenter.feeding.start").worker_processes
-    with start(asked, 3, "uint8", 0) as pool, feed(loader, asked.training.global_batch, pool) as one:
+    """A feed of worker processes."""
+    batch = asked.training.global_batch
+    with worker_processes(asked, 3, "uint8", 0) as pool, Feed(loader, batch, pool) as one:
         yield one
 
 

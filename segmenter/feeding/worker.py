@@ -13,8 +13,6 @@ import threading
 import traceback
 from multiprocessing.connection import Connection
 
-import numpy as np
-
 from segmenter.errors import SegmenterError
 from segmenter.feeding.orders import Answer, Order
 from segmenter.feeding.slots import Slots
@@ -64,9 +62,7 @@ def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> Answe
     """Make a batch into its slot."""
     before = loader.drawn
     try:
-        made = loader.load(order.plan(), order.epoch, order.step)
-        for target, values in zip(slots.batch(slot), made, strict=True):
-            np.copyto(target, values)
+        loader.load(order.plan(), order.epoch, order.step, into=slots.batch(slot))
     except SegmenterError as error:
         return Answer(order.ticket, error=_sendable(error))
     except Exception as error:

@@ -38,7 +38,7 @@ class FailingLoader(BatchLoader):
 
         return DrawCounts(tiles=BATCH * len(self.loaded))
 
-    def load(self, plan: Plan, epoch: int, step: int) -> Batch:
+    def load(self, plan: Plan, epoch: int, step: int, into: Batch | None = None) -> Batch:
         self.loaded.append(step)
         if error := self.errors.get(step):
             if error == "sleep":
@@ -48,7 +48,10 @@ class FailingLoader(BatchLoader):
                 cv2.resize(np.ones((4, 4), np.uint8), (2**30, 2**30))
             raise {"user": RasterError, "memory": MemoryError, "defect": ValueError}[error](f"bad {step}")
         shape = (BATCH, SIDE, SIDE)
-        return np.full((*shape, BANDS), step, np.uint8), np.ones(shape, np.bool_), np.zeros(shape, np.uint8)
+        made = np.full((*shape, BANDS), step, np.uint8), np.ones(shape, np.bool_), np.zeros(shape, np.uint8)
+        for target, values in zip(into or (), made, strict=False):
+            np.copyto(target, values)
+        return into or made
 
 
 def loader_and_plan(recipe_file: Path, *settings: str, replicas: int = 1) -> tuple[BatchLoader, Plan]:
