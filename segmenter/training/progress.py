@@ -45,7 +45,8 @@ class Meter:
         bar: tqdm's.
         log: takes (step, values) for a line of the log.
         rate_at: the learning rate of a step, from 1.
-        drawn: what the loader has drawn so far.
+        drawn: what has been drawn so far.
+        drawn_before: of that, what earlier lines of the log have counted.
         compiled: the first call of the epoch has not to be compiled, and is part of the rate.
     """
 
@@ -59,6 +60,7 @@ class Meter:
     log: Callable[[int, dict[str, Any]], None]
     rate_at: Callable[[int], float]
     drawn: Callable[[], DrawCounts]
+    drawn_before: DrawCounts = field(default_factory=DrawCounts)
     compiled: bool = False
     scaled: bool = False
     short_steps: int = 0
@@ -78,7 +80,6 @@ class Meter:
     _waited: float = 0.0
 
     def __post_init__(self) -> None:
-        self._drawn_before = self.drawn()
         if self.compiled:
             self._started = time.perf_counter()
 
@@ -212,7 +213,7 @@ class Meter:
         """Classes of the steps since the last line, beside the promised ones; read by the diagnosis."""
         held_N2K = np.stack(self._held)
         now = self.drawn()
-        drawn, self._drawn_before = now.since(self._drawn_before), now
+        drawn, self.drawn_before = now.since(self.drawn_before), now
         return {
             "steps": len(held_N2K),
             "classes_in_batch": float((held_N2K[:, 0] > 0).sum(axis=1).mean()),

@@ -31,6 +31,7 @@ from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.sampling import Plan
 from segmenter.scenes import Dataset
 from segmenter.threads import Prefetch
+from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.index import TileIndex
 from segmenter.training.agreement import Agreement
 from segmenter.training.ema import AveragedWeights
@@ -123,7 +124,7 @@ class Trainer:
         self._predict = on_replicas(averaged or self.model, self.run.normalisation, self.devices)
         self._rate = schedule_of(recipe.training, self.steps)
         self._log = TrainLog(self.run.path, self.run.classes)
-        self._called = False
+        self._called, self._drawn = False, DrawCounts()
         self._profiler = Profiler(self.run.path / "tensorboard" if self.profile else None)
 
     def _build(self) -> Any:
@@ -268,6 +269,8 @@ class Trainer:
             meter.close()
             raise StoppedError(stop[0])
         meter.close()
+        # The next epoch's batches are begun before its meter: what they draw is its own.
+        self._drawn = meter.drawn_before
         self._say(meter.throughput())
 
     def _due(self, count: int) -> bool:
@@ -288,6 +291,7 @@ class Trainer:
             log=self._log.trained,
             rate_at=self._rate_at,
             drawn=lambda: self.feed.drawn,
+            drawn_before=self._drawn,
             compiled=self._called,
             scaled=recipe.training.precision != "float32",
         )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.config.reading import recipe_from
+from segmenter.feeding.feed import Feed
 from segmenter.geometry import Size
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
@@ -60,4 +61,5 @@ def made_trainer(folder: Path, classes: ClassMap, replicas: int, steps: int = ST
     index = TileIndex((), where, where, where, counts.sum(axis=1), counts, Size(SIDE, SIDE), 0)
     used: Any = tuple(SimpleNamespace(name=f"CPU:{i}", model="a processor") for i in range(replicas))
     devices = Devices(strategy_of(replicas), used)
-    return Trainer(run, index, OneBatch(len(classes)), devices, None)  # type: ignore[arg-type]
+    feed = Feed(OneBatch(len(classes)), BATCH)  # type: ignore[arg-type]
+    return Trainer(run, index, feed, devices, None)  # type: ignore[arg-type]

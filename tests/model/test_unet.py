@@ -13,9 +13,12 @@ from segmenter.model.normalisation import Normalisation
 
 @pytest.mark.parametrize("upsampling", ["nearest", "bilinear", "transpose"])
 def test_every_way_of_enlarging_predicts(tensorflow: ModuleType, upsampling: str) -> None:
+    import keras
+
     from segmenter.inference.function import predict_function
     from segmenter.model.building import build_model
 
+    keras.utils.set_random_seed(3)
     model = build_model(UNetConfig(depth=2, width=4, upsampling=upsampling), 3, 4)
     predict = predict_function(model, Normalisation.of([120.0] * 3, [60.0] * 3))
     pixels = np.random.default_rng(1).integers(0, 256, (2, 44, 28, 3), np.uint8)

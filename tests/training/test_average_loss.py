@@ -24,7 +24,7 @@ def first_loss(
     def loss() -> float:
         trainer = made_trainer(tmp_path, make_classes(3), REPLICAS)
         trainer._use_step_of(0)
-        stack = tuple(part[None] for part in trainer.loader.batch)
+        stack = tuple(part[None] for part in trainer.feed.loader.batch)
         dealt = trainer.devices.distributed(stack, axis=1)
         return float(trainer._steps(dealt, tensorflow.constant(1)).loss[0])
 
