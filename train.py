@@ -130,11 +130,7 @@ def main() -> int:
     gpus = gpus_expected(recipe.distribution, arguments.logical_devices)
     with worker_processes(recipe, *tiles.image_form, gpus) as workers:
         if arguments.input_only:
-            from segmenter.training.input_only import measure_input
-
-            steps, minutes = arguments.steps or 1000, arguments.minutes or 0.5
-            limits: dict[str, Any] = {"steps": steps, "minutes": minutes, "need": arguments.need}
-            print(measure_input(recipe, tiles, dataset.classes.names, workers, **limits))
+            print(_input_alone(arguments, recipe, tiles, dataset.classes.names, workers))
             return 0
 
         # ----------------------------------------------------------------------------- devices
@@ -158,6 +154,16 @@ def main() -> int:
             profile=arguments.profile,
             workers=workers,
         )
+
+
+def _input_alone(
+    arguments: argparse.Namespace, recipe: Any, tiles: Any, names: list[str], workers: Any
+) -> str:
+    """What `--input-only` says."""
+    from segmenter.training.input_only import measure_input
+
+    steps, minutes = arguments.steps or 1000, arguments.minutes or 0.5
+    return measure_input(recipe, tiles, names, workers, steps=steps, minutes=minutes, need=arguments.need)
 
 
 def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
 from segmenter.terminal import enduring_output
@@ -67,6 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_recipe(pack)
     pack.set_defaults(run=_pack)
 
+    _add_files_commands(commands)
+    return parser
+
+
+def _add_files_commands(commands: Any) -> None:
+    """Those that need no recipe."""
     make = commands.add_parser(
         "make", help="make imagery in the layout of a published dataset, to try things on"
     )
@@ -88,7 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     stitch.add_argument("--columns", type=_positive, required=True, metavar="N", help="parts in a row")
     stitch.add_argument("--output", type=Path, required=True, metavar="FILE.tif", help="the GeoTIFF to write")
     stitch.set_defaults(run=_stitch)
-    return parser
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-_BLOCK = bytes(256 * 1024)
-_LEAST = 16 * 1024
-"""Bytes of a visit's hash: some 10 to 300 µs; a shorter one would not let go of the lock."""
+_BLOCK = bytes(4 * 2**20)
+_LEAST = 2**20
+"""Bytes of a visit's hash: some 1 to 5 ms. Just after a visit the other thread takes the lock; shorter ones
+would find it there more often than not."""
 _WAITED = 10e-6
 """Seconds that are a wait: taking a free lock needs a tenth of it."""
 _BUSY = 0.1
