@@ -37,6 +37,7 @@ class Feed:
         self.fault: SegmenterError | None = None
         self.shape = BatchShape(batch, loader.tile_shape, loader.dtype)
         if pool is not None:
+            loader.know_labels()
             pool.serve(loader)
         self._maker: Maker = pool or _threads(loader, self.shape)
         self._lock = threading.Lock()

@@ -154,6 +154,10 @@ class BatchLoader:
                 array[:] = array[order_B]
         return batch.arrays
 
+    def know_labels(self) -> None:
+        """As the store's; for who sends this loader to worker processes."""
+        self._store.know_labels()
+
     def _empty(self, tiles: int) -> Batch:
         """Arrays of a batch, to be filled."""
         side, _, bands = self.tile_shape

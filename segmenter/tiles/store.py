@@ -58,7 +58,7 @@ class SceneStore:
         self._dataset, self._scenes = dataset, tuple(scenes)
         self._files, self._folder = KnownRasters(), PackFolder(cache, shared=dataset.cache is not None)
         self._local, self._lock = threading.local(), threading.Lock()
-        self._small = _CHEAP_PIXELS * tile * tile
+        self._small, self._progress = _CHEAP_PIXELS * tile * tile, progress
         tell_leftovers(self._folder)
         self._folder.look()
         tell_damaged(self._folder)
@@ -252,6 +252,22 @@ class SceneStore:
         """Of an image, which is known from then on, also to worker processes that get this store."""
         with self._files.image(image, self._dataset.bands) as raster:
             return raster.info
+
+    def know_labels(self) -> None:
+        """Open once the labels that are opened for each tile, before this store goes to worker processes.
+
+        Otherwise each of them would open each in full, sooner or later, for all its checks.
+        """
+        label = {i: scene.label for i, scene in enumerate(self._scenes) if (i, "label") not in self._packed}
+        opened_often = [i for i in label if self._sizes[i].pixels <= self._small]
+        paths = [path for i in opened_often if (path := label[i]) is not None]
+        what, palette = "headers of labels", self._dataset.expand_palette
+
+        def know(path: Path) -> None:
+            self._files.label(path, expand_palette=palette).close()
+
+        for _ in in_threads(know, paths, description=what, unit="scene", progress=self._progress):
+            pass
 
     def _open(self, scene: int, kind: Kind) -> Any:
         files = self._scenes[scene]

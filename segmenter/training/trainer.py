@@ -329,7 +329,7 @@ class Trainer:
     def _validate(self, bar: Any) -> None:
         bar.set_description("validating")
         scales, examples = ScaleConfusions(self.run.classes), Examples()
-        confusion = validate(self.run, self._predict, self.dataset, examples, scales)
+        confusion = validate(self.run, self._predict, self.dataset, examples, scales, self.feed.check)
         protocol = validation_protocol(self.dataset)
         by_scale = scales.scores(
             lambda names: replace(protocol, scenes=tuple(names)), self.run.recipe.sampling.scale_strata

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +57,7 @@ def validate(
     dataset: Dataset,
     examples: Examples,
     scales: ScaleConfusions | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> ConfusionMatrix:
     """The confusion matrix over all pixels of the validation scenes, on all devices of the predictor.
 
@@ -64,6 +65,7 @@ def validate(
 
     Args:
         scales: takes that of each scene with its scale.
+        check: called at each window; what it raises ends the validation.
 
     Raises:
         RasterError, LabelError: a scene cannot be read; nothing is skipped.
@@ -71,6 +73,7 @@ def validate(
     confusion = ConfusionMatrix(run.classes)
     jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset) for scene in dataset.of("validation"))
     for event in classify_all(jobs, tiling_of(run, len(predict.workers)), predict):
+        check()
         if isinstance(event, Failed):
             raise event.error
         if isinstance(event, Finished):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from segmenter.errors import RasterError, TrainingError
 from segmenter.feeding import slots
 from segmenter.feeding.feed import Feed
 from segmenter.feeding.processes import WorkerPool
+from segmenter.feeding.sending import packed
+from segmenter.raster import LabelRaster, known
 from tests.helpers.made_feed import (
     BATCH,
     SHAPE,
@@ -70,6 +74,24 @@ def test_the_same_batches_by_any_number_of_workers_from_any_step(
         assert taken(feed, rows, 1) == made_here, workers
         assert feed.drawn.since(before) == drawn  # what they had to draw again is counted here
         assert taken(feed, rows, 1, first=2) == made_here[2:]
+
+
+def test_what_goes_to_workers_opens_no_file_in_full(
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each worker would otherwise look at each label as if nobody had."""
+    for kind in ("images", "labels"):  # only of an old folder a change shows
+        os.utime(recipe_file.parent / kind, (1_000_000_000, 1_000_000_000))
+    loader, rows = loader_and_plan(recipe_file, "tiles.size=64", "dataset.split.validation=[]")
+    loader.know_labels()
+    sent = pickle.loads(packed(loader))
+
+    def opened(path: Path, *_: Any, **__: Any) -> Any:
+        raise AssertionError(f"{path} was opened in full")
+
+    monkeypatch.setattr(known, "open_raster", opened)
+    monkeypatch.setattr(known, "LabelRaster", type("", (LabelRaster,), {"__init__": opened}))
+    assert digest(sent.load(rows, 1, 0)) == digest(loader.load(rows, 1, 0))
 
 
 def test_workers_share_nothing_with_a_name_and_never_import_tensorflow(pools: dict[int, WorkerPool]) -> None:

@@ -38,6 +38,9 @@ class FailingLoader(BatchLoader):
 
         return DrawCounts(tiles=BATCH * len(self.loaded))
 
+    def know_labels(self) -> None:
+        """There are none."""
+
     def load(self, plan: Plan, epoch: int, step: int, into: Batch | None = None) -> Batch:
         self.loaded.append(step)
         if error := self.errors.get(step):

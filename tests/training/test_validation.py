@@ -13,6 +13,7 @@ import pytest
 from segmenter.config.recipe import PredictionConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
+from segmenter.errors import TrainingError
 from segmenter.evaluation.by_scale import ScaleConfusions
 from segmenter.geometry import Size
 from segmenter.inference import memory as memory_budget
@@ -61,13 +62,13 @@ def validated(
     classes = make_classes(CLASSES)
     dataset = scaled_dataset(tmp_path, make_geotiff, classes, (0.2, 0.9, 3.0), split="validation")
 
-    def validated(model: Any, devices: Devices) -> Any:
+    def validated(model: Any, devices: Devices, check: Callable[[], None] = lambda: None) -> Any:
         recipe = SimpleNamespace(prediction=PredictionConfig(window=64, batch=1))
         run: Any = SimpleNamespace(network=network_geometry(model), recipe=recipe, classes=classes)
         predict = on_replicas(model, NORMALISATION, devices)
         batches = [_counted(worker) for worker in predict.workers]
         scales, examples = ScaleConfusions(classes), Examples()
-        total = validate(run, predict, dataset, examples, scales)
+        total = validate(run, predict, dataset, examples, scales, check)
         by_scale = {scale: confusion.matrix.tolist() for scale, (confusion, _) in scales._found.items()}
         pictures = [
             (e.title, e.label_HW.tobytes(), e.prediction_HW.tobytes()) for e in examples.read(dataset)
@@ -90,7 +91,10 @@ def _counted(worker: Any) -> list[int]:
 
 
 def test_validation_on_all_devices_gives_one_devices_numbers(validated: Callable[..., Any]) -> None:
-    """Confusion matrix, scores by scale and examples, from windows that all four have computed."""
+    """Confusion matrix, scores by scale and examples, from windows that all four have computed.
+
+    A fault elsewhere, of a worker process for instance, ends it at the next window.
+    """
     model, devices, weights = made(1, "mixed_float16", None)
     expected, batches, _ = validated(model, devices)
     model, devices, _ = made(4, "mixed_float16", weights)
@@ -101,6 +105,16 @@ def test_validation_on_all_devices_gives_one_devices_numbers(validated: Callable
     assert sum(shared) == sum(batches) > 8
     assert min(shared) > 0, shared
     _check_own_copies(model, devices, predict)
+    seen: list[int] = []
+
+    def fault() -> None:
+        seen.append(1)
+        if len(seen) == 3:
+            raise TrainingError("a worker ended")
+
+    with pytest.raises(TrainingError, match="a worker ended"):
+        validated(model, devices, fault)
+    assert len(seen) == 3
 
 
 def _check_own_copies(model: Any, devices: Devices, predict: Any) -> None:
