@@ -9,6 +9,8 @@ from typing import Any
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
+from segmenter.devices.shares import dealt
+from segmenter.devices.tpu import make_tpu
 from segmenter.errors import ConfigError, DeviceError
 from segmenter.terminal import aligned
 
@@ -22,12 +24,14 @@ class Devices:
         used: one device per replica.
         idle: names of the GPUs that are visible and not used.
         cpu_chosen: the CPU was asked for, whatever GPUs there are.
+        shares: parts of the global batch, one for each replica; empty: equal ones.
     """
 
     strategy: Any
     used: tuple[Device, ...]
     idle: tuple[str, ...] = ()
     cpu_chosen: bool = False
+    shares: tuple[int, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,17 +48,23 @@ class Devices:
         """Hardware on which the last bits depend: models, threads (`setup.computed_on`)."""
         return computed_on(self.used)
 
-    def local_batch(self, global_batch: int) -> int:
-        """Tiles of a step on each replica.
+    def dealt(self, global_batch: int) -> tuple[int, ...]:
+        """Tiles of a step on each replica: the blocks of a batch, in order.
 
         Raises:
-            ConfigError: the global batch cannot be split evenly.
+            ConfigError: the global batch cannot be split evenly, or not by the shares.
         """
+        if self.shares:
+            return dealt(global_batch, self.shares)
         if global_batch % self.replicas:
             raise ConfigError(
                 f"training.global_batch: expected a multiple of {self.replicas} (devices), got {global_batch}"
             )
-        return global_batch // self.replicas
+        return (global_batch // self.replicas,) * self.replicas
+
+    def local_batch(self, global_batch: int) -> int:
+        """Tiles of a step on the replica that gets most; errors as of `dealt`."""
+        return max(self.dealt(global_batch))
 
     def distributed(self, batch: Any, axis: int = 0) -> Any:
         """A global batch (a tuple of tensors) as each replica's contiguous block of it, on its device.
@@ -83,8 +93,8 @@ class Devices:
     def _part(self, tensor: Any, replica: int, axis: int) -> Any:
         if self.replicas == 1:
             return tensor
-        local = tensor.shape[axis] // self.replicas
-        within = slice(replica * local, (replica + 1) * local)
+        first, stop = (sum(self.dealt(tensor.shape[axis])[:count]) for count in (replica, replica + 1))
+        within = slice(first, stop)
         return tensor[(slice(None),) * axis + (within,)]
 
 
@@ -99,18 +109,38 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
     """
     import tensorflow as tf
 
+    if config.strategy == "tpu":
+        return Devices(*make_tpu(config))
     there = set_up_devices(config, logical_devices)
     used = _chosen(config, there)
-    if config.strategy == "mirrored" and len(used) < 2:
+    if config.strategy in ("mirrored", "central_storage") and len(used) < 2:
         raise DeviceError(
-            f"distribution.strategy: mirrored: expected at least two devices, found {used[0].name}; "
+            f"distribution.strategy: {config.strategy}: expected at least two devices, found {used[0].name}; "
             "use auto, or --logical-devices N on a CPU"
         )
+    shares = _shares(config, used)
     cards = {device.card for device in used}
     visible = [gpu.name.removeprefix("/physical_device:") for gpu in tf.config.get_visible_devices("GPU")]
     idle = tuple(card for card in visible if card not in cards)
     cpu_chosen = logical_devices is not None or config.visible_devices == ()
-    return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen)
+    return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen, shares)
+
+
+def _shares(config: DistributionConfig, used: Sequence[Device]) -> tuple[int, ...]:
+    """The recipe's shares, where it gives any; with `auto` they are not known yet."""
+    if config.shares is None or config.shares == "auto":
+        if config.shares == "auto" and len(used) < 2:
+            raise DeviceError(
+                f"distribution.shares: auto: expected at least two devices, found {used[0].name}; leave it out"
+            )
+        return ()
+    if len(config.shares) != len(used):
+        names = ", ".join(device.name for device in used)
+        raise DeviceError(
+            f"distribution.shares: expected {len(used)}, one for each device ({names}), "
+            f"got {len(config.shares)}"
+        )
+    return config.shares
 
 
 def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
@@ -137,10 +167,19 @@ def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
                 f"found {names[0]}; use auto"
             )
         return tf.distribute.OneDeviceStrategy(names[0])
+    if config.strategy == "central_storage":
+        return tf.distribute.experimental.CentralStorageStrategy(names, parameter_device="CPU:0")
     kind = config.cross_device
     if kind == "auto" and share_a_card(used) and not _rings():
         kind = "reduction_to_one"
     return tf.distribute.MirroredStrategy(names, cross_device_ops=_cross_device(kind, names))
+
+
+def is_central(strategy: Any) -> bool:
+    """Whether all replicas share one copy of each variable, in the host's memory."""
+    import tensorflow as tf
+
+    return isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
 
 
 def share_a_card(used: Sequence[Device]) -> bool:
@@ -155,6 +194,10 @@ def sums_not_compiled(config: DistributionConfig, used: Sequence[Device]) -> str
     TensorFlow 2.21 leaves `merge_call` out, which cannot be compiled, where all devices are GPUs and its own
     collectives sum (`MirroredExtended._use_merge_call`).
     """
+    if config.strategy == "tpu":
+        return ""
+    if config.strategy == "central_storage":
+        return "strategy: central_storage adds and updates on the host"
     if others := [device.name for device in used if not device.name.startswith("GPU")]:
         return f"TensorFlow compiles sums over GPUs only, and {others[0]} is none"
     if share_a_card(used):
@@ -206,9 +249,11 @@ def _cross_device(kind: str, names: list[str]) -> Any:
 
 def describe(devices: Devices, global_batch: int, precision: str) -> str:
     """A table of the devices, and a warning for GPUs that stay unused."""
-    local = str(devices.local_batch(global_batch))
     head = ("device", "name", "memory", "local batch", "precision")
-    rows = [(d.name, d.model, d.memory or "unknown", local, precision) for d in devices.used]
+    rows = [
+        (d.name, d.model, d.memory or "unknown", str(local), precision)
+        for d, local in zip(devices.used, devices.dealt(global_batch), strict=True)
+    ]
     return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices)])
 
 

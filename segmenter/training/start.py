@@ -151,8 +151,9 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
 
 def _trainer(checked: CheckedTraining) -> Trainer:
     run, tiles, devices = checked.run, checked.tiles, checked.devices
-    loader = BatchLoader(run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
-    feed = Feed(loader, run.recipe.training.global_batch, checked.workers)
+    batch = run.recipe.training.global_batch
+    loader = BatchLoader(run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.dealt(batch))
+    feed = Feed(loader, batch, checked.workers)
     return Trainer(
         run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
     )
@@ -275,9 +276,10 @@ def check_devices(recipe: Recipe, devices: Devices) -> None:
             f"training.xla: expected false on {replicas} devices, got true: {why}; use "
             "distribution.strategy: one_device, or leave it out"
         )
-    if devices.local_batch(training.global_batch) % training.accumulate:
+    dealt = devices.dealt(training.global_batch)
+    if uneven := [tiles for tiles in dealt if tiles % training.accumulate]:
         raise ConfigError(
-            f"training.accumulate: expected a divisor of the {devices.local_batch(training.global_batch)} "
+            f"training.accumulate: expected a divisor of the {uneven[0]} "
             f"tiles that each of {replicas} devices gets, got {training.accumulate}"
         )
 
@@ -308,7 +310,7 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source:
     pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
     network = network_geometry(model)
     side = recipe.tiles.size
-    mixed = recipe.training.precision == "mixed_float16"
+    mixed = recipe.training.precision != "float32"
     normalisation, scenes = normalisation_of(recipe, statistics)
     memory = training_bytes_per_image(model, side, side, mixed=mixed)
     print(

@@ -116,6 +116,7 @@ class Trainer:
             recipe.training.accumulate,
             self.averaged,
             recipe.training.xla,
+            self.devices.dealt(recipe.training.global_batch) if self.devices.shares else (),
         )
         held = (self.model, self._optimiser, *([] if averaged is None else [averaged]))
         self._agreement = Agreement(self.devices, [v for part in held for v in part.variables])
@@ -286,14 +287,14 @@ class Trainer:
             self.position.epoch + 1,
             self.devices.replicas,
             strict=recipe.sampling.coverage == "strict",
-            overflows=0 if recipe.training.precision == "float32" else TOLERATED_OVERFLOWS,
+            overflows=TOLERATED_OVERFLOWS if recipe.training.loss_scaled else 0,
             bar=bar,
             log=self._log.trained,
             rate_at=self._rate_at,
             drawn=lambda: self.feed.drawn,
             drawn_before=self._drawn,
             compiled=self._called,
-            scaled=recipe.training.precision != "float32",
+            scaled=recipe.training.loss_scaled,
         )
 
     def _rate_at(self, step: int) -> float:

@@ -283,7 +283,7 @@ def test_real_tensorflow_says_too_late_too(tensorflow: ModuleType, four_replicas
         ),
         ({"logical_gpus": {"number": 2, "memry": 1}}, "logical_gpus.memry: unknown key; known here: number"),
         ({"logical_gpus": {"number": 1, "memory": 64}}, r"number: .*equal to 2 \(devices\), got 1"),
-        ({"memory_limit": "2 km"}, r"memory_limit: expected a valid integer \(MiB\), got '2 km'"),
+        ({"memory_limit": "2 km"}, r"memory_limit: expected 64 or more, or a share .* \(MiB\), got '2 km'"),
         ({"cross_device": "ring"}, "cross_device: expected 'auto', 'nccl', .* got 'ring'"),
         ({"cross_device": "nccl", "strategy": "one_device"}, "cross_device: one device has no other"),
     ],
