@@ -46,23 +46,31 @@ def quickest(
 ) -> tuple[int, ...]:
     """Tiles of each device such that the slowest is done as early as can be; equal where they are alike.
 
-    Unit after unit goes to the device that would be done with it first, which is optimal for tiles that all
-    take a device the same time. A device that could have none in time gets one unit all the same.
+    Each gets one unit; unit after unit goes then to the device that would be done with it first, which is
+    optimal for tiles that all take a device the same time.
 
     Args:
         tiles: of the global batch, a multiple of `unit`.
         seconds: that a tile takes on each device.
         unit: tiles that stay together, one for each micro-batch.
-        most: tiles that each device's memory holds at a time; None: unknown. Where they hold less than a
-            step takes together, they are not looked at.
+        most: units that each device's memory holds; None: unknown. Where they hold less than a step takes
+            together, they are not looked at.
+
+    Raises:
+        ConfigError: there are fewer units than devices.
     """
     units, devices = tiles // unit, len(seconds)
+    if units < devices:
+        raise ConfigError(
+            f"distribution.shares: auto: expected a tile of a step, and of each micro-batch, for each of "
+            f"{devices} devices, got {tiles} tiles; raise training.global_batch, or use fewer devices"
+        )
     if max(seconds) <= ALIKE * min(seconds) and units % devices == 0:
         return (units // devices * unit,) * devices
     room = [units if limit is None else limit for limit in (most or [None] * devices)]
     if sum(room) < units:
         room = [units] * devices
-    counts = [min(1, units // devices)] * devices
+    counts = [1] * devices
     for _ in range(units - sum(counts)):
         free = [r for r in range(devices) if counts[r] < room[r]] or list(range(devices))
         counts[min(free, key=lambda r: ((counts[r] + 1) * seconds[r], r))] += 1

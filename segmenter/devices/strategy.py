@@ -44,9 +44,17 @@ class Devices:
         return len(self.used)
 
     @property
+    def central(self) -> bool:
+        """Whether they share one copy of each variable, in the host's memory."""
+        return is_central(self.strategy)
+
+    @property
     def computed_on(self) -> dict[str, str]:
         """Hardware on which the last bits depend: models, threads (`setup.computed_on`)."""
-        return computed_on(self.used)
+        found = computed_on(self.used)
+        if self.shares:
+            found["shares"] = ", ".join(map(str, self.shares))
+        return found | ({"variables": "one copy, on the host"} if self.central else {})
 
     def dealt(self, global_batch: int) -> tuple[int, ...]:
         """Tiles of a step on each replica: the blocks of a batch, in order.
@@ -129,10 +137,6 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
 def _shares(config: DistributionConfig, used: Sequence[Device]) -> tuple[int, ...]:
     """The recipe's shares, where it gives any; with `auto` they are not known yet."""
     if config.shares is None or config.shares == "auto":
-        if config.shares == "auto" and len(used) < 2:
-            raise DeviceError(
-                f"distribution.shares: auto: expected at least two devices, found {used[0].name}; leave it out"
-            )
         return ()
     if len(config.shares) != len(used):
         names = ", ".join(device.name for device in used)

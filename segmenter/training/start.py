@@ -22,7 +22,7 @@ from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
-from segmenter.runs.run import Run, load_run
+from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
@@ -32,6 +32,7 @@ from segmenter.training.prepare import Tiles, changed_data, class_weights, descr
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
+from segmenter.training.shares import models_of
 from segmenter.training.summary import describe_result
 from segmenter.training.trainer import StoppedError, Trainer
 
@@ -114,7 +115,10 @@ def check_training(
         run = replace(load_run(path), recipe=recipe)
         check_same_plan(run, tiles, planned_for, checkpoint)
     else:
-        run = replace(_new_run(recipe, dataset, tiles, path, source), planned_replicas=planned_for)
+        run = replace(_new_run(recipe, dataset, tiles, path, source, devices), planned_replicas=planned_for)
+    if recipe.distribution.shares == "auto":
+        chosen = devices.dealt(recipe.training.global_batch)
+        run = replace(run, shares=MeasuredShares(chosen, models_of(devices)))
     weights = class_weights(recipe, tiles.index)
     return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, weights, profile)
 
@@ -301,7 +305,9 @@ def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
     return line
 
 
-def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None) -> Run:
+def _new_run(
+    recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None, devices: Devices
+) -> Run:
     statistics = tiles.statistics
     bands, classes = len(statistics.mean_C), len(dataset.classes)
     model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision, synchronised=True)
@@ -317,6 +323,8 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source:
         f"model: {model.count_params():,} parameters, stride {network.stride} px, receptive-field radius "
         f"{network.radius} px, {memory / 2**20:.0f} MiB a tile in training"
     )
+    if devices.shares:
+        print(_memory_of_each(devices, recipe, memory))
     return Run(
         path=path,
         recipe=recipe,
@@ -331,6 +339,17 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source:
         network=network,
         tiles=tiles.fingerprint(),
     )
+
+
+def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
+    """A line on the memory that each device's part of a step takes at a time."""
+    dealt = devices.dealt(recipe.training.global_batch)
+    at_once = [tiles // recipe.training.accumulate for tiles in dealt]
+    found = [
+        f"{device.name} {tiles * of_a_tile / 2**30:.2f} GiB for {tiles} tiles"
+        for device, tiles in zip(devices.used, at_once, strict=True)
+    ]
+    return f"memory of the tiles at a time: {', '.join(found)}"
 
 
 def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
