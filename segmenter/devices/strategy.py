@@ -49,6 +49,11 @@ class Devices:
         return is_central(self.strategy)
 
     @property
+    def predicts_on_host(self) -> bool:
+        """Whether they compute nothing of a shape that is not known beforehand: that is left to the host."""
+        return self.used[0].name.rpartition("device:")[2].startswith("TPU")
+
+    @property
     def computed_on(self) -> dict[str, str]:
         """Hardware on which the last bits depend: models, threads (`setup.computed_on`)."""
         found = computed_on(self.used)
@@ -118,6 +123,8 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
     import tensorflow as tf
 
     if config.strategy == "tpu":
+        if logical_devices is not None:
+            raise DeviceError("--logical-devices: distribution.strategy: tpu uses no CPU; leave one of both out")
         return Devices(*make_tpu(config))
     there = set_up_devices(config, logical_devices)
     used = _chosen(config, there)
@@ -251,12 +258,17 @@ def _cross_device(kind: str, names: list[str]) -> Any:
 # ----------------------------------------------------------------------------------- what is said
 
 
-def describe(devices: Devices, global_batch: int, precision: str) -> str:
-    """A table of the devices, and a warning for GPUs that stay unused."""
+def describe(devices: Devices, global_batch: int, precision: str, *, to_measure: bool = False) -> str:
+    """A table of the devices, and a warning for GPUs that stay unused.
+
+    Args:
+        to_measure: each device's part of the batch is not known yet.
+    """
+    known = ["to be measured"] * devices.replicas if to_measure else devices.dealt(global_batch)
     head = ("device", "name", "memory", "local batch", "precision")
     rows = [
         (d.name, d.model, d.memory or "unknown", str(local), precision)
-        for d, local in zip(devices.used, devices.dealt(global_batch), strict=True)
+        for d, local in zip(devices.used, known, strict=True)
     ]
     return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices)])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import Device
-from segmenter.errors import DeviceError
+from segmenter.errors import DeviceError, shortened
 
 
 def make_tpu(config: DistributionConfig) -> tuple[Any, tuple[Device, ...]]:
@@ -31,11 +31,11 @@ def make_tpu(config: DistributionConfig) -> tuple[Any, tuple[Device, ...]]:
             "strategy: auto"
         ) from None
     tf.config.set_soft_device_placement(config.soft_placement)
-    # Each replica's program is placed by the strategy; what is dealt to it is cut on its host.
-    cores = strategy.extended.num_replicas_in_sync
-    return strategy, tuple(Device(f"TPU:{core}", "TPU", "", f"TPU:{core}") for core in range(cores))
+    cores = strategy.extended.worker_devices
+    names = [core.rpartition("device:")[2] if name == "local" else core for core in cores]
+    return strategy, tuple(Device(each, "TPU", "", each) for each in names)
 
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    return shortened(lines[0].rstrip("."), 90) if lines else type(error).__name__

@@ -79,6 +79,7 @@ def measured(
     A part that is larger than what was timed is tried before it is chosen; where the memory does not hold
     it, the device gets at most what it holds.
     """
+    quickest(global_batch, [1.0] * len(names), unit)  # refuses too few tiles before minutes of measuring
     first = max(unit, global_batch // len(names) // unit * unit)
     found = [probe.seconds(name, first, unit) for name in names]
     fits = [tiles for tiles, _ in found]
@@ -133,7 +134,9 @@ class Probe:
 
     def _steps(self, device: str, tiles: int) -> float:
         """The shortest time of a step."""
-        step, batch = self._step(device, tiles), self._batch(device, tiles)
+        batch = self._batch(device, tiles)
+        # Made once, for this batch: TensorFlow warns of a function that is made again and again.
+        step = self._step(device, tiles).get_concrete_function(batch)
         float(step(batch).loss)
         times = []
         for _ in range(_STEPS):

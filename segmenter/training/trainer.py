@@ -122,7 +122,12 @@ class Trainer:
         self._agreement = Agreement(self.devices, [v for part in held for v in part.variables])
         self._steps: Any = None
         self._frozen: bool | None = None
-        self._predict = on_replicas(averaged or self.model, self.run.normalisation, self.devices)
+        self._shown, self._on_host = averaged or self.model, None
+        if self.devices.predicts_on_host:
+            with tf.device("CPU:0"):
+                self._on_host = self._build()
+        predicts = self._on_host or self._shown
+        self._predict = on_replicas(predicts, self.run.normalisation, self.devices)
         self._rate = schedule_of(recipe.training, self.steps)
         self._log = TrainLog(self.run.path, self.run.classes)
         self._called, self._drawn = False, DrawCounts()
@@ -329,6 +334,8 @@ class Trainer:
 
     def _validate(self, bar: Any) -> None:
         bar.set_description("validating")
+        if self._on_host is not None:
+            assign_weights(self._on_host, weight_arrays(self._shown, "model"), "model")
         scales, examples = ScaleConfusions(self.run.classes), Examples()
         confusion = validate(self.run, self._predict, self.dataset, examples, scales)
         protocol = validation_protocol(self.dataset)
