@@ -135,10 +135,10 @@ def main() -> int:
 
         # ----------------------------------------------------------------------------- devices
         from segmenter.devices import strategy
+        from segmenter.runs.run import load_run
 
         strategy.load_tensorflow(arguments.logical_devices, log_placement=recipe.distribution.log_placement)
         devices = strategy.make_devices(recipe.distribution, arguments.logical_devices)
-        from segmenter.runs.run import load_run
         from segmenter.training.shares import share_out
 
         known = load_run(run_path).shares if checkpoint is not None else None

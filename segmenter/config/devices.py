@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, LiteralString
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -175,14 +175,9 @@ class DistributionConfig(Section):
             )
         if self.shares is not None and self.strategy == "one_device":
             found.append(("shares", f"one device gets all of a step, got {_told(self.shares)}"))
-        if isinstance(self.shares, tuple) and self.devices is not None:
-            if len(self.shares) != len(self.devices):
-                found.append(
-                    (
-                        "shares",
-                        f"expected {len(self.devices)}, one for each of devices, got {len(self.shares)}",
-                    )
-                )
+        given, numbers = len(self.shares or ()), len(self.devices or ())
+        if isinstance(self.shares, tuple) and numbers and given != numbers:
+            found.append(("shares", f"expected {numbers}, one for each of devices, got {given}"))
         if self.tpu is not None and self.strategy != "tpu":
             found.append(("tpu", f"expected strategy: tpu with it, got {self.strategy}"))
         if self.strategy == "tpu":
@@ -193,6 +188,26 @@ class DistributionConfig(Section):
                 if getattr(self, key) != fields[key].default
             ]
         return found
+
+    def misfits(
+        self, planned_per_replica: bool, precision: str, xla: bool
+    ) -> Iterator[tuple[LiteralString, LiteralString]]:
+        """(setting, what is wrong with it) for those that do not go with other sections of a recipe."""
+        if self.shares is not None and planned_per_replica:
+            yield (
+                "distribution.shares",
+                "expected sampling.per_replica: best_effort or off with it: guarantee plans equal parts",
+            )
+        if self.strategy == "tpu" and precision == "mixed_float16":
+            yield (
+                "training.precision",
+                "expected mixed_bfloat16 or float32 with distribution.strategy: tpu, got mixed_float16",
+            )
+        if self.strategy == "tpu" and xla:
+            yield (
+                "training.xla",
+                "expected false with distribution.strategy: tpu, which compiles all, got true",
+            )
 
 
 _NOT_OF_A_TPU = (

@@ -277,7 +277,10 @@ class TrainingConfig(Section):
             if getattr(self, key) != defaults[key].default and getattr(self, chooser) != choice:
                 yield key, f"expected {chooser}: {choice} with it, got {getattr(self, chooser)}"
         if not self.nesterov and not self.momentum:
-            yield "nesterov", "expected a momentum above 0 with false, got 0: plain SGD has nothing to look along"
+            yield (
+                "nesterov",
+                "expected a momentum above 0 with false, got 0: plain SGD has nothing to look along",
+            )
         if self.reference_batch is not None and self.scaling == "none":
             yield "reference_batch", "expected scaling: linear or sqrt with it, got none"
 
@@ -366,20 +369,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _devices_fit(self) -> Recipe:
-        if self.distribution.shares is not None and self.sampling.planned_per_replica:
-            raise PydanticCustomError(
-                "distribution.shares",
-                "expected sampling.per_replica: best_effort or off with it: guarantee plans equal parts",
-            )
-        if self.distribution.strategy == "tpu" and self.training.precision == "mixed_float16":
-            raise PydanticCustomError(
-                "training.precision",
-                "expected mixed_bfloat16 or float32 with distribution.strategy: tpu, got mixed_float16",
-            )
-        if self.distribution.strategy == "tpu" and self.training.xla:
-            raise PydanticCustomError(
-                "training.xla", "expected false with distribution.strategy: tpu, which compiles all, got true"
-            )
+        planned, training = self.sampling.planned_per_replica, self.training
+        for key, message in self.distribution.misfits(planned, training.precision, training.xla):
+            raise PydanticCustomError(key, message)
         return self
 
     @model_validator(mode="after")

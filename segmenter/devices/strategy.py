@@ -124,7 +124,9 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
 
     if config.strategy == "tpu":
         if logical_devices is not None:
-            raise DeviceError("--logical-devices: distribution.strategy: tpu uses no CPU; leave one of both out")
+            raise DeviceError(
+                "--logical-devices: distribution.strategy: tpu uses no CPU; leave one of both out"
+            )
         return Devices(*make_tpu(config))
     there = set_up_devices(config, logical_devices)
     used = _chosen(config, there)

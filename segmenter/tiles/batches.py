@@ -102,7 +102,13 @@ class BatchLoader:
     """Makes the batches of a training set; safe to call from several threads."""
 
     def __init__(
-        self, recipe: Recipe, index: TileIndex, store: SceneStore, bands: int, dtype: str, shares: Sequence[int] = ()
+        self,
+        recipe: Recipe,
+        index: TileIndex,
+        store: SceneStore,
+        bands: int,
+        dtype: str,
+        shares: Sequence[int] = (),
     ) -> None:
         """`bands` and `dtype` are those of the scenes as they are read.
 

@@ -1,4 +1,4 @@
-"""Tiles of a step for each device: equal parts, by the recipe's shares, or by what the devices were measured at.
+"""Tiles of a step for each device: equal parts, by the recipe's shares, or by what each was measured at.
 
 Measuring comes before the training starts, and what was chosen is kept in run.json: a clock would not choose
 the same in the next run, and everything after it is to be the same.

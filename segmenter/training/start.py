@@ -156,7 +156,9 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
 def _trainer(checked: CheckedTraining) -> Trainer:
     run, tiles, devices = checked.run, checked.tiles, checked.devices
     batch = run.recipe.training.global_batch
-    loader = BatchLoader(run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.dealt(batch))
+    loader = BatchLoader(
+        run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.dealt(batch)
+    )
     feed = Feed(loader, batch, checked.workers)
     return Trainer(
         run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
@@ -169,7 +171,7 @@ def _describe(trainer: Trainer) -> None:
     print(describe_schedule(recipe.training, trainer.steps))
     if line := trainer.pace.describe():
         print(line)
-    if line := _describe_accumulation(recipe, trainer.devices.replicas):
+    if line := _describe_accumulation(recipe, trainer.devices):
         print(line)
     if planned_for > 1:
         held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
@@ -288,14 +290,16 @@ def check_devices(recipe: Recipe, devices: Devices) -> None:
         )
 
 
-def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
+def _describe_accumulation(recipe: Recipe, devices: Devices) -> str:
     """What accumulation means for this recipe; empty without it."""
     training = recipe.training
     if training.accumulate == 1:
         return ""
     at_once = training.global_batch // training.accumulate
+    each = sorted({tiles // training.accumulate for tiles in devices.dealt(training.global_batch)})
     line = (
-        f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, {at_once // replicas} on "
+        f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, "
+        f"{' to '.join(map(str, (each[0], each[-1])[: len(each)]))} on "
         f"each device, make a step of {training.global_batch}"
     )
     if recipe.model.kind != "unet" or recipe.model.normalisation == "batch":
