@@ -20,6 +20,7 @@ from segmenter.evaluation.scores import percent
 from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.feeding.feed import Feed
 from segmenter.inference.function import on_replicas
+from segmenter.inference.prediction import Predictor
 from segmenter.model.building import build_model, stages_of
 from segmenter.model.stages import pace_of
 from segmenter.runs.arrays import META, save_arrays
@@ -332,12 +333,16 @@ class Trainer:
                 raise self.feed.fault from None
             raise
 
-    def _validate(self, bar: Any) -> None:
-        bar.set_description("validating")
+    def _predictor(self) -> Predictor:
+        """The function that validates, with the weights of now."""
         if self._on_host is not None:
             assign_weights(self._on_host, weight_arrays(self._shown, "model"), "model")
+        return self._predict
+
+    def _validate(self, bar: Any) -> None:
+        bar.set_description("validating")
         scales, examples = ScaleConfusions(self.run.classes), Examples()
-        confusion = validate(self.run, self._predict, self.dataset, examples, scales)
+        confusion = validate(self.run, self._predictor(), self.dataset, examples, scales)
         protocol = validation_protocol(self.dataset)
         by_scale = scales.scores(
             lambda names: replace(protocol, scenes=tuple(names)), self.run.recipe.sampling.scale_strata

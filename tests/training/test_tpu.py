@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -15,7 +16,9 @@ from segmenter.config.devices import DistributionConfig
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TrainingConfig, UNetConfig
 from segmenter.errors import ConfigError, DeviceError
+from segmenter.labels import ClassMap
 from tests.helpers.equivalence_matrix import BATCH, EMPHASES, SHARES, WEIGHTS
+from tests.helpers.made_trainer import made_trainer
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches, difference
 
 ON_THE_HOST = re.compile(r"PyFunc|Summary|Print|^(Where|Unique|Save|Iterator)")
@@ -107,6 +110,29 @@ def test_bfloat16_trains_without_a_loss_scale(tensorflow: ModuleType) -> None:
     assert half.model.layers[2].compute_dtype == "bfloat16"
     assert {v.dtype for v in half.model.trainable_variables} == {"float32"}
     np.testing.assert_allclose(half.each(stack), full.each(stack), rtol=2e-2)
+
+
+def test_where_the_host_validates_it_has_the_weights_of_now(
+    tensorflow: ModuleType,
+    tmp_path: Path,
+    make_classes: Callable[..., ClassMap],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from segmenter.devices.strategy import Devices
+
+    classes, there = make_classes(3), made_trainer(tmp_path, make_classes(3), 1)
+    monkeypatch.setattr(Devices, "predicts_on_host", True)
+    here = made_trainer(tmp_path, classes, 1)
+    image, valid, _ = here.feed.loader.batch
+    for variable in here.model.trainable_variables:
+        variable.assign(variable.value * 1.5)
+    assert here._predictor() is not here._on_host
+    found = here._predictor()(image, valid).ids
+    before = there._predictor()(image, valid).ids
+    for ours, theirs in zip(there.model.variables, here.model.variables, strict=True):
+        ours.assign(theirs.value)
+    assert np.array_equal(found, there._predictor()(image, valid).ids)
+    assert not np.array_equal(found, before)
 
 
 # ------------------------------------------------------------------------------------ where there is none
