@@ -331,7 +331,7 @@ def computed_on(used: Sequence[Device]) -> dict[str, str]:
     between = tf.config.threading.get_inter_op_parallelism_threads()
     return {
         "processor": processor_model(),
-        "devices": ", ".join(sorted({d.model if d.name.startswith("GPU") else "CPU" for d in used})),
+        "devices": ", ".join(sorted({"CPU" if d.name.startswith("CPU") else d.model for d in used})),
         "threads of an operation": str(within or os.environ.get("TF_NUM_INTRAOP_THREADS", cores)),
         "operations at a time": str(between or os.environ.get("TF_NUM_INTEROP_THREADS", cores)),
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "not set"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,24 +92,22 @@ class Devices:
         """
         import tensorflow as tf
 
+        blocks = self._blocks(batch[0].shape[axis]) if self.replicas > 1 else []
+
         def block(context: Any) -> Any:
             replica = context.replica_id_in_sync_group
             # Cut on the host: the first device would otherwise get, and send on, what is for all.
             with tf.device("CPU:0"):
-                own = (
-                    batch if self.replicas == 1 else tuple(self._part(part, replica, axis) for part in batch)
-                )
+                before = (slice(None),) * axis
+                own = tuple(part[(*before, blocks[replica])] for part in batch) if blocks else batch
             with tf.device(self.names[replica]):
                 return tuple(tf.identity(part) for part in own)
 
         return self.strategy.experimental_distribute_values_from_function(block)
 
-    def _part(self, tensor: Any, replica: int, axis: int) -> Any:
-        if self.replicas == 1:
-            return tensor
-        first, stop = (sum(self.dealt(tensor.shape[axis])[:count]) for count in (replica, replica + 1))
-        within = slice(first, stop)
-        return tensor[(slice(None),) * axis + (within,)]
+    def _blocks(self, tiles: int) -> list[slice]:
+        ends = list(itertools.accumulate(self.dealt(tiles)))
+        return [slice(first, stop) for first, stop in itertools.pairwise([0, *ends])]
 
 
 def make_devices(config: DistributionConfig, logical_devices: int | None = None) -> Devices:

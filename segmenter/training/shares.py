@@ -163,13 +163,14 @@ class Probe:
             StepParts(
                 *(strategy, model, optimiser, self.changed(loss, device), plain),
                 *(recipe.sampling.min_pixels, accumulate),
+                xla=training.xla,
             )
         )
 
     def _batch(self, device: str, tiles: int) -> Any:
         rng = np.random.default_rng(0)
         shape = (tiles, self.recipe.tiles.size, self.recipe.tiles.size)
-        image = rng.integers(0, 100, (*shape, self.bands)).astype(self.dtype)
+        image = rng.integers(0, 100, (*shape, self.bands), np.uint8).astype(self.dtype)
         label = rng.integers(0, self.classes, shape, np.uint8)
         with tf.device(device):
             return tuple(map(tf.constant, (image, np.ones(shape, np.bool_), label)))

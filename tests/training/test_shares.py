@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from segmenter.config.reading import recipe_from
@@ -19,6 +20,7 @@ from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.run import MeasuredShares, Run, load_run
+from tests.helpers.made_training import made, train, weights
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 NAMES = ("GPU:0", "GPU:1", "GPU:2")
@@ -178,3 +180,22 @@ def test_measured_shares_are_kept_in_run_json(tmp_path: Path, make_classes: Call
     assert load_run(tmp_path).shares == shares
     with pytest.raises(CheckpointError, match="shares: expected as many tiles as devices"):
         replace(run, shares=MeasuredShares((16,), ("fast", "slow"))).save()
+
+
+@pytest.mark.slow
+def test_a_run_measures_once(tmp_path: Path) -> None:
+    """By train.py; what these processors' times are, and whether alike, nobody knows."""
+    recipe, run = made(tmp_path / "data"), tmp_path / "run"
+    shared = ("--run", str(run), "--logical-devices", "2", "--set", "distribution.shares=auto")
+    out = train(recipe, *shared).stdout
+    assert out.count("shares: a tile takes ") == 1
+    tiles = load_run(run).shares
+    assert tiles is not None
+    table = [line.split()[-2] for line in out.splitlines() if line.startswith("CPU:")]
+    assert table == [str(count) for count in tiles.tiles]
+    first = min(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").glob("*.npz"))
+    before = weights(run)
+    again = train(recipe, *shared, "--resume-from", str(first)).stdout
+    assert "of each step, as this run has measured before" in again
+    assert "computed otherwise" not in again
+    assert all(np.array_equal(weights(run)[name], array) for name, array in before.items() if "/" in name)
