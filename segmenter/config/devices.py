@@ -107,7 +107,7 @@ class DistributionConfig(Section):
             None,
             "MiB",
             "hard limit of each GPU, taken at the start, or a share of it as in 50 %; a list has one for "
-            "each visible GPU; needs memory_growth: false",
+            "each visible GPU, in the cards' order; needs memory_growth: false",
         )
     )
     logical_gpus: LogicalGpus | None = setting(

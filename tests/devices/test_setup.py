@@ -137,6 +137,16 @@ def test_all_memory_at_once_where_growth_is_off(machine: Any) -> None:
     assert made.calls[1:3] == [("grow", "0", False), ("grow", "1", False)]
 
 
+def test_limits_of_memory_are_in_the_cards_order(machine: Any) -> None:
+    made = machine(4)
+    got = devices(visible_devices=[3, 1], memory_growth=False, memory_limit=[2048, "50 %"])
+    assert made.calls[-3:-1] == [("split", "GPU:1", [2048]), ("split", "GPU:3", [5632])]
+    assert [device.memory for device in got.used] == ["2048 MiB, fixed", "5632 MiB, fixed"]
+    machine(3)
+    with pytest.raises(DeviceError, match="memory_limit: expected 3, one for each visible GPU, got 2"):
+        devices(memory_growth=False, memory_limit=[2048, 2048])
+
+
 def test_one_card_becomes_several_devices(machine: Any) -> None:
     made = machine(4)
     got = devices(visible_devices=[2], memory_growth=False, logical_gpus={"number": 3, "memory": "2048 MiB"})
