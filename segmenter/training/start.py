@@ -350,7 +350,7 @@ def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
     dealt = devices.dealt(recipe.training.global_batch)
     at_once = [tiles // recipe.training.accumulate for tiles in dealt]
     found = [
-        f"{device.name} {tiles * of_a_tile / 2**30:.2f} GiB for {tiles} tiles"
+        f"{device.name} {tiles * of_a_tile / 2**20:,.0f} MiB for {tiles} tile{'s' * (tiles != 1)}"
         for device, tiles in zip(devices.used, at_once, strict=True)
     ]
     return f"memory of the tiles at a time: {', '.join(found)}"
