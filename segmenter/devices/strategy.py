@@ -15,6 +15,9 @@ from segmenter.devices.tpu import make_tpu
 from segmenter.errors import ConfigError, DeviceError
 from segmenter.terminal import aligned
 
+_BFLOAT16 = 8, 0
+"""Compute capability of the first cards with tensor cores for it (Ampere)."""
+
 
 @dataclass(frozen=True)
 class Devices:
@@ -271,7 +274,26 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
         (d.name, d.model, d.memory or "unknown", str(local), precision)
         for d, local in zip(devices.used, known, strict=True)
     ]
-    return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices)])
+    slow = _without_bfloat16(devices) if precision == "mixed_bfloat16" else []
+    return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices), *slow])
+
+
+def _without_bfloat16(devices: Devices) -> list[str]:
+    """A warning for each model of card that computes bfloat16 without units for it."""
+    import tensorflow as tf
+
+    cards = {device.card for device in devices.used}
+    models = set()
+    for gpu in tf.config.get_visible_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        capability = details.get("compute_capability", _BFLOAT16)
+        if gpu.name.removeprefix("/physical_device:") in cards and capability < _BFLOAT16:
+            models.add(f"{details.get('device_name', 'GPU')} ({'.'.join(map(str, capability))})")
+    return [
+        f"warning: training.precision: mixed_bfloat16: expected compute capability 8.0 or more, {model} has "
+        "no units for it; mixed_float16 is quicker there"
+        for model in sorted(models)
+    ]
 
 
 def _warnings(devices: Devices) -> list[str]:

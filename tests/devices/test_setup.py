@@ -147,6 +147,20 @@ def test_limits_of_memory_are_in_the_cards_order(machine: Any) -> None:
         devices(memory_growth=False, memory_limit=[2048, 2048])
 
 
+def test_cards_without_units_for_bfloat16_are_named(
+    machine: Any, tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(2)
+    got = devices()
+    assert "warning" not in describe(got, 4, "mixed_bfloat16")
+    turing = {"device_name": MODEL, "compute_capability": (7, 5)}
+    monkeypatch.setattr(tensorflow.config.experimental, "get_device_details", lambda _: turing)
+    told = describe(got, 4, "mixed_bfloat16")
+    assert told.count("warning") == 1
+    assert f"expected compute capability 8.0 or more, {MODEL} (7.5) has no units for it" in told
+    assert "warning" not in describe(got, 4, "mixed_float16")
+
+
 def test_one_card_becomes_several_devices(machine: Any) -> None:
     made = machine(4)
     got = devices(visible_devices=[2], memory_growth=False, logical_gpus={"number": 3, "memory": "2048 MiB"})
