@@ -6,14 +6,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, sums_not_compiled
-from segmenter.training.agreement import Agreement
 from tests.helpers.equivalence_matrix import LIMIT
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.replicas import central_of
@@ -76,6 +74,8 @@ def test_an_overflow_changes_no_weight_and_halves_the_scale_once(tensorflow: Mod
 
 def test_the_batchnorm_of_keras_fails_there(tensorflow: ModuleType) -> None:
     """Why ours says how its statistics are written."""
+    import keras
+
     strategy = central_of(2)
     with strategy.scope():
         theirs = keras.layers.BatchNormalization()
@@ -86,6 +86,8 @@ def test_the_batchnorm_of_keras_fails_there(tensorflow: ModuleType) -> None:
 
 
 def test_there_are_no_copies_to_compare(tensorflow: ModuleType) -> None:
+    from segmenter.training.agreement import Agreement
+
     used: Any = tuple(Device(f"CPU:{i}", "its model", "", "CPU") for i in range(2))
     devices = Devices(central_of(2), used)
     assert devices.central
