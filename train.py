@@ -135,9 +135,14 @@ def main() -> int:
 
         # ----------------------------------------------------------------------------- devices
         from segmenter.devices import strategy
+        from segmenter.runs.run import load_run
 
         strategy.load_tensorflow(arguments.logical_devices, log_placement=recipe.distribution.log_placement)
         devices = strategy.make_devices(recipe.distribution, arguments.logical_devices)
+        from segmenter.training.shares import share_out
+
+        known = load_run(run_path).shares if checkpoint is not None else None
+        devices = share_out(devices, recipe, tiles.image_form, len(dataset.classes), known)
         print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
 
         # ---------------------------------------------------------------------------- training

@@ -139,6 +139,7 @@ ENTRIES = (
         rounds=2,
         sweep=PREDICTION,
     ),
+    Entry("unequal_cards", ("ratio", "at_best"), quick=("--rounds", "3")),
     Entry("overhead", ("ratio",), quick=("--steps", "8", "--rounds", "3"), rounds=2),
     Entry("augmentation", ()),
     Entry("memory", ("measured_MiB_per_image", "formula_MiB_per_image", "ratio"), quick=()),

@@ -2,14 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal, LiteralString
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.sections import Section, setting
 
 DeviceNumber = Annotated[int, Field(ge=0)]
+MemoryLimit = int | str
+"""MiB, or a share of a card as in `50 %`."""
+_MOST_SHARE = 1000
+_PERCENT = re.compile(r"(\d{1,3}) ?%")
+_MEBIBYTES = re.compile(r"(\d+)(?: ?MiB)?")
+_LEAST_MEMORY = 64
+
+
+def _shares(value: object) -> object:
+    """One message, where a union's members would give one each."""
+    if value is None or value == "auto":
+        return value
+    if isinstance(value, list | tuple) and len(value) > 1:
+        whole = all(type(part) is int and 0 <= part <= _MOST_SHARE for part in value)
+        if whole and any(value):
+            return tuple(value)
+    raise PydanticCustomError(
+        "distribution.shares",
+        "expected auto, or a whole number from 0 to {most} for each device, not all 0, as in [2, 2, 1, 1]",
+        {"most": _MOST_SHARE},
+    )
+
+
+def _memory_limits(value: object) -> object:
+    """MiB, or a share as in `50 %`; one for all cards, or a list with one for each."""
+    if isinstance(value, list | tuple) and value:
+        return tuple(_memory_limit(part) for part in value)
+    return value if value is None else _memory_limit(value)
+
+
+def _memory_limit(value: object) -> MemoryLimit:
+    if isinstance(value, str):
+        if (share := _PERCENT.fullmatch(value.strip())) and 1 <= int(share[1]) <= 100:
+            return f"{int(share[1])} %"
+        if size := _MEBIBYTES.fullmatch(value.strip()):
+            value = int(size[1])
+    if type(value) is int and value >= _LEAST_MEMORY:
+        return value
+    raise PydanticCustomError(
+        "distribution.memory_limit",
+        "expected {least} or more, or a share of the card as in 50 %, or a list with one for each card",
+        {"least": _LEAST_MEMORY},
+    )
+
+
+def share_of_card(limit: MemoryLimit) -> int | None:
+    """Percent of a card's memory that a limit is; None for one in MiB."""
+    return int(limit.rstrip(" %")) if isinstance(limit, str) else None
 
 
 class LogicalGpus(Section):
@@ -22,13 +72,25 @@ class LogicalGpus(Section):
 class DistributionConfig(Section):
     """Devices of a training, and how they work together."""
 
-    strategy: Literal["auto", "one_device", "mirrored"] = setting(
-        "auto", "", "auto: all GPUs if there are any, else all CPU devices"
+    strategy: Literal["auto", "one_device", "mirrored", "central_storage", "tpu"] = setting(
+        "auto", "", "auto: all GPUs if there are any, else all CPU devices; docs/several_machines.md"
     )
     devices: tuple[DeviceNumber, ...] | None = setting(
         None,
         "",
         "of the visible devices only these numbers, from 0; default: all, or the first for one_device",
+    )
+    shares: Annotated[
+        tuple[int, ...] | Literal["auto"] | None,
+        BeforeValidator(_shares, json_schema_input_type=tuple[int, ...] | str | None),
+    ] = setting(
+        None,
+        "",
+        "parts of each step for each device, as in [2, 2, 1, 1] where two are twice as fast; auto: measured "
+        "before the first step; default: equal ones",
+    )
+    tpu: str | None = setting(
+        None, "", "strategy tpu: name or address of the TPU; default: local, that of this machine"
     )
     cross_device: Literal["auto", "nccl", "hierarchical_copy", "reduction_to_one"] = setting(
         "auto",
@@ -40,8 +102,13 @@ class DistributionConfig(Section):
         None, "", "GPUs that TensorFlow may see, by its numbers, from 0; []: none; default: all"
     )
     memory_growth: bool = setting(True, "", "take GPU memory as it is needed; false: all of it at the start")
-    memory_limit: int | None = setting(
-        None, "MiB", "hard limit of each GPU, taken at the start; needs memory_growth: false", ge=64
+    memory_limit: Annotated[MemoryLimit | tuple[MemoryLimit, ...] | None, BeforeValidator(_memory_limits)] = (
+        setting(
+            None,
+            "MiB",
+            "hard limit of each GPU, taken at the start, or a share of it as in 50 %; a list has one for "
+            "each visible GPU, in the cards' order; needs memory_growth: false",
+        )
     )
     logical_gpus: LogicalGpus | None = setting(
         None, "", "{number, memory}: split the one visible GPU; needs memory_growth: false"
@@ -73,14 +140,15 @@ class DistributionConfig(Section):
                 found.append(
                     ("devices", f"expected one number with strategy: one_device, got {len(numbers)}")
                 )
-            elif self.strategy == "mirrored" and len(numbers) < 2:
-                found.append(("devices", f"expected two or more with strategy: mirrored, got {len(numbers)}"))
+            elif self.strategy in ("mirrored", "central_storage") and len(numbers) < 2:
+                found.append(
+                    ("devices", f"expected two or more with strategy: {self.strategy}, got {len(numbers)}")
+                )
         for key in ("devices", "visible_devices"):
             listed = getattr(self, key) or ()
             if len(set(listed)) < len(listed):
                 found.append((key, f"expected each number once, got {list(listed)}"))
-        if self.cross_device != "auto" and self.strategy == "one_device":
-            found.append(("cross_device", f"one device has no other to add to, got {self.cross_device}"))
+        found += self._contradicting_strategy()
         if self.memory_limit is not None and self.logical_gpus is not None:
             found.append(
                 ("memory_limit", "logical_gpus says the memory itself: expected one of both, got both")
@@ -95,3 +163,59 @@ class DistributionConfig(Section):
                 ("cross_device", "nccl needs one card for each device, logical_gpus has one, got nccl")
             )
         return found
+
+    def _contradicting_strategy(self) -> list[tuple[str, str]]:
+        """The same, for settings that the strategy does not read."""
+        found = []
+        if self.cross_device != "auto" and self.strategy == "one_device":
+            found.append(("cross_device", f"one device has no other to add to, got {self.cross_device}"))
+        if self.cross_device != "auto" and self.strategy == "central_storage":
+            found.append(
+                ("cross_device", f"strategy: central_storage adds on the host, got {self.cross_device}")
+            )
+        if self.shares is not None and self.strategy == "one_device":
+            found.append(("shares", f"one device gets all of a step, got {_told(self.shares)}"))
+        given, numbers = len(self.shares or ()), len(self.devices or ())
+        if isinstance(self.shares, tuple) and numbers and given != numbers:
+            found.append(("shares", f"expected {numbers}, one for each of devices, got {given}"))
+        if self.tpu is not None and self.strategy != "tpu":
+            found.append(("tpu", f"expected strategy: tpu with it, got {self.strategy}"))
+        if self.strategy == "tpu":
+            fields = type(self).model_fields
+            found += [
+                (key, f"strategy: tpu has no use for it, got {_told(getattr(self, key))}")
+                for key in _NOT_OF_A_TPU
+                if getattr(self, key) != fields[key].default
+            ]
+        return found
+
+    def misfits(
+        self, planned_per_replica: bool, precision: str, xla: bool
+    ) -> Iterator[tuple[LiteralString, LiteralString]]:
+        """(setting, what is wrong with it) for those that do not go with other sections of a recipe."""
+        if self.shares is not None and planned_per_replica:
+            yield (
+                "distribution.shares",
+                "expected sampling.per_replica: best_effort or off with it: guarantee plans equal parts",
+            )
+        if self.strategy == "tpu" and precision == "mixed_float16":
+            yield (
+                "training.precision",
+                "expected mixed_bfloat16 or float32 with distribution.strategy: tpu, got mixed_float16",
+            )
+        if self.strategy == "tpu" and xla:
+            yield (
+                "training.xla",
+                "expected false with distribution.strategy: tpu, which compiles all, got true",
+            )
+
+
+_NOT_OF_A_TPU = (
+    *("devices", "shares", "cross_device", "visible_devices", "memory_growth", "memory_limit"),
+    *("logical_gpus", "deterministic"),
+)
+"""A TPU's cores work in step, each with an equal part and memory of its own."""
+
+
+def _told(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

@@ -145,7 +145,13 @@ class TrainingConfig(Section):
 
     global_batch: int = setting(64, "tiles", "of one optimiser step, over all replicas: 4 × 16", ge=1)
     epochs: int = setting(100, "epochs", "of planned steps; in one, each tile is seen once", ge=1)
-    optimizer: Literal["adamw", "sgd"] = setting("adamw", "", "sgd has Nesterov momentum 0.9")
+    optimizer: Literal["adamw", "sgd"] = setting("adamw", "", "sgd: with momentum, as the next two say")
+    momentum: float = setting(
+        0.9, "share", "sgd: of the last step that is kept; 0: plain SGD, without memory of it", ge=0, lt=1
+    )
+    nesterov: bool = setting(
+        True, "", "sgd: look ahead along the momentum (Sutskever et al., ICML 2013); false: Polyak's"
+    )
     learning_rate: float = setting(1e-3, "per step", "the peak, after the warm-up, before scaling", gt=0)
     scaling: Literal["none", "linear", "sqrt"] = setting(
         "none", "", "multiply the peak by global_batch / reference_batch (arXiv:1706.02677), or its root"
@@ -181,8 +187,8 @@ class TrainingConfig(Section):
     clip_value: float = setting(
         0.0, "gradient", "clip each component to ± this, after the sum over replicas; 0: off", ge=0
     )
-    precision: Literal["float32", "mixed_float16"] = setting(
-        "float32", "", "mixed_float16 uses the 2080 Ti's tensor cores"
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = setting(
+        "float32", "", "mixed_float16 uses the 2080 Ti's tensor cores; mixed_bfloat16: TPUs, and newer cards"
     )
     accumulate: int = setting(
         1,
@@ -224,6 +230,11 @@ class TrainingConfig(Section):
     )
     keep_checkpoints: int = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
 
+    @property
+    def loss_scaled(self) -> bool:
+        """Whether the loss is scaled: float16 alone has too few exponents for gradients."""
+        return self.precision == "mixed_float16"
+
     @model_validator(mode="after")
     def _one_clip(self) -> TrainingConfig:
         if self.clip_norm and self.clip_value:
@@ -261,9 +272,15 @@ class TrainingConfig(Section):
         defaults = type(self).model_fields
         users = dict.fromkeys(("decay_rate", "decay_steps", "staircase"), ("schedule", "exponential"))
         users |= dict.fromkeys(("boundaries", "values"), ("schedule", "piecewise"))
+        users |= dict.fromkeys(("momentum", "nesterov"), ("optimizer", "sgd"))
         for key, (chooser, choice) in users.items():
             if getattr(self, key) != defaults[key].default and getattr(self, chooser) != choice:
                 yield key, f"expected {chooser}: {choice} with it, got {getattr(self, chooser)}"
+        if not self.nesterov and not self.momentum:
+            yield (
+                "nesterov",
+                "expected a momentum above 0 with false, got 0: plain SGD has nothing to look along",
+            )
         if self.reference_batch is not None and self.scaling == "none":
             yield "reference_batch", "expected scaling: linear or sqrt with it, got none"
 
@@ -348,6 +365,13 @@ class Recipe(Section):
                 "expected a divisor of global_batch, {batch}, got {count}",
                 {"batch": self.training.global_batch, "count": self.training.accumulate},
             )
+        return self
+
+    @model_validator(mode="after")
+    def _devices_fit(self) -> Recipe:
+        planned, training = self.sampling.planned_per_replica, self.training
+        for key, message in self.distribution.misfits(planned, training.precision, training.xla):
+            raise PydanticCustomError(key, message)
         return self
 
     @model_validator(mode="after")

@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if devices is not None:
         lines += report.describe_run(devices, precision, seen)
     if devices is not None and recipe is not None:
-        lines.append(describe(devices, recipe.training.global_batch, precision))
+        to_measure = distribution.shares == "auto"
+        lines.append(describe(devices, recipe.training.global_batch, precision, to_measure=to_measure))
     print("\n".join(lines))
     return _end(*report.why_not(machine, seen), refused)
 

@@ -7,6 +7,9 @@ import os
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import cards_listed
 
+_CORES = 8
+"""Of a TPU host (v2, v3), each as hungry as a card."""
+
 
 def gpus_expected(config: DistributionConfig, logical_devices: int | None = None) -> int:
     """Cards that the recipe and CUDA_VISIBLE_DEVICES leave of those that the driver lists.
@@ -16,6 +19,8 @@ def gpus_expected(config: DistributionConfig, logical_devices: int | None = None
     """
     if logical_devices is not None:
         return 0
+    if config.strategy == "tpu":
+        return _CORES
     limits = [cards_listed()]
     if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         words = [word.strip() for word in named.split(",")]

@@ -259,6 +259,8 @@ def sums(devices: Devices) -> str:
     """How a strategy sums over its devices, in words: as TensorFlow has settled it."""
     if devices.replicas == 1:
         return "nothing to sum over"
+    if devices.central:
+        return "sums and updates on the host"
     ops = getattr(devices.strategy.extended, "_cross_device_ops", None)
     named = {
         "NcclAllReduce": "by NCCL",

@@ -19,6 +19,7 @@ from typing import Any
 
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.driver import ask
+from segmenter.devices.limits import memory_limits
 from segmenter.errors import DeviceError
 from segmenter.machine import shortages
 
@@ -190,15 +191,25 @@ def _give_memory(config: DistributionConfig, gpus: Sequence[Any], logical_device
         parts = [part(memory_limit=split.memory)] * split.number
         _before_start("distribution.logical_gpus", tf.config.set_logical_device_configuration, gpus[0], parts)
         return
-    for gpu in gpus:
-        if config.memory_limit is not None:
-            limits = [part(memory_limit=config.memory_limit)]
+    for gpu, limit in zip(gpus, _limits(config, gpus), strict=True):
+        if limit is not None:
+            limits = [part(memory_limit=limit)]
             _before_start(
                 "distribution.memory_limit", tf.config.set_logical_device_configuration, gpu, limits
             )
         else:
             growth = tf.config.experimental.set_memory_growth
             _before_start("distribution.memory_growth", growth, gpu, config.memory_growth)
+
+
+def _limits(config: DistributionConfig, gpus: Sequence[Any]) -> list[int | None]:
+    return memory_limits(config.memory_limit, list(map(_model_of, gpus)), _card_memory())
+
+
+def _model_of(gpu: Any) -> str:
+    import tensorflow as tf
+
+    return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
 
 
 def _before_start(setting: str, call: Callable[..., None], *args: Any) -> None:
@@ -228,16 +239,14 @@ def _logical_names(kind: str) -> list[str]:
 
 def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device]:
     """The logical GPUs, in TensorFlow's order: that of the physical ones, each with its parts."""
-    import tensorflow as tf
-
     totals = _card_memory()
     parts = config.logical_gpus.number if config.logical_gpus is not None else 1
-    limit = config.logical_gpus.memory if config.logical_gpus is not None else config.memory_limit
+    split = config.logical_gpus
+    limits = _limits(config, gpus) if split is None else [split.memory] * len(gpus)
     found = []
     for position, name in enumerate(_logical_names("GPU")):
-        gpu = gpus[position // parts]
-        details = tf.config.experimental.get_device_details(gpu)
-        model = str(details.get("device_name", "GPU"))
+        gpu, limit = gpus[position // parts], limits[position // parts]
+        model = _model_of(gpu)
         total = totals.get(model)
         memory = f"{limit} MiB, fixed" if limit is not None else _gibibytes(total)
         found.append(Device(name, model, memory, gpu.name.removeprefix("/physical_device:")))
@@ -322,7 +331,7 @@ def computed_on(used: Sequence[Device]) -> dict[str, str]:
     between = tf.config.threading.get_inter_op_parallelism_threads()
     return {
         "processor": processor_model(),
-        "devices": ", ".join(sorted({d.model if d.name.startswith("GPU") else "CPU" for d in used})),
+        "devices": ", ".join(sorted({"CPU" if d.name.startswith("CPU") else d.model for d in used})),
         "threads of an operation": str(within or os.environ.get("TF_NUM_INTRAOP_THREADS", cores)),
         "operations at a time": str(between or os.environ.get("TF_NUM_INTEROP_THREADS", cores)),
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "not set"),

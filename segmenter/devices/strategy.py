@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
+from segmenter.devices.shares import dealt
+from segmenter.devices.tpu import make_tpu
 from segmenter.errors import ConfigError, DeviceError
 from segmenter.terminal import aligned
+
+_BFLOAT16 = 8, 0
+"""Compute capability of the first cards with tensor cores for it (Ampere)."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +28,14 @@ class Devices:
         used: one device per replica.
         idle: names of the GPUs that are visible and not used.
         cpu_chosen: the CPU was asked for, whatever GPUs there are.
+        shares: parts of the global batch, one for each replica; empty: equal ones.
     """
 
     strategy: Any
     used: tuple[Device, ...]
     idle: tuple[str, ...] = ()
     cpu_chosen: bool = False
+    shares: tuple[int, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -40,21 +48,40 @@ class Devices:
         return len(self.used)
 
     @property
+    def central(self) -> bool:
+        """Whether they share one copy of each variable, in the host's memory."""
+        return is_central(self.strategy)
+
+    @property
+    def predicts_on_host(self) -> bool:
+        """Whether they compute nothing of a shape that is not known beforehand: that is left to the host."""
+        return self.used[0].name.rpartition("device:")[2].startswith("TPU")
+
+    @property
     def computed_on(self) -> dict[str, str]:
         """Hardware on which the last bits depend: models, threads (`setup.computed_on`)."""
-        return computed_on(self.used)
+        found = computed_on(self.used)
+        if self.shares:
+            found["shares"] = ", ".join(map(str, self.shares))
+        return found | ({"variables": "one copy, on the host"} if self.central else {})
 
-    def local_batch(self, global_batch: int) -> int:
-        """Tiles of a step on each replica.
+    def dealt(self, global_batch: int) -> tuple[int, ...]:
+        """Tiles of a step on each replica: the blocks of a batch, in order.
 
         Raises:
-            ConfigError: the global batch cannot be split evenly.
+            ConfigError: the global batch cannot be split evenly, or not by the shares.
         """
+        if self.shares:
+            return dealt(global_batch, self.shares)
         if global_batch % self.replicas:
             raise ConfigError(
                 f"training.global_batch: expected a multiple of {self.replicas} (devices), got {global_batch}"
             )
-        return global_batch // self.replicas
+        return (global_batch // self.replicas,) * self.replicas
+
+    def local_batch(self, global_batch: int) -> int:
+        """Tiles of a step on the replica that gets most; errors as of `dealt`."""
+        return max(self.dealt(global_batch))
 
     def distributed(self, batch: Any, axis: int = 0) -> Any:
         """A global batch (a tuple of tensors) as each replica's contiguous block of it, on its device.
@@ -68,24 +95,22 @@ class Devices:
         """
         import tensorflow as tf
 
+        blocks = self._blocks(batch[0].shape[axis]) if self.replicas > 1 else []
+
         def block(context: Any) -> Any:
             replica = context.replica_id_in_sync_group
             # Cut on the host: the first device would otherwise get, and send on, what is for all.
             with tf.device("CPU:0"):
-                own = (
-                    batch if self.replicas == 1 else tuple(self._part(part, replica, axis) for part in batch)
-                )
+                before = (slice(None),) * axis
+                own = tuple(part[(*before, blocks[replica])] for part in batch) if blocks else batch
             with tf.device(self.names[replica]):
                 return tuple(tf.identity(part) for part in own)
 
         return self.strategy.experimental_distribute_values_from_function(block)
 
-    def _part(self, tensor: Any, replica: int, axis: int) -> Any:
-        if self.replicas == 1:
-            return tensor
-        local = tensor.shape[axis] // self.replicas
-        within = slice(replica * local, (replica + 1) * local)
-        return tensor[(slice(None),) * axis + (within,)]
+    def _blocks(self, tiles: int) -> list[slice]:
+        ends = list(itertools.accumulate(self.dealt(tiles)))
+        return [slice(first, stop) for first, stop in itertools.pairwise([0, *ends])]
 
 
 def make_devices(config: DistributionConfig, logical_devices: int | None = None) -> Devices:
@@ -99,18 +124,38 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
     """
     import tensorflow as tf
 
+    if config.strategy == "tpu":
+        if logical_devices is not None:
+            raise DeviceError(
+                "--logical-devices: distribution.strategy: tpu uses no CPU; leave one of both out"
+            )
+        return Devices(*make_tpu(config))
     there = set_up_devices(config, logical_devices)
     used = _chosen(config, there)
-    if config.strategy == "mirrored" and len(used) < 2:
+    if config.strategy in ("mirrored", "central_storage") and len(used) < 2:
         raise DeviceError(
-            f"distribution.strategy: mirrored: expected at least two devices, found {used[0].name}; "
+            f"distribution.strategy: {config.strategy}: expected at least two devices, found {used[0].name}; "
             "use auto, or --logical-devices N on a CPU"
         )
+    shares = _shares(config, used)
     cards = {device.card for device in used}
     visible = [gpu.name.removeprefix("/physical_device:") for gpu in tf.config.get_visible_devices("GPU")]
     idle = tuple(card for card in visible if card not in cards)
     cpu_chosen = logical_devices is not None or config.visible_devices == ()
-    return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen)
+    return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen, shares)
+
+
+def _shares(config: DistributionConfig, used: Sequence[Device]) -> tuple[int, ...]:
+    """The recipe's shares, where it gives any; with `auto` they are not known yet."""
+    if config.shares is None or config.shares == "auto":
+        return ()
+    if len(config.shares) != len(used):
+        names = ", ".join(device.name for device in used)
+        raise DeviceError(
+            f"distribution.shares: expected {len(used)}, one for each device ({names}), "
+            f"got {len(config.shares)}"
+        )
+    return config.shares
 
 
 def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
@@ -137,10 +182,19 @@ def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
                 f"found {names[0]}; use auto"
             )
         return tf.distribute.OneDeviceStrategy(names[0])
+    if config.strategy == "central_storage":
+        return tf.distribute.experimental.CentralStorageStrategy(names, parameter_device="CPU:0")
     kind = config.cross_device
     if kind == "auto" and share_a_card(used) and not _rings():
         kind = "reduction_to_one"
     return tf.distribute.MirroredStrategy(names, cross_device_ops=_cross_device(kind, names))
+
+
+def is_central(strategy: Any) -> bool:
+    """Whether all replicas share one copy of each variable, in the host's memory."""
+    import tensorflow as tf
+
+    return isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
 
 
 def share_a_card(used: Sequence[Device]) -> bool:
@@ -155,6 +209,10 @@ def sums_not_compiled(config: DistributionConfig, used: Sequence[Device]) -> str
     TensorFlow 2.21 leaves `merge_call` out, which cannot be compiled, where all devices are GPUs and its own
     collectives sum (`MirroredExtended._use_merge_call`).
     """
+    if config.strategy == "tpu":
+        return ""
+    if config.strategy == "central_storage":
+        return "strategy: central_storage adds and updates on the host"
     if others := [device.name for device in used if not device.name.startswith("GPU")]:
         return f"TensorFlow compiles sums over GPUs only, and {others[0]} is none"
     if share_a_card(used):
@@ -204,12 +262,38 @@ def _cross_device(kind: str, names: list[str]) -> Any:
 # ----------------------------------------------------------------------------------- what is said
 
 
-def describe(devices: Devices, global_batch: int, precision: str) -> str:
-    """A table of the devices, and a warning for GPUs that stay unused."""
-    local = str(devices.local_batch(global_batch))
+def describe(devices: Devices, global_batch: int, precision: str, *, to_measure: bool = False) -> str:
+    """A table of the devices, and a warning for GPUs that stay unused.
+
+    Args:
+        to_measure: each device's part of the batch is not known yet.
+    """
+    known = ["to be measured"] * devices.replicas if to_measure else devices.dealt(global_batch)
     head = ("device", "name", "memory", "local batch", "precision")
-    rows = [(d.name, d.model, d.memory or "unknown", local, precision) for d in devices.used]
-    return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices)])
+    rows = [
+        (d.name, d.model, d.memory or "unknown", str(local), precision)
+        for d, local in zip(devices.used, known, strict=True)
+    ]
+    slow = _without_bfloat16(devices) if precision == "mixed_bfloat16" else []
+    return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices), *slow])
+
+
+def _without_bfloat16(devices: Devices) -> list[str]:
+    """A warning for each model of card that computes bfloat16 without units for it."""
+    import tensorflow as tf
+
+    cards = {device.card for device in devices.used}
+    models = set()
+    for gpu in tf.config.get_visible_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        capability = details.get("compute_capability", _BFLOAT16)
+        if gpu.name.removeprefix("/physical_device:") in cards and capability < _BFLOAT16:
+            models.add(f"{details.get('device_name', 'GPU')} ({'.'.join(map(str, capability))})")
+    return [
+        f"warning: training.precision: mixed_bfloat16: expected compute capability 8.0 or more, {model} has "
+        "no units for it; mixed_float16 is quicker there"
+        for model in sorted(models)
+    ]
 
 
 def _warnings(devices: Devices) -> list[str]:

@@ -165,8 +165,12 @@ def on_all_gpus(
 def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> Predictor:
     """A model that is in training, on each device of its strategy, with that device's copy of the weights.
 
-    Nothing is copied: what it predicts is what the model has learned when it is called.
+    Nothing is copied: what it predicts is what the model has learned when it is called. Where the devices
+    leave it to the host, the model has to lie there.
     """
+    member = Member(model, normalisation)
+    if devices.predicts_on_host:
+        return PredictFunction([member], ExtraOutputs(), Tta(), "CPU:0")
 
     def reading(replica: int) -> AbstractContextManager[Any]:
         return (
@@ -175,7 +179,6 @@ def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> P
             else tf.distribute.ReplicaContext(devices.strategy, replica)
         )
 
-    member = Member(model, normalisation)
     workers = [
         PredictFunction([member], ExtraOutputs(), Tta(), name, partial(reading, replica))
         for replica, name in enumerate(devices.names)

@@ -19,7 +19,7 @@ BlendWeights = Literal["hann", "gaussian", "linear"]
 Probabilities = Literal["uint8", "float16"]
 Format = Literal["auto", "geotiff", "png"]
 LabelKind = Literal["full", "eroded"]
-Precision = Literal["run", "float32", "mixed_float16"]
+Precision = Literal["run", "float32", "mixed_float16", "mixed_bfloat16"]
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "mode": (None, *get_args(Mode)),

@@ -155,10 +155,19 @@ def over_replicas(moments: Moments) -> Moments:
     if replicas == 1:
         return moments
     row = tf.concat([moments.count[None], moments.mean, moments.m2], axis=0)
-    before = tf.cast(context.replica_id_in_sync_group, tf.int32)
-    rows = _sum(tf.pad(row[None], [[before, replicas - 1 - before], [0, 0]]))
+    rows = _sum(_in_its_row(row, context.replica_id_in_sync_group, replicas))
     channels = moments.mean.shape[0]
     return merged(Moments(*tf.split(rows, [1, channels, channels], axis=1)))
+
+
+def _in_its_row(row: Any, replica: Any, replicas: int) -> Any:
+    """(R, n) zeros with `row` (n,) in the replica's place."""
+    if tf.get_static_value(replica) is None:
+        # On a TPU all cores run one program, and XLA pads by numbers only that it knows beforehand.
+        mine = tf.equal(tf.range(replicas), tf.cast(replica, tf.int32))
+        return tf.where(mine[:, None], row[None], tf.zeros((), row.dtype))
+    before = tf.cast(replica, tf.int32)
+    return tf.pad(row[None], [[before, replicas - 1 - before], [0, 0]])
 
 
 def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int], mask: Any) -> Any:

@@ -10,6 +10,9 @@ would, without a word between them, and a resumed run what it would have drawn.
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -18,6 +21,27 @@ import tensorflow as tf
 
 _PHILOX = 1  # tf.random.Algorithm.PHILOX, as an operation takes it
 _NUMBERS = 4  # that Philox computes at a time
+_here = threading.local()  # a replica is traced in a thread of its own
+
+
+@contextmanager
+def images_before(count: Any) -> Iterator[None]:
+    """Within it, this replica's images come after so many of the global batch; None: parts are equal.
+
+    Args:
+        count: int64 scalar. In a replica, around the call of the model.
+    """
+    before, _here.images = getattr(_here, "images", None), count
+    try:
+        yield
+    finally:
+        _here.images = before
+
+
+def _images_before(images: Any) -> Any:
+    """Images of the global batch before this replica's, which are so many (int64)."""
+    count = getattr(_here, "images", None)
+    return _replica() * images if count is None else count
 
 
 class _Masked(keras.layers.Layer):
@@ -82,8 +106,9 @@ class GlobalDropout(_Masked):
 
     Srivastava et al., JMLR 15 (2014). The masks of R replicas, each with its contiguous and equally large
     part of the batch, are those of one device with the whole batch, in every precision; they go by the place
-    in the batch, which `sampling.per_replica` may change with R. Where the parts are not equally large,
-    images of two replicas may have the same mask. Each call in training draws a mask of its own, also those
+    in the batch, which `sampling.per_replica` may change with R. Where the parts are not equally large, the
+    caller has to say how many images come before (`images_before`): else images of two replicas may have the
+    same mask. Each call in training draws a mask of its own, also those
     for the micro-batches of one step: there the place is the one in the micro-batch, which is a part of each
     replica's images, so that with R replicas a mask falls on other images than with one. XLA has
     other numbers than TensorFlow for the same key and counter: compiled by it, a run repeats itself, and no
@@ -95,8 +120,9 @@ class GlobalDropout(_Masked):
         # Whole counters for each pixel, so that a replica's part starts with one whatever its size.
         drawn = -(-channels // _NUMBERS) * _NUMBERS
         shape = tf.concat([shape[:-1], [drawn]], axis=0)
-        counters = tf.reduce_prod(tf.cast(shape, tf.int64)) // _NUMBERS
-        uniform = _uniform(shape, seed, number, counters)
+        images = tf.cast(shape[0], tf.int64)
+        each = tf.reduce_prod(tf.cast(shape[1:], tf.int64)) // _NUMBERS
+        uniform = _uniform(shape, seed, number, _images_before(images) * each)
         return uniform if drawn == channels else uniform[..., :channels]
 
 
@@ -113,13 +139,13 @@ class DropPath(_Masked):
         """Random numbers in [0, 1), (b, 1, …): one for each image, at its place in the batch."""
         images = tf.cast(shape[0], tf.int64)
         one = tf.concat([shape[:1], [_NUMBERS]], axis=0)  # a whole counter for each image
-        uniform = _uniform(one, seed, number, images)[:, :1]
+        uniform = _uniform(one, seed, number, _images_before(images))[:, :1]
         return tf.reshape(uniform, tf.concat([shape[:1], tf.ones_like(shape[1:])], axis=0))
 
 
-def _uniform(shape: Any, seed: Any, number: Any, counters: Any) -> Any:
-    """Random numbers in [0, 1) of a replica, whose part of the batch takes so many of Philox' counters."""
-    place = tf.stack([_replica() * counters, number])
+def _uniform(shape: Any, seed: Any, number: Any, first: Any) -> Any:
+    """Random numbers in [0, 1) of a replica, from one of Philox' counters on."""
+    place = tf.stack([first, number])
     return tf.raw_ops.StatelessRandomUniformV2(
         shape=shape,
         key=tf.bitcast(seed[None], tf.uint64),

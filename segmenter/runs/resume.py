@@ -160,6 +160,8 @@ class Checkpoint:
         if self.facts.replicas != replicas:
             follows = _on_other_devices(self.facts.recipe)
             lines.append(f"made on {self.facts.replicas} devices, this is {replicas}: {follows}")
+        elif self.facts.computed_on.get("shares") != computed_on.get("shares"):
+            lines.append(f"made with other shares: {_on_other_devices(self.facts.recipe)}")
         return [f"warning: {self.path.name}: {line}" for line in lines]
 
 

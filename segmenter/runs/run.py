@@ -39,6 +39,19 @@ _PLAIN = ("bands", "band_count", "dtype", "metres_per_pixel", "labels", "tiles",
 
 
 @dataclass(frozen=True)
+class MeasuredShares:
+    """Shares that were chosen by a measurement (`distribution.shares: auto`).
+
+    Attributes:
+        tiles: of each step on each device.
+        devices: their models, in order.
+    """
+
+    tiles: tuple[int, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Run:
     """A run directory's record of its model.
 
@@ -50,6 +63,7 @@ class Run:
         band_count: how many these are.
         dtype: of the training images.
         normalisation: of the bands.
+        shares: measured before its first step; None: they were not asked for.
         scenes: the training scenes' own, where the model's is that of pretrained weights; None: the same.
         metres_per_pixel: of the training images; None where they are not georeferenced.
         labels: whether it learned from full or eroded labels.
@@ -71,6 +85,7 @@ class Run:
     tiles: str = ""
     planned_replicas: int = 1
     scenes: Normalisation | None = None
+    shares: MeasuredShares | None = None
 
     @property
     def dataset(self) -> str:
@@ -105,6 +120,7 @@ class Run:
 
     def _run_text(self, *recipes: bytes) -> bytes:
         scenes = {} if self.scenes is None else {"scenes": self.scenes.to_dict()}
+        shares = {} if self.shares is None else {"shares": asdict(self.shares)}
         return run_file_text(
             {
                 "classes": self.classes.to_dict(),
@@ -113,6 +129,7 @@ class Run:
                 "dtype": self.dtype,
                 "normalisation": self.normalisation.to_dict(),
                 **scenes,
+                **shares,
                 "metres_per_pixel": self.metres_per_pixel,
                 "labels": self.labels,
                 "network": asdict(self.network),
@@ -201,6 +218,7 @@ def load_run(path: Path) -> Run:
         normalisation=Normalisation.from_dict(data["normalisation"]),
         scenes=Normalisation.from_dict(data["scenes"]) if data["scenes"] else None,
         network=NetworkGeometry(**data["network"]),
+        shares=MeasuredShares(**data["shares"]) if data["shares"] else None,
         **{name: data[name] for name in _PLAIN},
     )
 

@@ -63,6 +63,11 @@ class _Network(_Strict):
     unlimited: str = Field(max_length=10_000)
 
 
+class _Shares(_Strict):
+    tiles: tuple[Annotated[int, Field(ge=0, le=1 << 20)], ...] = Field(min_length=1, max_length=1 << 12)
+    devices: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(min_length=1, max_length=1 << 12)
+
+
 class RunFile(_Strict):
     """The content of run.json; `checkpoint.Run` says what the fields mean.
 
@@ -78,6 +83,7 @@ class RunFile(_Strict):
     dtype: DType
     normalisation: _Normalisation
     scenes: _Normalisation | None = None
+    shares: _Shares | None = None
     metres_per_pixel: float | None = Field(gt=0, le=1e9)
     labels: Literal["full", "eroded"]
     network: _Network
@@ -92,6 +98,8 @@ class RunFile(_Strict):
             counts |= {"scenes.mean": self.scenes.mean, "scenes.std": self.scenes.std}
         if self.bands is not None:
             counts |= {"bands": self.bands}
+        if self.shares is not None and len(self.shares.tiles) != len(self.shares.devices):
+            raise PydanticCustomError("count", "shares: expected as many tiles as devices")
         for name, values in counts.items():
             if len(values) != self.band_count:
                 raise PydanticCustomError(

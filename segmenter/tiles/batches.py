@@ -102,15 +102,25 @@ class BatchLoader:
     """Makes the batches of a training set; safe to call from several threads."""
 
     def __init__(
-        self, recipe: Recipe, index: TileIndex, store: SceneStore, bands: int, dtype: str, replicas: int = 1
+        self,
+        recipe: Recipe,
+        index: TileIndex,
+        store: SceneStore,
+        bands: int,
+        dtype: str,
+        shares: Sequence[int] = (),
     ) -> None:
-        """`bands` and `dtype` are those of the scenes as they are read; batches are split over `replicas`."""
+        """`bands` and `dtype` are those of the scenes as they are read.
+
+        Args:
+            shares: tiles of a batch that each replica gets; empty: there is one.
+        """
         self._recipe, self._index, self._store = recipe, index, store
         self._augmenter = Augmenter(recipe.augmentation, bands, dtype)
         least = recipe.sampling.min_pixels
         self._paster = Paster(recipe.augmentation, index, self._donor, store.class_names, least)
         self._ground = GroundScale.of(recipe, index, store)
-        self._replicas = replicas if recipe.sampling.per_replica == "best_effort" else 1
+        self._shares = tuple(shares) if recipe.sampling.per_replica == "best_effort" else ()
         self.tile_shape = (recipe.tiles.size, recipe.tiles.size, bands)
         self.dtype = dtype
         self._lock = threading.Lock()
@@ -147,9 +157,8 @@ class BatchLoader:
             self._keep_promises(promises, block, _Key(epoch, step, 0, 0), counts)
         with self._lock:
             self._drawn.add(counts)
-        if self._replicas > 1:
-            shares = [len(row_B) // self._replicas] * self._replicas
-            order_B = order_for_replicas(np.arange(len(row_B)), shares, held_BK)
+        if len(self._shares) > 1:
+            order_B = order_for_replicas(np.arange(len(row_B)), self._shares, held_BK)
             for array in batch.arrays:
                 array[:] = array[order_B]
         return batch.arrays

@@ -36,7 +36,7 @@ class Agreement:
         Raises:
             TrainingError: replicas on devices of one model differ.
         """
-        if self._devices.replicas == 1:
+        if self._devices.replicas == 1 or self._devices.central:
             return ""
         found = [np.asarray(own) for own in self._devices.strategy.experimental_local_results(self._run())]
         if all(np.array_equal(own, found[0]) for own in found):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,86 +23,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from segmenter.model.stages import Pace, is_decayed
-
-
-class Rule(Protocol):
-    """How a vector of weights follows its gradient."""
-
-    @property
-    def moments(self) -> tuple[str, ...]:
-        """Names of the vectors that it keeps beside the weights."""
-
-    @property
-    def bias_corrected(self) -> bool:
-        """Whether `correction` is part of the change: moments that start from 0 are too small at first."""
-
-    def correction(self, step: Any) -> Any:
-        """Factor that corrects for that, in the step with a number, from 1."""
-
-    def new_moments(self, gradient: Any, before: Sequence[Any], rate: Any) -> list[Any]:
-        """The moments after a gradient (n,)."""
-
-    def change(self, gradient: Any, moments: Sequence[Any], rate: Any, step: Any) -> Any:
-        """(n,), to be taken from the weights.
-
-        Args:
-            moments: after the gradient.
-            rate: the learning rate, in the weights' type.
-            step: of the optimiser, from 1, in the weights' type.
-        """
-
-
-@dataclass(frozen=True)
-class Adam:
-    """Adam (Kingma & Ba, arXiv:1412.6980), as Keras computes it, its ε being the paper's ε̂."""
-
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-7
-    moments: tuple[str, ...] = ("momentum", "velocity")
-    bias_corrected: bool = True
-
-    def new_moments(self, gradient: Any, before: Sequence[Any], rate: Any) -> list[Any]:
-        """m + (g − m)(1 − β₁) and v + (g² − v)(1 − β₂)."""
-        m, v = before
-        first = m + (gradient - m) * (1 - self.beta_1)
-        return [first, v + (tf.square(gradient) - v) * (1 - self.beta_2)]
-
-    def change(self, gradient: Any, moments: Sequence[Any], rate: Any, step: Any) -> Any:
-        """α m / (√v + ε) with α = η √(1 − β₂ᵗ) / (1 − β₁ᵗ)."""
-        m, v = moments
-        second, first = self._powers(step)
-        alpha = rate * tf.sqrt(1 - second) / (1 - first)
-        return m * alpha / (tf.sqrt(v) + self.epsilon)
-
-    def correction(self, step: Any) -> Any:
-        """√(1 − β₂ᵗ) / (1 − β₁ᵗ) (section 2)."""
-        second, first = self._powers(step)
-        return tf.sqrt(1 - second) / (1 - first)
-
-    def _powers(self, step: Any) -> tuple[Any, Any]:
-        return tf.pow(tf.cast(self.beta_2, step.dtype), step), tf.pow(tf.cast(self.beta_1, step.dtype), step)
-
-
-@dataclass(frozen=True)
-class Nesterov:
-    """SGD with Nesterov's momentum μ, as Keras computes it: m ← μ m − η g, w ← w + μ m − η g."""
-
-    momentum: float = 0.9
-    moments: tuple[str, ...] = ("momentum",)
-    bias_corrected: bool = False
-
-    def correction(self, step: Any) -> Any:
-        """1."""
-        return tf.ones_like(step)
-
-    def new_moments(self, gradient: Any, before: Sequence[Any], rate: Any) -> list[Any]:
-        """μ m − η g."""
-        return [before[0] * self.momentum - gradient * rate]
-
-    def change(self, gradient: Any, moments: Sequence[Any], rate: Any, step: Any) -> Any:
-        """−(μ m − η g)."""
-        return gradient * rate - moments[0] * self.momentum
+from segmenter.training.rules import Rule
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import tensorflow as tf
 from segmenter.config.recipe import TrainingConfig
 from segmenter.errors import ConfigError
 from segmenter.model.stages import Pace, is_decayed
-from segmenter.training.flat import Adam, FlatOptimiser, Nesterov
+from segmenter.training.flat import FlatOptimiser
+from segmenter.training.rules import Adam, Momentum, Nesterov, Plain, Rule
 from segmenter.training.schedules import schedule_of
 
 
@@ -93,19 +94,27 @@ def build_optimiser(
         return _of_keras(config, model, steps)
     pace = pace or Pace()
     return FlatOptimiser(
-        Adam() if config.optimizer == "adamw" else Nesterov(),
+        _rule(config),
         [v for v in model.trainable_variables if pace.trains(v.path)],
         schedule_of(config, steps),
         pace,
         weight_decay=config.weight_decay,
         clip_norm=config.clip_norm,
         clip_value=config.clip_value,
-        scaled=config.precision == "mixed_float16",
+        scaled=config.loss_scaled,
     )
 
 
+def _rule(config: TrainingConfig) -> Rule:
+    if config.optimizer == "adamw":
+        return Adam()
+    if not config.momentum:
+        return Plain()
+    return Nesterov(config.momentum) if config.nesterov else Momentum(config.momentum)
+
+
 def _of_keras(config: TrainingConfig, model: keras.Model, steps: int) -> keras.optimizers.Optimizer:
-    mixed = config.precision == "mixed_float16"
+    mixed = config.loss_scaled
     optimiser = _plain(config, steps, sums=not mixed)
     undecayed = [v for v in model.trainable_variables if not is_decayed(v.path, len(v.shape))]
     optimiser.exclude_from_weight_decay(var_list=undecayed)
@@ -127,4 +136,5 @@ def _plain(config: TrainingConfig, steps: int, *, sums: bool) -> Any:
         # Keras' AdamW takes 0 for no decay, and refuses None.
         return (SummingAdamW if sums else SummedAdamW)(weight_decay=config.weight_decay, **common)
     decay = config.weight_decay or None
-    return (SummingSGD if sums else SummedSGD)(momentum=0.9, nesterov=True, weight_decay=decay, **common)
+    momentum = {"momentum": config.momentum, "nesterov": config.nesterov and config.momentum > 0}
+    return (SummingSGD if sums else SummedSGD)(weight_decay=decay, **momentum, **common)

@@ -22,7 +22,7 @@ from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
-from segmenter.runs.run import Run, load_run
+from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
@@ -32,6 +32,7 @@ from segmenter.training.prepare import Tiles, changed_data, class_weights, descr
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
+from segmenter.training.shares import models_of
 from segmenter.training.summary import describe_result
 from segmenter.training.trainer import StoppedError, Trainer
 
@@ -114,7 +115,10 @@ def check_training(
         run = replace(load_run(path), recipe=recipe)
         check_same_plan(run, tiles, planned_for, checkpoint)
     else:
-        run = replace(_new_run(recipe, dataset, tiles, path, source), planned_replicas=planned_for)
+        run = replace(_new_run(recipe, dataset, tiles, path, source, devices), planned_replicas=planned_for)
+    if recipe.distribution.shares == "auto":
+        chosen = devices.dealt(recipe.training.global_batch)
+        run = replace(run, shares=MeasuredShares(chosen, models_of(devices)))
     weights = class_weights(recipe, tiles.index)
     return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, weights, profile)
 
@@ -151,8 +155,11 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
 
 def _trainer(checked: CheckedTraining) -> Trainer:
     run, tiles, devices = checked.run, checked.tiles, checked.devices
-    loader = BatchLoader(run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
-    feed = Feed(loader, run.recipe.training.global_batch, checked.workers)
+    batch = run.recipe.training.global_batch
+    loader = BatchLoader(
+        run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.dealt(batch)
+    )
+    feed = Feed(loader, batch, checked.workers)
     return Trainer(
         run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
     )
@@ -164,7 +171,7 @@ def _describe(trainer: Trainer) -> None:
     print(describe_schedule(recipe.training, trainer.steps))
     if line := trainer.pace.describe():
         print(line)
-    if line := _describe_accumulation(recipe, trainer.devices.replicas):
+    if line := _describe_accumulation(recipe, trainer.devices):
         print(line)
     if planned_for > 1:
         held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
@@ -275,21 +282,24 @@ def check_devices(recipe: Recipe, devices: Devices) -> None:
             f"training.xla: expected false on {replicas} devices, got true: {why}; use "
             "distribution.strategy: one_device, or leave it out"
         )
-    if devices.local_batch(training.global_batch) % training.accumulate:
+    dealt = devices.dealt(training.global_batch)
+    if uneven := [tiles for tiles in dealt if tiles % training.accumulate]:
         raise ConfigError(
-            f"training.accumulate: expected a divisor of the {devices.local_batch(training.global_batch)} "
+            f"training.accumulate: expected a divisor of the {uneven[0]} "
             f"tiles that each of {replicas} devices gets, got {training.accumulate}"
         )
 
 
-def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
+def _describe_accumulation(recipe: Recipe, devices: Devices) -> str:
     """What accumulation means for this recipe; empty without it."""
     training = recipe.training
     if training.accumulate == 1:
         return ""
     at_once = training.global_batch // training.accumulate
+    each = sorted({tiles // training.accumulate for tiles in devices.dealt(training.global_batch)})
     line = (
-        f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, {at_once // replicas} on "
+        f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, "
+        f"{' to '.join(map(str, (each[0], each[-1])[: len(each)]))} on "
         f"each device, make a step of {training.global_batch}"
     )
     if recipe.model.kind != "unet" or recipe.model.normalisation == "batch":
@@ -299,7 +309,9 @@ def _describe_accumulation(recipe: Recipe, replicas: int) -> str:
     return line
 
 
-def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None) -> Run:
+def _new_run(
+    recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None, devices: Devices
+) -> Run:
     statistics = tiles.statistics
     bands, classes = len(statistics.mean_C), len(dataset.classes)
     model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision, synchronised=True)
@@ -308,13 +320,15 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source:
     pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
     network = network_geometry(model)
     side = recipe.tiles.size
-    mixed = recipe.training.precision == "mixed_float16"
+    mixed = recipe.training.precision != "float32"
     normalisation, scenes = normalisation_of(recipe, statistics)
     memory = training_bytes_per_image(model, side, side, mixed=mixed)
     print(
         f"model: {model.count_params():,} parameters, stride {network.stride} px, receptive-field radius "
         f"{network.radius} px, {memory / 2**20:.0f} MiB a tile in training"
     )
+    if devices.shares:
+        print(_memory_of_each(devices, recipe, memory))
     return Run(
         path=path,
         recipe=recipe,
@@ -329,6 +343,17 @@ def _new_run(recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source:
         network=network,
         tiles=tiles.fingerprint(),
     )
+
+
+def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
+    """A line on the memory that each device's part of a step takes at a time."""
+    dealt = devices.dealt(recipe.training.global_batch)
+    at_once = [tiles // recipe.training.accumulate for tiles in dealt]
+    found = [
+        f"{device.name} {tiles * of_a_tile / 2**20:,.0f} MiB for {tiles} tile{'s' * (tiles != 1)}"
+        for device, tiles in zip(devices.used, at_once, strict=True)
+    ]
+    return f"memory of the tiles at a time: {', '.join(found)}"
 
 
 def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:

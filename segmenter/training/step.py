@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from segmenter.devices.strategy import is_central
+from segmenter.model.dropout import images_before
 from segmenter.model.normalisation import Normalisation
 from segmenter.training.ema import AveragedWeights
 from segmenter.training.flat import FlatOptimiser
@@ -27,6 +29,7 @@ class StepParts:
         accumulate: micro-batches that each replica cuts its part of the batch into.
         averaged: takes part in each step, where the weights are averaged over the steps.
         xla: compile a replica's work with XLA; for one device or for GPUs, without accumulation.
+        shares: tiles that each replica gets of a step; empty: equal parts.
     """
 
     strategy: Any
@@ -38,6 +41,7 @@ class StepParts:
     accumulate: int = 1
     averaged: AveragedWeights | None = None
     xla: bool = False
+    shares: tuple[int, ...] = ()
 
 
 class StepResult(NamedTuple):
@@ -124,19 +128,43 @@ def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
 def _at_once(parts: StepParts) -> Callable[[Any], Any]:
     """All of a replica's part in one forward and one backward pass."""
 
-    def replica(image: Any, valid: Any, label: Any) -> Any:
+    def own(image: Any, valid: Any, label: Any) -> Any:
         loss, gradients = _gradients(parts, image, valid, label)
         gradient = parts.optimiser.flat(gradients, parts.model.trainable_variables)
-        return loss, _held(parts, label), *_applied(parts, gradient)
+        return loss, _held(parts, label), gradient
 
+    def replica(image: Any, valid: Any, label: Any) -> Any:
+        loss, held, gradient = own(image, valid, label)
+        return loss, held, *_applied(parts, gradient)
+
+    def centrally(batch: Any) -> Any:
+        loss, held, gradient = parts.strategy.run(own, args=batch)
+        return loss, held, *_applied_centrally(parts, parts.strategy.reduce(_SUM, gradient, axis=None))
+
+    if is_central(parts.strategy):
+        return centrally
     compiled = tf.function(replica, jit_compile=True) if parts.xla else replica
     return lambda batch: parts.strategy.run(compiled, args=batch)
 
 
+def _applied_centrally(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
+    """The same where all replicas share one copy of the weights: once, outside of them, on the host.
+
+    Args:
+        gradient: summed over the replicas.
+    """
+    with tf.device("CPU:0"):
+        return _updated(parts, gradient)
+
+
 def _applied(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
     """Sum a replica's gradient over all and update the weights; whether that was done, and the loss scale."""
+    return _updated(parts, sum_over_replicas(gradient))
+
+
+def _updated(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
     optimiser = parts.optimiser
-    applied = optimiser.apply(sum_over_replicas(gradient), parts.model.trainable_variables)
+    applied = optimiser.apply(gradient, parts.model.trainable_variables)
     if parts.averaged is not None:
         parts.averaged.update(applied if optimiser.dynamic_scale is not None else None)
     scale = optimiser.dynamic_scale
@@ -177,13 +205,21 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
         own = tf.identity(gradient_sum)
         return tf.identity(loss_sum), _held(parts, label), *_applied(parts, own)
 
+    def finish_own(image: Any, valid: Any, label: Any) -> Any:
+        return tf.identity(loss_sum) / strategy.num_replicas_in_sync, _held(parts, label)
+
+    def finish_centrally(batch: Any) -> Any:
+        # What a replica adds to a variable that all share is summed over them at once.
+        loss, held = strategy.run(finish_own, args=batch)
+        return loss, held, *_applied_centrally(parts, tf.identity(gradient_sum))
+
     def update(batch: Any) -> Any:
         weight = strategy.run(start, args=batch)
         for i in tf.range(parts.accumulate):
             # One at a time: side by side, they would need the memory that they are to save.
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             strategy.run(micro, args=(*batch, weight, i))
-        return strategy.run(finish, args=batch)
+        return finish_centrally(batch) if is_central(strategy) else strategy.run(finish, args=batch)
 
     return update
 
@@ -197,12 +233,21 @@ def _gradients(parts: StepParts, image: Any, valid: Any, label: Any, *weight: An
     """This replica's share of the loss, and its gradients times the loss scale."""
     pixels = parts.normalisation.apply(image, valid, parts.model.inputs[0].dtype)
     trained = [v.value for v in parts.model.trainable_variables]
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
+    with tf.GradientTape(watch_accessed_variables=False) as tape, images_before(_images_before(parts)):
         for variable in trained:  # what lies before the first of these has no backward pass
             tape.watch(variable)
         loss = parts.loss(label, parts.model(pixels, training=True), *weight)
         scaled = parts.optimiser.scale_loss(loss)
     return loss, tape.gradient(scaled, trained)
+
+
+def _images_before(parts: StepParts) -> Any:
+    """Images of what is computed at once that are on the replicas before this one; None: parts are equal."""
+    if not parts.shares:
+        return None
+    before = np.cumsum([0, *parts.shares[:-1]]) // parts.accumulate
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return tf.constant(before, tf.int64)[replica]
 
 
 def _held(parts: StepParts, label: Any) -> Any:

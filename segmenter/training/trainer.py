@@ -20,6 +20,7 @@ from segmenter.evaluation.scores import percent
 from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.feeding.feed import Feed
 from segmenter.inference.function import on_replicas
+from segmenter.inference.prediction import Predictor
 from segmenter.model.building import build_model, stages_of
 from segmenter.model.stages import pace_of
 from segmenter.runs.arrays import META, save_arrays
@@ -116,12 +117,18 @@ class Trainer:
             recipe.training.accumulate,
             self.averaged,
             recipe.training.xla,
+            self.devices.dealt(recipe.training.global_batch) if self.devices.shares else (),
         )
         held = (self.model, self._optimiser, *([] if averaged is None else [averaged]))
         self._agreement = Agreement(self.devices, [v for part in held for v in part.variables])
         self._steps: Any = None
         self._frozen: bool | None = None
-        self._predict = on_replicas(averaged or self.model, self.run.normalisation, self.devices)
+        self._shown, self._on_host = averaged or self.model, None
+        if self.devices.predicts_on_host:
+            with tf.device("CPU:0"):
+                self._on_host = self._build()
+        predicts = self._on_host or self._shown
+        self._predict = on_replicas(predicts, self.run.normalisation, self.devices)
         self._rate = schedule_of(recipe.training, self.steps)
         self._log = TrainLog(self.run.path, self.run.classes)
         self._called, self._drawn = False, DrawCounts()
@@ -286,14 +293,14 @@ class Trainer:
             self.position.epoch + 1,
             self.devices.replicas,
             strict=recipe.sampling.coverage == "strict",
-            overflows=0 if recipe.training.precision == "float32" else TOLERATED_OVERFLOWS,
+            overflows=TOLERATED_OVERFLOWS if recipe.training.loss_scaled else 0,
             bar=bar,
             log=self._log.trained,
             rate_at=self._rate_at,
             drawn=lambda: self.feed.drawn,
             drawn_before=self._drawn,
             compiled=self._called,
-            scaled=recipe.training.precision != "float32",
+            scaled=recipe.training.loss_scaled,
         )
 
     def _rate_at(self, step: int) -> float:
@@ -326,10 +333,16 @@ class Trainer:
                 raise self.feed.fault from None
             raise
 
+    def _predictor(self) -> Predictor:
+        """The function that validates, with the weights of now."""
+        if self._on_host is not None:
+            assign_weights(self._on_host, weight_arrays(self._shown, "model"), "model")
+        return self._predict
+
     def _validate(self, bar: Any) -> None:
         bar.set_description("validating")
         scales, examples = ScaleConfusions(self.run.classes), Examples()
-        confusion = validate(self.run, self._predict, self.dataset, examples, scales, self.feed.check)
+        confusion = validate(self.run, self._predictor(), self.dataset, examples, scales, self.feed.check)
         protocol = validation_protocol(self.dataset)
         by_scale = scales.scores(
             lambda names: replace(protocol, scenes=tuple(names)), self.run.recipe.sampling.scale_strata

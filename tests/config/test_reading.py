@@ -96,7 +96,10 @@ def test_defaults_are_a_whole_recipe() -> None:
             {"training": {"epochs": "3 steps"}},
             r"training.epochs: expected a valid integer \(epochs\), got '3 steps'",
         ),
-        ({"training": {"precision": "float16"}}, "expected 'float32' or 'mixed_float16', got 'float16'"),
+        (
+            {"training": {"precision": "float16"}},
+            "expected 'float32', 'mixed_float16' or 'mixed_bfloat16', got",
+        ),
         ({"training": None}, "training: expected a mapping of settings, got None"),
         (
             {"augmentation": {"rotation": 200}},

@@ -137,6 +137,30 @@ def test_all_memory_at_once_where_growth_is_off(machine: Any) -> None:
     assert made.calls[1:3] == [("grow", "0", False), ("grow", "1", False)]
 
 
+def test_limits_of_memory_are_in_the_cards_order(machine: Any) -> None:
+    made = machine(4)
+    got = devices(visible_devices=[3, 1], memory_growth=False, memory_limit=[2048, "50 %"])
+    assert made.calls[-3:-1] == [("split", "GPU:1", [2048]), ("split", "GPU:3", [5632])]
+    assert [device.memory for device in got.used] == ["2048 MiB, fixed", "5632 MiB, fixed"]
+    machine(3)
+    with pytest.raises(DeviceError, match="memory_limit: expected 3, one for each visible GPU, got 2"):
+        devices(memory_growth=False, memory_limit=[2048, 2048])
+
+
+def test_cards_without_units_for_bfloat16_are_named(
+    machine: Any, tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(2)
+    got = devices()
+    assert "warning" not in describe(got, 4, "mixed_bfloat16")
+    turing = {"device_name": MODEL, "compute_capability": (7, 5)}
+    monkeypatch.setattr(tensorflow.config.experimental, "get_device_details", lambda _: turing)
+    told = describe(got, 4, "mixed_bfloat16")
+    assert told.count("warning") == 1
+    assert f"expected compute capability 8.0 or more, {MODEL} (7.5) has no units for it" in told
+    assert "warning" not in describe(got, 4, "mixed_float16")
+
+
 def test_one_card_becomes_several_devices(machine: Any) -> None:
     made = machine(4)
     got = devices(visible_devices=[2], memory_growth=False, logical_gpus={"number": 3, "memory": "2048 MiB"})
@@ -283,7 +307,7 @@ def test_real_tensorflow_says_too_late_too(tensorflow: ModuleType, four_replicas
         ),
         ({"logical_gpus": {"number": 2, "memry": 1}}, "logical_gpus.memry: unknown key; known here: number"),
         ({"logical_gpus": {"number": 1, "memory": 64}}, r"number: .*equal to 2 \(devices\), got 1"),
-        ({"memory_limit": "2 km"}, r"memory_limit: expected a valid integer \(MiB\), got '2 km'"),
+        ({"memory_limit": "2 km"}, r"memory_limit: expected 64 or more, or a share .* \(MiB\), got '2 km'"),
         ({"cross_device": "ring"}, "cross_device: expected 'auto', 'nccl', .* got 'ring'"),
         ({"cross_device": "nccl", "strategy": "one_device"}, "cross_device: one device has no other"),
     ],

@@ -64,7 +64,7 @@ def loader_and_plan(recipe_file: Path, *settings: str, replicas: int = 1) -> tup
     index: TileIndex = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), progress=False)
     rows = plan(index.counts_NK, BATCH, recipe.sampling, recipe.seed, 1, replicas=replicas)
-    return BatchLoader(recipe, index, store, BANDS, "uint8", replicas), rows
+    return BatchLoader(recipe, index, store, BANDS, "uint8", (BATCH // replicas,) * replicas), rows
 
 
 def empty_plan(steps: int) -> Plan:

@@ -46,6 +46,8 @@ class Training:
         dtype: str = "float64",
         average: float = 0.0,
         training: TrainingConfig = SGD,
+        shares: tuple[int, ...] = (),
+        strategy: Any = None,
         **options: Any,
     ) -> None:
         import keras
@@ -58,9 +60,9 @@ class Training:
         from segmenter.training.step import StepParts
 
         keras.utils.set_random_seed(1)
-        strategy = strategy_of(replicas)
+        strategy = strategy or strategy_of(replicas)
         named: Any = tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(replicas))
-        self.devices = Devices(strategy, named)
+        self.devices = Devices(strategy, named, shares=shares)
         with strategy.scope():
             self.model = build_model(model, BANDS, CLASSES, dtype=dtype, synchronised=True)
             self.pace = pace_of(stages_of(self.model, model), training)
@@ -78,6 +80,7 @@ class Training:
             Normalisation.of([120.0] * BANDS, [60.0] * BANDS),
             8,
             averaged=self.averaged,
+            shares=shares,
             **options,
         )
         self.enter(0)

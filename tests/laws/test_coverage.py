@@ -42,7 +42,8 @@ def run(config: Path, *settings: str, epochs: int = 1) -> Epochs:
     index = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), progress=False)
     image, _, _ = store.read(0, index.window(0))
-    loader = BatchLoader(recipe, index, store, image.shape[2], str(image.dtype), replicas=4)
+    shares = (recipe.training.global_batch // 4,) * 4
+    loader = BatchLoader(recipe, index, store, image.shape[2], str(image.dtype), shares)
     steps = short = 0
     for epoch in range(epochs):
         rows = plan(index.counts_NK, recipe.training.global_batch, recipe.sampling, recipe.seed, epoch)

@@ -119,6 +119,9 @@ def test_micro_batches_on_other_devices_are_another_training(
     assert ("the same but for rounding and" in line) == (not felt)
     assert line.endswith(felt)
     assert ("another training" in line) == bool(felt)
+    shared, said = checkpoint_to_resume(tmp_path).warnings(4, {**MACHINE, "shares": "3, 1, 1, 1"})
+    assert shared.endswith("may differ: shares none → 3, 1, 1, 1")
+    assert said == line.replace("made on 4 devices, this is 1", "made with other shares")
 
 
 @pytest.mark.parametrize("lacking", ["position", META])

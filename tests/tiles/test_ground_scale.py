@@ -163,7 +163,7 @@ def test_every_class_is_in_every_step_at_any_scale_and_twice_the_same(dataset: D
         sampling={"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40},
     )
     store, index = parts(dataset, recipe)
-    loaders = [BatchLoader(recipe, index, store, 3, "uint8", replicas=2) for _ in range(2)]
+    loaders = [BatchLoader(recipe, index, store, 3, "uint8", (6, 6)) for _ in range(2)]
     assert index.strata is not None
     for epoch in (1,):
         rows = plan(index.counts_NK, 12, recipe.sampling, 3, epoch, strata=index.strata)

@@ -261,7 +261,7 @@ def test_a_batch_written_into_given_arrays_is_the_same_batch(dataset: Dataset) -
     settings = recipe({"scale": 0.5, "rotation": 45}, sampling={"per_replica": "best_effort"})
     _, index = loader_of(dataset, settings)
     store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
-    loader = BatchLoader(settings, index, store, 3, "uint8", replicas=2)
+    loader = BatchLoader(settings, index, store, 3, "uint8", (3, 3))
     rows = plan(index.counts_NK, 6, settings.sampling, 3, 0, replicas=2)
     arrays = tuple(np.full_like(array, 1) for array in loader.load(rows, 0, 0))
     for step in range(rows.steps):

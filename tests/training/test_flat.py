@@ -78,13 +78,21 @@ def same(a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]]) -> bool:
     )
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("settings", [{}, {"clip_value": 0.1}], ids=str)
-def test_it_is_the_update_of_keras_to_the_bit(
-    tensorflow: ModuleType, optimizer: str, settings: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "adamw"},
+        {"optimizer": "adamw", "clip_value": 0.1},
+        {"optimizer": "sgd"},
+        {"optimizer": "sgd", "clip_value": 0.1, "momentum": 0.7},
+        {"optimizer": "sgd", "nesterov": False},
+        {"optimizer": "sgd", "momentum": 0},
+    ],
+    ids=str,
+)
+def test_it_is_the_update_of_keras_to_the_bit(tensorflow: ModuleType, settings: dict[str, Any]) -> None:
     """State too, array by array in Keras' order: checkpoints of both are the same."""
-    both = config(optimizer=optimizer, **settings)
+    both = config(**settings)
     ours, theirs = trained(flat(both)), trained(keras_own(both))
     assert same(ours[0], theirs[0])
     assert same(ours[1], theirs[1])
@@ -168,3 +176,24 @@ def operations(settings: TrainingConfig, layers: int) -> int:
     moves = ("AssignVariableOp", "Const", "Identity", "NoOp", "Placeholder", "ReadVariableOp", "Reshape")
     computing = (op for op in graph.get_operations() if op.type not in moves)
     return sum(any(t.shape.rank for t in (*op.inputs, *op.outputs)) for op in computing)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"momentum": 0.5}, r"expected optimizer: sgd with it, got adamw \[type=training.momentum"),
+        ({"nesterov": False}, r"expected optimizer: sgd with it, got adamw \[type=training.nesterov"),
+        (
+            {"optimizer": "sgd", "momentum": 0, "nesterov": False},
+            "expected a momentum above 0 with false, got 0",
+        ),
+    ],
+)
+def test_settings_of_sgd_that_would_do_nothing_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**settings)
+
+
+def test_plain_sgd_keeps_nothing_beside_the_weights(tensorflow: ModuleType) -> None:
+    _, state = trained(flat(config(optimizer="sgd", momentum=0)))
+    assert [array.shape for array in state] == [()]  # the count of the steps

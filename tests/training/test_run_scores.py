@@ -50,7 +50,7 @@ def validate(
         run=SimpleNamespace(path=tmp_path, classes=classes, recipe=recipe),
         dataset=None,
         position=Position(),
-        _predict=None,
+        _predictor=lambda: None,
         _log=TrainLog(tmp_path),
         _arrays=lambda: {"done": np.array(state.position.done)},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,13 @@ from tests.helpers.equivalence_matrix import BATCH
 from tests.helpers.small_training import AVERAGE, NORM, Training, batches
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+@pytest.mark.parametrize(
+    ("precision", "shares"),
+    [("float32", ()), ("mixed_float16", (5, 3))],
+    ids=["float32", "5 and 3 in 16 bits"],
+)
 def test_on_gpus_all_of_a_replicas_step_is_compiled_sums_included(
-    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, shares: tuple[int, ...]
 ) -> None:
     """Traced, not run, with TensorFlow told that the devices are GPUs: merge_call would be an error here."""
     from tensorflow.python.distribute import mirrored_run, mirrored_strategy
@@ -24,7 +29,7 @@ def test_on_gpus_all_of_a_replicas_step_is_compiled_sums_included(
     for module in (mirrored_run, mirrored_strategy):
         monkeypatch.setattr(module, "_is_gpu_device", lambda device: True)
     settings = TrainingConfig(global_batch=BATCH, precision=precision, warmup=0, clip_norm=1.0)
-    training = Training(NORM, LossConfig(dice=1.0), 2, precision, AVERAGE, settings, xla=True)
+    training = Training(NORM, LossConfig(dice=1.0), 2, precision, AVERAGE, settings, shares, xla=True)
     stack = training.devices.distributed(batches(2), axis=1)
     graph = training._many.get_concrete_function(stack, tensorflow.constant(2)).graph.as_graph_def()
     sums = {
@@ -36,6 +41,14 @@ def test_on_gpus_all_of_a_replicas_step_is_compiled_sums_included(
     assert {name: count for name, count in sums.items() if count} == dict.fromkeys(compiled, 2 * 6 + 1 + 1)
     assert len(compiled) == 2
     assert not any(node.op.startswith("Collective") for node in graph.node)
+    programs = [f for f in graph.library.function if f.signature.name in compiled]
+    assert sorted(_images(program) for program in programs) == sorted(shares or (4, 4))
+
+
+def _images(program: Any) -> int:
+    """How many a compiled program takes: each its own number, known when it is compiled."""
+    shapes = program.arg_attr[0].attr["_output_shapes"].list.shape
+    return int(shapes[0].dim[0].size)
 
 
 def devices(*cards: str) -> list[Device]:
