@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from segmenter.config.devices import DistributionConfig
+from segmenter.devices.cluster import Cluster
 from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
+from segmenter.devices.workers import Workers, started
 from segmenter.errors import ConfigError, DeviceError
 from segmenter.terminal import aligned
 
@@ -19,25 +22,37 @@ class Devices:
 
     Attributes:
         strategy: the `tf.distribute.Strategy`.
-        used: one device per replica.
+        used: one device per replica of this worker.
         idle: names of the GPUs that are visible and not used.
         cpu_chosen: the CPU was asked for, whatever GPUs there are.
+        workers: that train together; each has as many devices.
     """
 
     strategy: Any
     used: tuple[Device, ...]
     idle: tuple[str, ...] = ()
     cpu_chosen: bool = False
+    workers: Workers = field(default_factory=Workers)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """TensorFlow's name of each replica's device."""
+        """TensorFlow's name of each device of this worker."""
         return tuple(device.name for device in self.used)
 
     @property
     def replicas(self) -> int:
-        """Number of replicas."""
-        return len(self.used)
+        """Number of replicas, over all workers."""
+        return len(self.used) * self.workers.count
+
+    @property
+    def first(self) -> int:
+        """Number of this worker's first replica among all."""
+        return len(self.used) * self.workers.index
+
+    def own_rows(self, batch: int) -> slice:
+        """The part of a global batch of so many tiles that this worker's devices compute."""
+        local = self.local_batch(batch)
+        return slice(self.first * local, (self.first + len(self.used)) * local)
 
     @property
     def computed_on(self) -> dict[str, str]:
@@ -57,7 +72,10 @@ class Devices:
         return global_batch // self.replicas
 
     def distributed(self, batch: Any, axis: int = 0) -> Any:
-        """A global batch (a tuple of tensors) as each replica's contiguous block of it, on its device.
+        """This worker's part of a global batch (a tuple of tensors): each replica's block, on its device.
+
+        The blocks are contiguous, and of one worker all of the batch. Of several workers, each hands over
+        what it has of it (`own_rows`).
 
         Not by `experimental_distribute_dataset`: its iterator ignores the dataset's options, and when it
         is let go of at the end of an epoch, it waits for its tuning thread, up to a minute, with all
@@ -69,36 +87,38 @@ class Devices:
         import tensorflow as tf
 
         def block(context: Any) -> Any:
-            replica = context.replica_id_in_sync_group
+            replica = context.replica_id_in_sync_group - self.first
             # Cut on the host: the first device would otherwise get, and send on, what is for all.
             with tf.device("CPU:0"):
-                own = (
-                    batch if self.replicas == 1 else tuple(self._part(part, replica, axis) for part in batch)
-                )
+                own = batch if len(self.used) == 1 else tuple(self._part(p, replica, axis) for p in batch)
             with tf.device(self.names[replica]):
                 return tuple(tf.identity(part) for part in own)
 
         return self.strategy.experimental_distribute_values_from_function(block)
 
     def _part(self, tensor: Any, replica: int, axis: int) -> Any:
-        if self.replicas == 1:
-            return tensor
-        local = tensor.shape[axis] // self.replicas
+        local = tensor.shape[axis] // len(self.used)
         within = slice(replica * local, (replica + 1) * local)
         return tensor[(slice(None),) * axis + (within,)]
 
 
-def make_devices(config: DistributionConfig, logical_devices: int | None = None) -> Devices:
+def make_devices(
+    config: DistributionConfig, logical_devices: int | None = None, cluster: Cluster | None = None
+) -> Devices:
     """Set up TensorFlow's devices and the recipe's strategy.
 
     Args:
         logical_devices: split the CPU into so many, to run several replicas without a GPU.
+        cluster: the workers to train with; one alone trains like none.
 
     Raises:
         DeviceError: TensorFlow has started its devices already, or there are too few for what is asked.
+        WorkerError: not all workers came in time.
     """
     import tensorflow as tf
 
+    if cluster is not None and cluster.workers > 1:
+        return _over_workers(config, logical_devices, cluster)
     there = set_up_devices(config, logical_devices)
     used = _chosen(config, there)
     if config.strategy == "mirrored" and len(used) < 2:
@@ -111,6 +131,34 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
     idle = tuple(card for card in visible if card not in cards)
     cpu_chosen = logical_devices is not None or config.visible_devices == ()
     return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen)
+
+
+def _over_workers(config: DistributionConfig, logical_devices: int | None, cluster: Cluster) -> Devices:
+    """This worker's devices, when all workers are there."""
+    if logical_devices is not None:
+        raise DeviceError(
+            "--logical-devices: TensorFlow uses one CPU device of each of several workers; start more workers "
+            f"instead, got {logical_devices}"
+        )
+    if config.devices is not None:
+        raise DeviceError(
+            "distribution.devices: with several workers TensorFlow uses all GPUs that a worker sees; say "
+            "distribution.visible_devices"
+        )
+    made: list[tuple[Any, Workers]] = []
+    known = cluster.resolved(os.environ)
+
+    def start(gpus: int) -> None:
+        if config.cross_device not in (("auto", "nccl") if gpus else ("auto",)):
+            raise DeviceError(
+                f"distribution.cross_device: expected auto with several workers of {gpus} GPUs, got "
+                f"{config.cross_device}"
+            )
+        made.append(started(known, config, gpus=gpus > 0))
+
+    used = set_up_devices(config, None, start)
+    ((strategy, workers),) = made
+    return Devices(strategy, tuple(used), (), config.visible_devices == (), workers)
 
 
 def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
@@ -209,7 +257,14 @@ def describe(devices: Devices, global_batch: int, precision: str) -> str:
     local = str(devices.local_batch(global_batch))
     head = ("device", "name", "memory", "local batch", "precision")
     rows = [(d.name, d.model, d.memory or "unknown", local, precision) for d in devices.used]
-    return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices)])
+    lines = aligned(head, rows, left=len(head))
+    if devices.workers.count > 1:
+        each = f"{len(devices.used)} device{'s' * (len(devices.used) > 1)}"
+        lines.append(
+            f"multi_worker_mirrored: {devices.workers.count} workers of {each} each; these are of "
+            f"{devices.workers.name()}"
+        )
+    return "\n".join([*lines, *_warnings(devices)])
 
 
 def _warnings(devices: Devices) -> list[str]:

@@ -54,6 +54,18 @@ class ConfusionMatrix:
         self.classes = classes
         self._counts = np.zeros((len(classes), len(classes) + 1), np.int64)
 
+    @classmethod
+    def of(cls, classes: ClassMap, counts: NDArray[np.int64]) -> ConfusionMatrix:
+        """That of another process, by its `counts`."""
+        made = cls(classes)
+        made._counts += counts
+        return made
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(K, K + 1) pixels: `matrix`, and `missed` as the last column."""
+        return self._counts
+
     @property
     def matrix(self) -> NDArray[np.int64]:
         """(K, K) pixels; rows are the truth."""

@@ -102,9 +102,21 @@ class BatchLoader:
     """Makes the batches of a training set; safe to call from several threads."""
 
     def __init__(
-        self, recipe: Recipe, index: TileIndex, store: SceneStore, bands: int, dtype: str, replicas: int = 1
+        self,
+        recipe: Recipe,
+        index: TileIndex,
+        store: SceneStore,
+        bands: int,
+        dtype: str,
+        replicas: int = 1,
+        own: slice | None = None,
     ) -> None:
-        """`bands` and `dtype` are those of the scenes as they are read; batches are split over `replicas`."""
+        """`bands` and `dtype` are those of the scenes as they are read; batches are split over `replicas`.
+
+        Args:
+            own: the part of each batch that `load` gives; None: all of it.
+        """
+        self._own = own
         self._recipe, self._index, self._store = recipe, index, store
         self._augmenter = Augmenter(recipe.augmentation, bands, dtype)
         least = recipe.sampling.min_pixels
@@ -138,7 +150,8 @@ class BatchLoader:
         counts, size = DrawCounts(len(row_B)), len(row_B) // plan.blocks
         wanted_B = np.full(len(row_B), -1) if plan.wanted_SB is None else plan.wanted_SB[step]
         held_BK = np.zeros((len(row_B), self._index.counts_NK.shape[1]), np.bool_)
-        batch = _Block(0, row_B, into or self._empty(len(row_B)), held_BK)
+        whole = self._empty(len(row_B)) if into is None or self._own is not None else into
+        batch = _Block(0, row_B, whole, held_BK)
         for slot, (tile, wanted) in enumerate(zip(row_B.tolist(), wanted_B.tolist(), strict=True)):
             drawn = self._draw_showing(tile, wanted, _Key(epoch, step, slot, 0), counts)
             batch.put(slot, drawn, self._held(drawn))
@@ -152,7 +165,12 @@ class BatchLoader:
             order_B = order_for_replicas(np.arange(len(row_B)), shares, held_BK)
             for array in batch.arrays:
                 array[:] = array[order_B]
-        return batch.arrays
+        if self._own is None:
+            return batch.arrays
+        image, valid, label = (array[self._own] for array in batch.arrays)
+        for target, part in zip(into or (), (image, valid, label), strict=into is not None):
+            target[:] = part
+        return into or (image, valid, label)
 
     def _empty(self, tiles: int) -> Batch:
         """Arrays of a batch, to be filled."""
