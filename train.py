@@ -43,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cluster",
         metavar="HOST:PORT,...",
-        help="train with other processes: addresses of all workers, the chief first; slurm: those of this job step",
+        help="train with other processes: addresses of all workers, the chief first; or slurm",
     )
     parser.add_argument(
         "--index", type=int, metavar="I", help="number of this worker in --cluster, from 0; 0 is the chief"

@@ -25,8 +25,8 @@ class DistributionConfig(Section):
     strategy: Literal["auto", "one_device", "mirrored", "multi_worker_mirrored"] = setting(
         "auto",
         "",
-        "auto: all GPUs if there are any, else all CPU devices; those of all workers, where a cluster is given "
-        "(--cluster, TF_CONFIG)",
+        "auto: all GPUs if there are any, else all CPU devices; of all workers where a "
+        "cluster is given (--cluster, TF_CONFIG)",
     )
     devices: tuple[DeviceNumber, ...] | None = setting(
         None,

@@ -80,7 +80,8 @@ def find_cluster(
         raise ConfigError(f"--index: expected --cluster {_EXAMPLE} with it, got none")
     if asked is not None and strategy not in _STRATEGIES:
         raise ConfigError(
-            f"--cluster: expected distribution.strategy: auto or multi_worker_mirrored with it, got {strategy}"
+            "--cluster: expected distribution.strategy: auto or multi_worker_mirrored with it, got "
+            f"{strategy}"
         )
     if strategy not in _STRATEGIES:
         return None

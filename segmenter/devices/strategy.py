@@ -137,7 +137,7 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
     """This worker's devices, when all workers are there."""
     if logical_devices is not None:
         raise DeviceError(
-            "--logical-devices: TensorFlow uses one CPU device of each of several workers; start more workers "
+            "--logical-devices: TensorFlow uses one CPU device of each of several workers; start more "
             f"instead, got {logical_devices}"
         )
     if config.devices is not None:

@@ -10,17 +10,17 @@ import contextlib
 import json
 import os
 import re
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.cluster import Cluster
-from segmenter.errors import DeviceError, SegmenterError, WorkerError, plain, shortened
+from segmenter.devices.rendezvous import listening, meet
+from segmenter.errors import SegmenterError, WorkerError, plain, shortened
 
 GO_ON = "go on with the same command and --resume, on as many workers or others"
 _POLL_MS = 1000
@@ -28,6 +28,8 @@ _LINGER = 1.5
 """Seconds that a failed worker stays, so that the others hear of it from itself, and not of its silence."""
 _GRACE = 15.0
 """Seconds that a program, once it is known that a worker hangs, has to end by itself."""
+_JOIN = 120
+"""Seconds that TensorFlow has to join workers that are all there."""
 _INTERNAL = 13
 _FAILED = "failed"
 _TASK = re.compile(r"/job:\w+(?:/replica:\d+)?/task:(\d+)")
@@ -266,35 +268,25 @@ def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tupl
     """
     import tensorflow as tf
 
-    _check_port(cluster)
+    print(
+        f"{cluster.name()} of {cluster.workers}, by {cluster.source}; the chief is {cluster.name(0)}: "
+        f"waiting for all, at most {config.start_timeout} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    meet(cluster, config.start_timeout)
+    listening(cluster).close()
     os.environ["TF_CONFIG"] = cluster.tf_config()
     _configure(cluster, config)
     kinds = tf.distribute.experimental.CommunicationImplementation
     kind = kinds.NCCL if gpus and config.logical_gpus is None else kinds.RING
     options = tf.distribute.experimental.CommunicationOptions(implementation=kind)
-    print(
-        f"{cluster.name()} of {cluster.workers}, by {cluster.source}; the chief is {cluster.name(0)}: waiting "
-        f"for all, at most {config.start_timeout} s",
-        file=sys.stderr,
-        flush=True,
-    )
-    make = tf.distribute.MultiWorkerMirroredStrategy
-    strategy = _interruptible(lambda: make(communication_options=options), cluster, config)
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    except (tf.errors.OpError, RuntimeError) as error:
+        what = shortened(" ".join(str(error).split()), 160)
+        raise WorkerError(f"{cluster.name()}: TensorFlow cannot join the workers: {what}") from None
     return strategy, ClusterWorkers(cluster, config)
-
-
-def _check_port(cluster: Cluster) -> None:
-    """Refuse a port that is taken: TensorFlow's own server would end the program with a traceback."""
-    port = int(cluster.addresses[cluster.index].rpartition(":")[2])
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind(("", port))
-        except OSError as error:
-            raise DeviceError(
-                f"{cluster.name()}: cannot listen on port {port} of this machine: {error.strerror}; is the "
-                "training running already? Otherwise name another port, to all workers"
-            ) from None
 
 
 def _configure(cluster: Cluster, config: DistributionConfig) -> None:
@@ -304,60 +296,8 @@ def _configure(cluster: Cluster, config: DistributionConfig) -> None:
     _service().configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",
-        cluster_register_timeout_in_ms=config.start_timeout * 1000,
+        cluster_register_timeout_in_ms=_JOIN * 1000,
         heartbeat_timeout_in_ms=config.heartbeat_timeout * 1000,
         shutdown_barrier_timeout_in_ms=5000,
         coordinated_jobs=[proto.CoordinatedJob(name="worker", num_tasks=cluster.workers)],
     )
-
-
-def _interruptible(make: Callable[[], Any], cluster: Cluster, config: DistributionConfig) -> Any:
-    """What is made in a thread: a wait in TensorFlow would not hear of Ctrl-C."""
-    import tensorflow as tf
-
-    made: list[Any] = []
-
-    def work() -> None:
-        try:
-            made.append(make())
-        except BaseException as error:
-            made.append(error)
-
-    thread = threading.Thread(target=work, name="cluster", daemon=True)
-    thread.start()
-    until = time.monotonic() + config.start_timeout + _GRACE / 3
-    try:
-        while thread.is_alive() and time.monotonic() < until:
-            thread.join(0.2)
-    except KeyboardInterrupt as interruption:
-        print("interrupted", file=sys.stderr, flush=True)
-        os._exit(128 + (interruption.args[0] if interruption.args else 2))
-    if thread.is_alive():  # TensorFlow's chief waits for ever
-        late = _late(cluster, config)
-        print(f"error: {late}", file=sys.stderr, flush=True)
-        os._exit(late.exit_code)
-    (found,) = made
-    if isinstance(found, tf.errors.OpError | RuntimeError):
-        raise _late(cluster, config, str(found))
-    if isinstance(found, BaseException):
-        raise found
-    return found
-
-
-def _late(cluster: Cluster, config: DistributionConfig, text: str = "") -> WorkerError:
-    missing = [i for i in range(cluster.workers) if i != cluster.index and not _listens(cluster.addresses[i])]
-    names = ", ".join(cluster.name(i) for i in missing) or "a worker"
-    said = f" ({shortened(' '.join(text.split()), 160)})" if text and not missing else ""
-    return WorkerError(
-        f"{names} did not come within {config.start_timeout} s (distribution.start_timeout): is it running, "
-        f"with the same addresses, and its port open?{said}"
-    )
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), 2.0).close()
-    except OSError:
-        return False
-    return True

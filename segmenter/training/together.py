@@ -179,7 +179,7 @@ class Stop:
     def drain(self) -> None:
         """Read what the last call has added up."""
         if self._pending is not None:
-            self._agree(int(round(float(self._pending))))
+            self._agree(round(float(self._pending)))
             self._pending = None
 
     def take(self, heard: Sequence[int]) -> None:
