@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -17,9 +11,9 @@ import pytest
 
 from tests.helpers.child_worker import ROWS, done
 from tests.helpers.equivalence_matrix import LIMIT, SEEN
+from tests.helpers.several_workers import workers
 from tests.helpers.small_training import difference
 
-ROOT = Path(__file__).resolve().parents[2]
 MIXED = 2e-3
 """Of 16 bits, whose rounding depends on what is added up where."""
 
@@ -78,29 +72,3 @@ def assert_skipped(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> 
     ]
     assert numbers[0] == numbers[1]
     assert {2.0**14, 4.0} <= numbers[0]
-
-
-@contextmanager
-def workers(folder: Path, count: int, names: list[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many child workers, which are ended with the context in every case."""
-    addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(count))
-    command = [sys.executable, "-m", "tests.helpers.child_worker"]
-    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}
-    running: list[subprocess.Popen[bytes]] = []
-    try:
-        for i in range(count):
-            own = [*command, str(i), addresses, str(folder / f"{i}.json"), ",".join(names)]
-            running.append(subprocess.Popen(own, cwd=ROOT, env=environment))
-        yield running
-    finally:
-        for worker in running:
-            worker.kill()
-            worker.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports
