@@ -50,21 +50,11 @@ _CHUNK = 1 << 20
 class ConfusionMatrix:
     """Pixels by true class (rows) and predicted class (columns)."""
 
-    def __init__(self, classes: ClassMap) -> None:
+    def __init__(self, classes: ClassMap, counts: NDArray[np.int64] | None = None) -> None:
+        """`counts`, (K, K + 1): `matrix` and `missed` of another process; none: nothing is counted yet."""
         self.classes = classes
         self._counts = np.zeros((len(classes), len(classes) + 1), np.int64)
-
-    @classmethod
-    def of(cls, classes: ClassMap, counts: NDArray[np.int64]) -> ConfusionMatrix:
-        """That of another process, by its `counts`."""
-        made = cls(classes)
-        made._counts += counts
-        return made
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """(K, K + 1) pixels: `matrix`, and `missed` as the last column."""
-        return self._counts
+        self._counts += 0 if counts is None else counts
 
     @property
     def matrix(self) -> NDArray[np.int64]:

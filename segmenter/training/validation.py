@@ -93,7 +93,7 @@ def validate_together(
     for scene in scenes:
         if scene.name in by_name:
             metres, counts = by_name[scene.name]
-            own = ConfusionMatrix.of(run.classes, counts)
+            own = ConfusionMatrix(run.classes, counts)
             confusion.merge(own)
             scales.add(scene.name, metres, own)
     return confusion, [one["heard"] for one in said]
@@ -101,7 +101,11 @@ def validate_together(
 
 def _told(found: Sequence[tuple[str, float | None, ConfusionMatrix]], heard: int) -> str:
     """A worker's scenes as text: names, metres a pixel, counts."""
-    counts = packed({"counts": np.stack([one.counts for _, _, one in found])}) if found else ""
+    counts = (
+        packed({"counts": np.stack([np.column_stack([c.matrix, c.missed]) for _, _, c in found])})
+        if found
+        else ""
+    )
     scenes = [[name, metres] for name, metres, _ in found]
     return json.dumps({"heard": heard, "scenes": scenes, "counts": counts})
 
