@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, metavar="FILE", help="renew the table in this page")
     arguments = parser.parse_args()
     load_tensorflow(1)
-    lines = [{"benchmark": "several_workers", "row": name} for name in ROWS]
+    lines: list[dict[str, Any]] = [{"benchmark": "several_workers", "row": name} for name in ROWS]
     for count in COUNTS:
         with tempfile.TemporaryDirectory() as folder:
             for line, found in zip(lines, _differences(Path(folder), count), strict=True):

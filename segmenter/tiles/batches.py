@@ -185,7 +185,7 @@ class BatchLoader:
             self._keep_promises(promises, block, _Key(epoch, step, 0, 0), counts)
         with self._lock:
             self._drawn.add(counts)
-        order_B = np.arange(len(row_B))
+        order_B: NDArray[np.integer] = np.arange(len(row_B))
         if self._replicas > 1:
             shares = [len(row_B) // self._replicas] * self._replicas
             order_B = order_for_replicas(order_B, shares, held_BK)
@@ -195,7 +195,7 @@ class BatchLoader:
             return arrays
         return self._own_part(batch, order_B[self._share], into)
 
-    def _own_part(self, batch: _Block, order_B: NDArray[np.int64], into: Batch | None) -> Batch:
+    def _own_part(self, batch: _Block, order_B: NDArray[np.integer], into: Batch | None) -> Batch:
         """The tiles of some slots; of what was only outlined, the images are read now."""
         target = into or self._empty(len(order_B))
         for place, slot in enumerate(order_B.tolist()):

@@ -158,12 +158,12 @@ class Stop:
         self._compiled: Any = None
 
     def __bool__(self) -> bool:
-        return bool(self._heard) if self._alone else self._agreed > 0
+        return self.signal > 0
 
     @property
     def signal(self) -> int:
-        """The number of the signal to stop for."""
-        return self._heard[0] if self._alone else self._agreed
+        """The number of the signal to stop for; 0: none."""
+        return self.said() if self._alone and not self._agreed else self._agreed
 
     def call(self, steps: Any, stack: Any, count: Any) -> Any:
         """The results of `steps(stack, count)`, and what was heard until the call before is known."""
@@ -228,7 +228,8 @@ def _with_heard(steps: Any, strategy: Any) -> Any:
 def packed(arrays: Mapping[str, NDArray[Any]]) -> str:
     """Arrays as text."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{f"_{name}": array for name, array in arrays.items()})
+    renamed: dict[str, Any] = {f"_{name}": array for name, array in arrays.items()}
+    np.savez_compressed(buffer, **renamed)
     return base64.b64encode(buffer.getvalue()).decode()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from segmenter.devices.strategy import Devices
-from segmenter.devices.workers import BATCHES, SHARE, STEP
+from segmenter.devices.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.errors import CheckpointError, TrainingError
 from segmenter.evaluation.by_scale import ScaleConfusions, scale_table
 from segmenter.evaluation.named import score_of, title_of
@@ -48,7 +49,7 @@ from segmenter.training.schedules import schedule_of
 from segmenter.training.signals import stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
 from segmenter.training.together import Stop
-from segmenter.training.validation import validate_together, validation_protocol
+from segmenter.training.validation import validate, validate_together, validation_protocol
 
 _AHEAD = 1
 """Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
@@ -124,11 +125,14 @@ class Trainer:
         self._frozen: bool | None = None
         self._predict = on_replicas(averaged or self.model, self.run.normalisation, self.devices)
         self._rate = schedule_of(recipe.training, self.steps)
-        self._workers = self.devices.workers
         chief = self._workers.chief
         self._log = TrainLog(self.run.path, self.run.classes) if chief else SilentLog()
         self._called, self._drawn = False, DrawCounts()
         self._profiler = Profiler(self.run.path / "tensorboard" if self.profile and chief else None)
+
+    @property
+    def _workers(self) -> Workers:
+        return self.devices.workers
 
     def _build(self) -> Any:
         recipe = self.run.recipe
@@ -169,16 +173,17 @@ class Trainer:
         """Take from the log what came after the present position."""
         self._log.rewind(self.position.done, validated=self.position.step == 0)
 
-    def save(self) -> None:
-        """Write the checkpoint of the present step, on the chief.
+    def save(self) -> Path | None:
+        """Write the checkpoint of the present step, on the chief; gives its file.
 
         Raises:
             TrainingError: a weight is not finite, or the replicas hold different ones.
         """
         self._say(self._agreement.check(self.position.done))
         keep, arrays = self.run.recipe.training.keep_checkpoints, self._arrays()
-        if self._workers.chief:
-            save_checkpoint(self.run.path, self.position.done, arrays, keep)
+        if not self._workers.chief:
+            return None
+        return save_checkpoint(self.run.path, self.position.done, arrays, keep)
 
     def _arrays(self) -> dict[str, Any]:
         at = self.position
@@ -348,8 +353,11 @@ class Trainer:
         bar.set_description("validating")
         scales, examples = ScaleConfusions(self.run.classes), Examples()
         parts = (self.run, self._predict, self.dataset, examples, scales)
-        confusion, heard = validate_together(self.devices, *parts, stop.said())
-        stop.take(heard)
+        if self._workers.count == 1:
+            confusion = validate(*parts)
+        else:
+            confusion, heard = validate_together(self.devices, *parts, stop.said())
+            stop.take(heard)
         protocol = validation_protocol(self.dataset)
         by_scale = scales.scores(
             lambda names: replace(protocol, scenes=tuple(names)), self.run.recipe.sampling.scale_strata

@@ -77,8 +77,6 @@ def validate_together(
         The confusion matrix over all scenes, and what each worker has heard.
     """
     workers, scenes = devices.workers, dataset.of("validation")
-    if workers.count == 1:
-        return validate(run, predict, dataset, examples, scales), []
     found: list[tuple[str, float | None, ConfusionMatrix]] = []
     validate(
         *(run, predict, dataset, examples),
@@ -101,17 +99,14 @@ def validate_together(
 
 def _told(found: Sequence[tuple[str, float | None, ConfusionMatrix]], heard: int) -> str:
     """A worker's scenes as text: names, metres a pixel, counts."""
-    counts = (
-        packed({"counts": np.stack([np.column_stack([c.matrix, c.missed]) for _, _, c in found])})
-        if found
-        else ""
-    )
+    pixels = [np.column_stack([one.matrix, one.missed]) for _, _, one in found]
+    counts = packed({"counts": np.stack(pixels)}) if pixels else ""
     scenes = [[name, metres] for name, metres, _ in found]
     return json.dumps({"heard": heard, "scenes": scenes, "counts": counts})
 
 
 def _scenes_of(said: Any) -> list[tuple[str, float | None, Any]]:
-    counts = unpacked(said["counts"])["counts"] if said["scenes"] else []
+    counts: Any = unpacked(said["counts"])["counts"] if said["scenes"] else []
     return [(name, metres, own) for (name, metres), own in zip(said["scenes"], counts, strict=True)]
 
 

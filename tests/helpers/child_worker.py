@@ -37,7 +37,7 @@ class WorkersRow:
 
     def made(self, replicas: int = 1) -> Training:
         dtype = "mixed_float16" if self.mixed else "float64"
-        options = {"accumulate": self.accumulate, "training": self.training}
+        options: dict[str, Any] = {"accumulate": self.accumulate, "training": self.training}
         return Training(self.model, self.loss, replicas, dtype, 0.0 if self.mixed else 0.7, **options)
 
     def stack(self) -> Any:

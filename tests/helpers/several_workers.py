@@ -37,3 +37,19 @@ def workers(folder: Path, count: int, names: list[str]) -> Iterator[list[subproc
         for worker in running:
             worker.kill()
             worker.wait()
+
+
+@contextmanager
+def ended_with(commands: list[list[str]]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Commands side by side, what they say as text; killed with the context in every case."""
+    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+    running: list[subprocess.Popen[str]] = []
+    try:
+        for command in commands:
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            running.append(subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **streams))
+        yield running
+    finally:
+        for worker in running:
+            worker.kill()
+            worker.wait()
