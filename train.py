@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -38,6 +39,14 @@ def parse_arguments() -> argparse.Namespace:
         choices=range(1, 65),
         metavar="N",
         help="split the CPU into N replicas, to try out several",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="HOST:PORT,...",
+        help="train with other processes: addresses of all workers, the chief first; or slurm",
+    )
+    parser.add_argument(
+        "--index", type=int, metavar="I", help="number of this worker in --cluster, from 0; 0 is the chief"
     )
     parser.add_argument(
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
@@ -80,7 +89,7 @@ def _refuse_unused(parser: argparse.ArgumentParser, arguments: argparse.Namespac
     """Options that would do nothing: more likely a slip than meant."""
     of_input, of_training = (
         ("steps", "minutes", "need"),
-        ("run", "resume", "resume_from", "init_from", "profile"),
+        ("run", "resume", "resume_from", "init_from", "profile", "cluster", "index"),
     )
     for name in of_training if arguments.input_only else of_input:
         if getattr(arguments, name) not in (None, False):
@@ -103,32 +112,41 @@ def main() -> int:
 
     # -------------------------------------------------------------------- dataset, index, run
     from datasets import load_dataset
+    from segmenter.devices.cluster import find_cluster
     from segmenter.raster import quiet_gdal
+    from segmenter.terminal import quiet
     from segmenter.training import fine_tuning, prepare, pretraining
 
     quiet_gdal()
+    cluster, chief = None, True
+    if not arguments.input_only:
+        strategy_asked = recipe.distribution.strategy
+        cluster = find_cluster(strategy_asked, arguments.cluster, arguments.index, os.environ)
+        chief = cluster is None or cluster.chief
     run_path = arguments.run or Path("runs") / recipe.name
     resume = arguments.resume or arguments.resume_from is not None
     checkpoint = None
-    if not arguments.input_only:
+    if not arguments.input_only and chief:
         checkpoint = prepare.check_run_directory(
             run_path, recipe, resume=resume, resume_from=arguments.resume_from
         )
     dataset = load_dataset(recipe)
     source = None
-    if arguments.init_from is not None:
+    if arguments.init_from is not None and chief:
         partial = arguments.init_from_partial
         source = fine_tuning.find_source(arguments.init_from, recipe, dataset, partial=partial)
-    elif not resume and not arguments.input_only:
+    elif not resume and not arguments.input_only and chief:
         pretraining.check_encoder_weights(recipe, dataset)
-    tiles = prepare.prepare_tiles(recipe, dataset)
+    with quiet(not chief):
+        tiles = prepare.prepare_tiles(recipe, dataset)
 
     # ------------------------------------------------- worker processes, before TensorFlow is imported
     from segmenter.devices.expected import gpus_expected
     from segmenter.feeding.start import worker_processes
 
     gpus = gpus_expected(recipe.distribution, arguments.logical_devices)
-    with worker_processes(recipe, *tiles.image_form, gpus) as workers:
+    workers_of_training = 1 if cluster is None else cluster.workers
+    with worker_processes(recipe, *tiles.image_form, gpus, workers_of_training) as workers:
         if arguments.input_only:
             print(_input_alone(arguments, recipe, tiles, dataset.classes.names, workers))
             return 0
@@ -137,8 +155,11 @@ def main() -> int:
         from segmenter.devices import strategy
         from segmenter.runs.run import load_run
 
-        strategy.load_tensorflow(arguments.logical_devices, log_placement=recipe.distribution.log_placement)
-        devices = strategy.make_devices(recipe.distribution, arguments.logical_devices)
+        log = recipe.distribution.log_placement
+        strategy.load_tensorflow(
+            arguments.logical_devices, log_placement=log, clustered=workers_of_training > 1
+        )
+        devices = strategy.make_devices(recipe.distribution, arguments.logical_devices, cluster)
         from segmenter.training.shares import share_out
 
         known = load_run(run_path).shares if checkpoint is not None else None

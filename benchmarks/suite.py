@@ -145,6 +145,7 @@ ENTRIES = (
     Entry("memory", ("measured_MiB_per_image", "formula_MiB_per_image", "ratio"), quick=()),
     Entry("determinism", ("time_deterministic_of_ours", "time_keras_norm_of_ours", "results_ours")),
     Entry("equivalence", ("loss", "gradients", "weights", "statistics"), worst=True),
+    Entry("several_workers", ("weights_2", "weights_4"), worst=True),
     Entry("scaling", ("measured",), quick=()),
     Entry("planning", ("seconds", "ratio", "peak_bytes_per_tile"), case=("tiles", "classes")),
     Entry("prediction", (*_MAPPED, "unet_Mpixel_s")),

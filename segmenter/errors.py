@@ -101,6 +101,12 @@ class TrainingError(SegmenterError):
     """Training cannot go on: the loss is not finite, or a class was not in a step that promised it."""
 
 
+class WorkerError(SegmenterError):
+    """Another worker of the training is gone, hangs, did not come or differs from this one."""
+
+    exit_code = EXIT_SOME_FAILED
+
+
 def run_script(main: Callable[[], int]) -> int:
     """Run a script's `main`; a user's error becomes one line on stderr and its exit code, 2 or 1.
 

@@ -121,3 +121,13 @@ class _Enduring:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
+
+
+@contextmanager
+def quiet(silent: bool) -> Iterator[None]:
+    """Where `silent`, print nothing on stdout: another process says the same. Errors stay on stderr."""
+    if not silent:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        yield

@@ -72,8 +72,13 @@ class LogicalGpus(Section):
 class DistributionConfig(Section):
     """Devices of a training, and how they work together."""
 
-    strategy: Literal["auto", "one_device", "mirrored", "central_storage", "tpu"] = setting(
-        "auto", "", "auto: all GPUs if there are any, else all CPU devices; docs/several_machines.md"
+    strategy: Literal["auto", "one_device", "mirrored", "multi_worker_mirrored", "central_storage", "tpu"] = (
+        setting(
+            "auto",
+            "",
+            "auto: all GPUs if there are any, else all CPU devices, of all workers where a cluster is given "
+            "(--cluster, TF_CONFIG); docs/several_machines.md",
+        )
     )
     devices: tuple[DeviceNumber, ...] | None = setting(
         None,
@@ -119,6 +124,21 @@ class DistributionConfig(Section):
     log_placement: bool = setting(
         False, "", "write the device of every operation to stderr: thousands of lines"
     )
+    start_timeout: int = setting(
+        1800, "s", "that workers wait for each other at the start: their indexes take unequally long", ge=1
+    )
+    heartbeat_timeout: int = setting(
+        60,
+        "s",
+        "without a sign of life after which a worker is lost; a busy machine may be silent for 10",
+        ge=5,
+    )
+    progress_timeout: int = setting(
+        900,
+        "s",
+        "without progress after which a worker that lives hangs; compiling the step takes minutes",
+        ge=5,
+    )
     deterministic: bool = setting(
         False, "", "the same bits in each run on GPUs too, at a cost; a CPU has them without"
     )
@@ -144,6 +164,8 @@ class DistributionConfig(Section):
                 found.append(
                     ("devices", f"expected two or more with strategy: {self.strategy}, got {len(numbers)}")
                 )
+            elif self.strategy == "multi_worker_mirrored":
+                found.append(("devices", "TensorFlow uses all that a worker sees; say visible_devices"))
         for key in ("devices", "visible_devices"):
             listed = getattr(self, key) or ()
             if len(set(listed)) < len(listed):
@@ -175,11 +197,19 @@ class DistributionConfig(Section):
             )
         if self.shares is not None and self.strategy == "one_device":
             found.append(("shares", f"one device gets all of a step, got {_told(self.shares)}"))
+        for key in ("start_timeout", "heartbeat_timeout", "progress_timeout"):
+            default = type(self).model_fields[key].default
+            if getattr(self, key) != default and self.strategy not in ("auto", "multi_worker_mirrored"):
+                found.append((key, f"expected several workers with it, got strategy: {self.strategy}"))
+        if self.strategy == "multi_worker_mirrored" and self.cross_device not in ("auto", "nccl"):
+            found.append(("cross_device", f"expected auto or nccl over workers, got {self.cross_device}"))
         given, numbers = len(self.shares or ()), len(self.devices or ())
         if isinstance(self.shares, tuple) and numbers and given != numbers:
             found.append(("shares", f"expected {numbers}, one for each of devices, got {given}"))
         if self.tpu is not None and self.strategy != "tpu":
             found.append(("tpu", f"expected strategy: tpu with it, got {self.strategy}"))
+        if self.shares is not None and self.strategy == "multi_worker_mirrored":
+            found.append(("shares", "several workers get equal parts of a step; expected none"))
         if self.strategy == "tpu":
             fields = type(self).model_fields
             found += [

@@ -39,12 +39,15 @@ _DEVICE_FILES = Path("/dev")
 # ------------------------------------------------------------------------------- before the import
 
 
-def load_tensorflow(logical_devices: int | None = None, *, log_placement: bool = False) -> None:
+def load_tensorflow(
+    logical_devices: int | None = None, *, log_placement: bool = False, clustered: bool = False
+) -> None:
     """Import TensorFlow with what it reads at its import: once, late, and without its greetings.
 
     Several CPU replicas under oneDNN take a hundred times as long as without it, and a convolution of an
     empty batch gets a wrong shape; on one device oneDNN is a third faster, and stays. The log of placements
-    is one of TensorFlow's informations, which are held back otherwise.
+    is one of TensorFlow's informations, which are held back otherwise. Of several workers (`clustered`),
+    TensorFlow logs each failure many times over before it raises it; we say it in one line.
 
     Raises:
         DeviceError: TensorFlow is imported already, and several CPU replicas or the log are asked for; or
@@ -59,7 +62,7 @@ def load_tensorflow(logical_devices: int | None = None, *, log_placement: bool =
         if "tensorflow" in sys.modules and os.environ.get(variable) != value:
             raise DeviceError(f"{setting}: expected before TensorFlow is imported; it was too late")
         os.environ[variable] = value
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if clustered else "2")
     if "tensorflow" not in sys.modules:
         _check_room()
     try:
@@ -117,11 +120,18 @@ class Device:
     card: str
 
 
-def set_up_devices(config: DistributionConfig, logical_devices: int | None = None) -> list[Device]:
+def set_up_devices(
+    config: DistributionConfig,
+    logical_devices: int | None = None,
+    before_start: Callable[[int], None] | None = None,
+) -> list[Device]:
     """Pass the recipe's device settings to TensorFlow, start the devices, and return those that can compute.
 
     These are the visible GPUs, or the parts that one was split into; without a GPU, or where
-    `logical_devices` splits the CPU into so many, the CPU's.
+    `logical_devices` splits the CPU into so many, the CPU's. Of several workers, this one's.
+
+    Args:
+        before_start: called when all is passed on, with the number of visible GPUs.
 
     Raises:
         DeviceError: TensorFlow has started its devices already, or there is no such GPU.
@@ -139,6 +149,8 @@ def set_up_devices(config: DistributionConfig, logical_devices: int | None = Non
         cpu = tf.config.list_physical_devices("CPU")[0]
         parts = [tf.config.LogicalDeviceConfiguration()] * logical_devices
         _before_start("--logical-devices", tf.config.set_logical_device_configuration, cpu, parts)
+    if before_start is not None:
+        before_start(len(gpus))
     if logical_devices is not None or not gpus:
         memory, model = _processor_memory(), processor_model()
         names = _logical_names("CPU")
@@ -231,7 +243,12 @@ def _logical_names(kind: str) -> list[str]:
         devices = tf.config.list_logical_devices(kind)
     except (RuntimeError, ValueError, tf.errors.OpError) as error:
         raise DeviceError(f"TensorFlow cannot start its devices: {error}") from None
-    return [device.name.removeprefix("/device:") for device in devices]
+    # With several workers, each knows of all devices, its own first.
+    worker, names = devices[0].name.rpartition("/device:")[0] if devices else "", []
+    for device in devices:
+        of, _, name = device.name.rpartition("/device:")
+        names += [name] if of == worker else []
+    return names
 
 
 # ------------------------------------------------------------------------------- what is there

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from segmenter.config.devices import DistributionConfig
+from segmenter.devices.cluster import Cluster
 from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
 from segmenter.devices.shares import dealt
 from segmenter.devices.tpu import make_tpu
+from segmenter.devices.workers import Workers, started
 from segmenter.errors import ConfigError, DeviceError
 from segmenter.terminal import aligned
 
@@ -25,10 +28,11 @@ class Devices:
 
     Attributes:
         strategy: the `tf.distribute.Strategy`.
-        used: one device per replica.
+        used: one device per replica of this worker.
         idle: names of the GPUs that are visible and not used.
         cpu_chosen: the CPU was asked for, whatever GPUs there are.
         shares: parts of the global batch, one for each replica; empty: equal ones.
+        workers: that train together; each has as many devices.
     """
 
     strategy: Any
@@ -36,16 +40,27 @@ class Devices:
     idle: tuple[str, ...] = ()
     cpu_chosen: bool = False
     shares: tuple[int, ...] = ()
+    workers: Workers = field(default_factory=Workers)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """TensorFlow's name of each replica's device."""
+        """TensorFlow's name of each device of this worker."""
         return tuple(device.name for device in self.used)
 
     @property
     def replicas(self) -> int:
-        """Number of replicas."""
-        return len(self.used)
+        """Number of replicas, over all workers."""
+        return len(self.used) * self.workers.count
+
+    @property
+    def first(self) -> int:
+        """Number of this worker's first replica among all."""
+        return len(self.used) * self.workers.index
+
+    def own_rows(self, batch: int) -> slice:
+        """The part of a global batch of so many tiles that this worker's devices compute."""
+        local = self.local_batch(batch)
+        return slice(self.first * local, (self.first + len(self.used)) * local)
 
     @property
     def central(self) -> bool:
@@ -84,7 +99,10 @@ class Devices:
         return max(self.dealt(global_batch))
 
     def distributed(self, batch: Any, axis: int = 0) -> Any:
-        """A global batch (a tuple of tensors) as each replica's contiguous block of it, on its device.
+        """This worker's part of a global batch (a tuple of tensors): each replica's block, on its device.
+
+        The blocks are contiguous, and of one worker all of the batch. Of several workers, each hands over
+        what it has of it (`own_rows`).
 
         Not by `experimental_distribute_dataset`: its iterator ignores the dataset's options, and when it
         is let go of at the end of an epoch, it waits for its tuning thread, up to a minute, with all
@@ -95,10 +113,10 @@ class Devices:
         """
         import tensorflow as tf
 
-        blocks = self._blocks(batch[0].shape[axis]) if self.replicas > 1 else []
+        blocks = self._blocks(batch[0].shape[axis]) if len(self.used) > 1 else []
 
         def block(context: Any) -> Any:
-            replica = context.replica_id_in_sync_group
+            replica = context.replica_id_in_sync_group - self.first
             # Cut on the host: the first device would otherwise get, and send on, what is for all.
             with tf.device("CPU:0"):
                 before = (slice(None),) * axis
@@ -109,18 +127,25 @@ class Devices:
         return self.strategy.experimental_distribute_values_from_function(block)
 
     def _blocks(self, tiles: int) -> list[slice]:
-        ends = list(itertools.accumulate(self.dealt(tiles)))
+        """Where each of this worker's replicas finds its tiles among the worker's own."""
+        own = len(self.used)
+        counts = self.dealt(tiles) if self.workers.count == 1 else (tiles // own,) * own
+        ends = list(itertools.accumulate(counts))
         return [slice(first, stop) for first, stop in itertools.pairwise([0, *ends])]
 
 
-def make_devices(config: DistributionConfig, logical_devices: int | None = None) -> Devices:
+def make_devices(
+    config: DistributionConfig, logical_devices: int | None = None, cluster: Cluster | None = None
+) -> Devices:
     """Set up TensorFlow's devices and the recipe's strategy.
 
     Args:
         logical_devices: split the CPU into so many, to run several replicas without a GPU.
+        cluster: the workers to train with; one alone trains like none.
 
     Raises:
         DeviceError: TensorFlow has started its devices already, or there are too few for what is asked.
+        WorkerError: not all workers came in time.
     """
     import tensorflow as tf
 
@@ -130,6 +155,8 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
                 "--logical-devices: distribution.strategy: tpu uses no CPU; leave one of both out"
             )
         return Devices(*make_tpu(config))
+    if cluster is not None and cluster.workers > 1:
+        return _over_workers(config, logical_devices, cluster)
     there = set_up_devices(config, logical_devices)
     used = _chosen(config, there)
     if config.strategy in ("mirrored", "central_storage") and len(used) < 2:
@@ -156,6 +183,38 @@ def _shares(config: DistributionConfig, used: Sequence[Device]) -> tuple[int, ..
             f"got {len(config.shares)}"
         )
     return config.shares
+
+
+def _over_workers(config: DistributionConfig, logical_devices: int | None, cluster: Cluster) -> Devices:
+    """This worker's devices, when all workers are there."""
+    if logical_devices is not None:
+        raise DeviceError(
+            "--logical-devices: TensorFlow uses one CPU device of each of several workers; start more "
+            f"instead, got {logical_devices}"
+        )
+    if config.devices is not None:
+        raise DeviceError(
+            "distribution.devices: with several workers TensorFlow uses all GPUs that a worker sees; say "
+            "distribution.visible_devices"
+        )
+    if config.shares is not None:
+        raise DeviceError(
+            "distribution.shares: several workers get equal parts of a step; leave it out, or train on one"
+        )
+    made: list[tuple[Any, Workers]] = []
+    known = cluster.resolved(os.environ)
+
+    def start(gpus: int) -> None:
+        if config.cross_device not in (("auto", "nccl") if gpus else ("auto",)):
+            raise DeviceError(
+                f"distribution.cross_device: expected auto with several workers of {gpus} GPUs, got "
+                f"{config.cross_device}"
+            )
+        made.append(started(known, config, gpus=gpus > 0))
+
+    used = set_up_devices(config, None, start)
+    ((strategy, workers),) = made
+    return Devices(strategy, tuple(used), (), config.visible_devices == (), workers=workers)
 
 
 def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
@@ -269,13 +328,21 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
         to_measure: each device's part of the batch is not known yet.
     """
     known = ["to be measured"] * devices.replicas if to_measure else devices.dealt(global_batch)
+    own = known[devices.first : devices.first + len(devices.used)]
     head = ("device", "name", "memory", "local batch", "precision")
     rows = [
         (d.name, d.model, d.memory or "unknown", str(local), precision)
-        for d, local in zip(devices.used, known, strict=True)
+        for d, local in zip(devices.used, own, strict=True)
     ]
+    lines = aligned(head, rows, left=len(head))
+    if devices.workers.count > 1:
+        each = f"{len(devices.used)} device{'s' * (len(devices.used) > 1)}"
+        lines.append(
+            f"multi_worker_mirrored: {devices.workers.count} workers of {each} each; these are of "
+            f"{devices.workers.name()}"
+        )
     slow = _without_bfloat16(devices) if precision == "mixed_bfloat16" else []
-    return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices), *slow])
+    return "\n".join([*lines, *_warnings(devices), *slow])
 
 
 def _without_bfloat16(devices: Devices) -> list[str]:

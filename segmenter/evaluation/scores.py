@@ -50,9 +50,11 @@ _CHUNK = 1 << 20
 class ConfusionMatrix:
     """Pixels by true class (rows) and predicted class (columns)."""
 
-    def __init__(self, classes: ClassMap) -> None:
+    def __init__(self, classes: ClassMap, counts: NDArray[np.int64] | None = None) -> None:
+        """`counts`, (K, K + 1): `matrix` and `missed` of another process; none: nothing is counted yet."""
         self.classes = classes
         self._counts = np.zeros((len(classes), len(classes) + 1), np.int64)
+        self._counts += 0 if counts is None else counts
 
     @property
     def matrix(self) -> NDArray[np.int64]:

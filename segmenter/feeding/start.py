@@ -12,12 +12,15 @@ from segmenter.feeding.slots import BatchShape
 
 
 @contextmanager
-def worker_processes(recipe: Recipe, bands: int, dtype: str, gpus: int) -> Iterator[WorkerPool | None]:
+def worker_processes(
+    recipe: Recipe, bands: int, dtype: str, gpus: int, workers_of_training: int = 1
+) -> Iterator[WorkerPool | None]:
     """The recipe's worker processes, for as long as the context lasts; None where it has none.
 
     Args:
         bands, dtype: of the scenes as they are read.
         gpus: that will be trained on.
+        workers_of_training: that share each batch.
 
     Raises:
         TrainingError: they, or the memory for their batches, cannot be had.
@@ -27,7 +30,8 @@ def worker_processes(recipe: Recipe, bands: int, dtype: str, gpus: int) -> Itera
         yield None
         return
     size = recipe.tiles.size
-    shape = BatchShape(recipe.training.global_batch, (size, size, bands), dtype)
+    own = recipe.training.global_batch // workers_of_training
+    shape = BatchShape(own, (size, size, bands), dtype)
     slots = ahead_of(workers, shape.bytes)
     print(describe(workers, slots, shape.bytes))
     with WorkerPool(workers, shape, slots) as pool:

@@ -163,7 +163,7 @@ def on_all_gpus(
 
 
 def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> Predictor:
-    """A model that is in training, on each device of its strategy, with that device's copy of the weights.
+    """A model that is in training, on each device of this worker, with that device's copy of the weights.
 
     Nothing is copied: what it predicts is what the model has learned when it is called. Where the devices
     leave it to the host, the model has to lie there.
@@ -176,7 +176,7 @@ def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> P
         return (
             nullcontext()
             if devices.replicas == 1
-            else tf.distribute.ReplicaContext(devices.strategy, replica)
+            else tf.distribute.ReplicaContext(devices.strategy, devices.first + replica)
         )
 
     workers = [

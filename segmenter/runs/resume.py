@@ -185,7 +185,7 @@ def facts_array(
 ) -> NDArray[np.uint8]:
     """Array `META` of a checkpoint; `plan` is that of the epoch `position.planned_epoch`."""
     facts = Facts(
-        versions=_versions(),
+        versions=installed_versions(),
         seed=recipe.seed,
         epoch=position.epoch,
         step=position.step,
@@ -200,7 +200,7 @@ def facts_array(
 
 def version_changes(facts: Facts) -> list[str]:
     """`numpy 2.3.1 → 2.4.0` for each package that is another here."""
-    return _changes(facts.versions, _versions())
+    return _changes(facts.versions, installed_versions())
 
 
 def _changes(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
@@ -208,7 +208,8 @@ def _changes(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     return [f"{name} {there.get(name, 'none')} → {here.get(name, 'none')}" for name in names]
 
 
-def _versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
+    """Package → version, of all that the bits may depend on."""
     found = {"coverage-segmenter": __version__}
     for name, installed_as in _PACKAGES.items():
         for package in installed_as:

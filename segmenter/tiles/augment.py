@@ -61,12 +61,20 @@ class Augmenter:
             kept *= _KEPT_BY_ANY
         return float((1 - kept) / 2)
 
-    def __call__(self, tile: Tile, seed: int, *, geometry_that_loses_nothing: bool = False) -> Tile:
+    @property
+    def outlines(self) -> bool:
+        """Whether where pixels go never depends on the image: label and validity can do without it."""
+        return not any(stage.asked_as and stage.spatial for stage in self._built)
+
+    def __call__(
+        self, tile: Tile, seed: int, *, geometry_that_loses_nothing: bool = False, outline: bool = False
+    ) -> Tile:
         """The tile changed at random, keyed by `seed`.
 
         Args:
             tile: image (H, W, C) of any dtype, valid (H, W), class ids (H, W); height equals width.
             geometry_that_loses_nothing: only flips and quarter turns, so that each class keeps its pixels.
+            outline: only what moves label and validity; the image stays none.
 
         Raises:
             ConfigError: a listed transform fails on this tile.
@@ -75,7 +83,7 @@ class Augmenter:
         planes: Planes = (label_HW, valid_HW.view(np.uint8))
         wanted = [one for one in self._stages() if one.keeps_all or not geometry_that_loses_nothing]
         for number, stage in enumerate(wanted):
-            if stage.compose is not None:
+            if stage.compose is not None and (stage.spatial or not outline):
                 image_HWC, planes = self._applied(stage, (seed + number) % 2**32, image_HWC, planes)
         # IGNORE fills what was uncovered: not valid either.
         return np.ascontiguousarray(image_HWC), planes[1] == 1, planes[0]

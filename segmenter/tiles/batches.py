@@ -69,6 +69,24 @@ class _Key:
     attempt: int
 
 
+@dataclass(frozen=True, eq=False)
+class _Draw:
+    """How a tile is drawn; `positions`: (P, 2) corners to choose from."""
+
+    tile: int
+    key: _Key
+    positions: NDArray[np.int64] | None = None
+    as_it_lies: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """A draw and what came of it, an outline (`SceneStore.outline`) where the image is not asked for."""
+
+    draw: _Draw
+    content: Tile
+
+
 @dataclass
 class _Block:
     """Tiles of a batch that hold the promised classes together: all of it, or one replica's.
@@ -76,26 +94,31 @@ class _Block:
     Attributes:
         first: its first slot in the batch.
         row_B: numbers of its tiles.
-        arrays: images, validity and class ids; a part of the batch.
+        arrays: images, validity and class ids; a part of the batch; None where outlines are drawn.
         held_BK: the classes that each tile holds.
+        draw_B: how each tile was drawn, objects.
     """
 
     first: int
     row_B: NDArray[np.int64]
-    arrays: Batch
+    arrays: Batch | None
     held_BK: NDArray[np.bool_]
+    draw_B: NDArray[Any]
 
-    def put(self, place: int, tile: Tile, held_K: NDArray[np.bool_]) -> None:
+    def put(self, place: int, drawn: _Drawn, held_K: NDArray[np.bool_]) -> None:
         """Write a tile in its place at once: tiles kept until the batch is whole cost memory made anew."""
-        for array, part in zip(self.arrays, tile, strict=True):
+        for array, part in zip(self.arrays or (), drawn.content, strict=self.arrays is not None):
             array[place] = part
-        self.held_BK[place] = held_K
+        self.held_BK[place], self.draw_B[place] = held_K, drawn.draw
 
     def part(self, first: int, stop: int) -> _Block:
         """Some of its places; what is put there is put here."""
-        (image, valid, label), some = self.arrays, slice(first, stop)
-        arrays = image[some], valid[some], label[some]
-        return _Block(self.first + first, self.row_B[some], arrays, self.held_BK[some])
+        some, arrays = slice(first, stop), None
+        if self.arrays is not None:
+            image, valid, label = self.arrays
+            arrays = image[some], valid[some], label[some]
+        held_BK, draw_B = self.held_BK[some], self.draw_B[some]
+        return _Block(self.first + first, self.row_B[some], arrays, held_BK, draw_B)
 
 
 class BatchLoader:
@@ -109,11 +132,13 @@ class BatchLoader:
         bands: int,
         dtype: str,
         shares: Sequence[int] = (),
+        own: slice | None = None,
     ) -> None:
         """`bands` and `dtype` are those of the scenes as they are read.
 
         Args:
             shares: tiles of a batch that each replica gets; empty: there is one.
+            own: the part of each batch that `load` gives; None: all of it.
         """
         self._recipe, self._index, self._store = recipe, index, store
         self._augmenter = Augmenter(recipe.augmentation, bands, dtype)
@@ -122,7 +147,9 @@ class BatchLoader:
         self._ground = GroundScale.of(recipe, index, store)
         self._shares = tuple(shares) if recipe.sampling.per_replica == "best_effort" else ()
         self.tile_shape = (recipe.tiles.size, recipe.tiles.size, bands)
-        self.dtype = dtype
+        self.dtype, self._own = dtype, own
+        # Of the others' tiles only what they hold matters, and where they lie in the batch follows from that.
+        self._outlines = own is not None and self._augmenter.outlines and self._paster.does_nothing
         self._lock = threading.Lock()
         self._drawn = DrawCounts()
 
@@ -148,7 +175,9 @@ class BatchLoader:
         counts, size = DrawCounts(len(row_B)), len(row_B) // plan.blocks
         wanted_B = np.full(len(row_B), -1) if plan.wanted_SB is None else plan.wanted_SB[step]
         held_BK = np.zeros((len(row_B), self._index.counts_NK.shape[1]), np.bool_)
-        batch = _Block(0, row_B, into or self._empty(len(row_B)), held_BK)
+        arrays = None if self._outlines else self._empty(len(row_B)) if self._own or into is None else into
+        draw_B = np.empty(len(row_B), object)
+        batch = _Block(0, row_B, arrays, held_BK, draw_B)
         for slot, (tile, wanted) in enumerate(zip(row_B.tolist(), wanted_B.tolist(), strict=True)):
             drawn = self._draw_showing(tile, wanted, _Key(epoch, step, slot, 0), counts)
             batch.put(slot, drawn, self._held(drawn))
@@ -157,11 +186,27 @@ class BatchLoader:
             self._keep_promises(promises, block, _Key(epoch, step, 0, 0), counts)
         with self._lock:
             self._drawn.add(counts)
+        order_B: NDArray[np.integer] = np.arange(len(row_B))
         if len(self._shares) > 1:
-            order_B = order_for_replicas(np.arange(len(row_B)), self._shares, held_BK)
-            for array in batch.arrays:
+            order_B = order_for_replicas(order_B, self._shares, held_BK)
+        if self._own is None and arrays is not None:
+            for array in arrays if len(self._shares) > 1 else ():
                 array[:] = array[order_B]
-        return batch.arrays
+            return arrays
+        return self._own_part(batch, order_B[self._own], into)
+
+    def _own_part(self, batch: _Block, order_B: NDArray[np.integer], into: Batch | None) -> Batch:
+        """The tiles of some slots; of what was only outlined, the images are read now."""
+        target = into or self._empty(len(order_B))
+        for place, slot in enumerate(order_B.tolist()):
+            if batch.arrays is None:
+                content = self._content(batch.draw_B[slot])
+            else:
+                image, valid, label = batch.arrays
+                content = image[slot], valid[slot], label[slot]
+            for array, part in zip(target, content, strict=True):
+                array[place] = part
+        return target
 
     def know_labels(self) -> None:
         """As the store's; for who sends this loader to worker processes."""
@@ -179,7 +224,8 @@ class BatchLoader:
         Promised classes are not looked at: that takes a batch.
         """
         as_it_lies = self._store.read(int(self._index.scene_N[tile]), self._index.window(tile))
-        return [as_it_lies, *(self._draw(tile, _Key(draw, 0, tile, 0)) for draw in range(count))]
+        draws = (_Draw(tile, _Key(draw, 0, tile, 0)) for draw in range(count))
+        return [as_it_lies, *map(self._content, draws)]
 
     def _keep_promises(self, promises: Promises, block: _Block, where: _Key, counts: DrawCounts) -> None:
         """Draw tiles of the block again until it holds all that is promised; changes its tiles and `held`."""
@@ -225,14 +271,14 @@ class BatchLoader:
 
     def _draw_holding(
         self, tile: int, key: _Key, classes: list[int], positions: dict[Window, NDArray[np.int64] | None]
-    ) -> Tile:
+    ) -> _Drawn:
         """A draw at a position that shows some classes; `positions` keeps those that were looked for."""
         window = self._window(tile, key)
         if window not in positions:
             positions[window] = self._positions(tile, self._own(tile, classes), window)
         return self._draw(tile, key, positions[window])
 
-    def _draw_showing(self, tile: int, class_id: int, key: _Key, counts: DrawCounts) -> Tile:
+    def _draw_showing(self, tile: int, class_id: int, key: _Key, counts: DrawCounts) -> _Drawn:
         """A random draw of a tile that shows a class, where one is asked for: −1 is none."""
         if class_id < 0:
             return self._draw(tile, key)
@@ -252,10 +298,10 @@ class BatchLoader:
         name = self._index.scenes[int(self._index.scene_N[tile])].name
         return DatasetError(f"{name}: has changed since it was indexed; start a new run")
 
-    def _held(self, tile: Tile) -> NDArray[np.bool_]:
+    def _held(self, drawn: _Drawn) -> NDArray[np.bool_]:
         """(K,): the classes that a tile holds."""
         classes = self._index.counts_NK.shape[1]
-        pixels_K = counted(tile[2], classes)
+        pixels_K = counted(drawn.content[2], classes)
         return np.asarray(pixels_K >= self._recipe.sampling.min_pixels)
 
     # --------------------------------------------------------------------------------- one tile
@@ -284,8 +330,14 @@ class BatchLoader:
         positions: NDArray[np.int64] | None = None,
         *,
         as_it_lies: bool = False,
-    ) -> Tile:
-        """A tile at a random position, changed at random; `positions`: (P, 2) corners to choose from."""
+    ) -> _Drawn:
+        """A tile drawn at random, or its outline where that decides whether it stays."""
+        draw = _Draw(tile, key, positions, as_it_lies)
+        return _Drawn(draw, self._content(draw, outline=self._outlines))
+
+    def _content(self, draw: _Draw, *, outline: bool = False) -> Tile:
+        """A tile at a random position, changed at random."""
+        tile, key, positions, as_it_lies = draw.tile, draw.key, draw.positions, draw.as_it_lies
         seed = np.random.SeedSequence([self._recipe.seed, key.epoch, key.step, key.slot, key.attempt])
         rng = np.random.default_rng(seed)
         scene = int(self._index.scene_N[tile])
@@ -297,11 +349,13 @@ class BatchLoader:
         elif reach and not as_it_lies:
             rows, cols = (int(v) for v in rng.integers(-reach, reach + 1, 2))
             window = self._store.window_in_scene(scene, window.shifted(rows, cols))
-        content = resampled(self._store.read(scene, window), self._recipe.tiles.size)
+        read = self._store.outline(scene, window, self.dtype) if outline else self._store.read(scene, window)
+        content = resampled(read, self._recipe.tiles.size)
         if not (as_it_lies or self._paster.does_nothing):
             content = self._paster(content, (self._recipe.seed, *astuple(key)))
         seed_of_change = int(rng.integers(2**32))
-        return self._augmenter(content, seed_of_change, geometry_that_loses_nothing=as_it_lies)
+        options = {"geometry_that_loses_nothing": as_it_lies, "outline": outline}
+        return self._augmenter(content, seed_of_change, **options)
 
     def _positions(self, tile: int, needed: list[int], home: Window) -> NDArray[np.int64] | None:
         """(P, 2) corners within reach of `home` from which a window shows all of `needed`; None: it stays.

@@ -229,11 +229,11 @@ class PackedArray:
     def __setstate__(self, state: tuple[Pack, Content]) -> None:
         self.pack, self.content = state
 
-    def read(self, window: Window, out: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> None:
+    def read(self, window: Window, out: NDArray[Any] | None, valid: NDArray[np.bool_] | None = None) -> None:
         """Pixels of a window inside the scene into `out`, and where they have data into `valid`.
 
         Args:
-            out: (h, w, C) or (h, w).
+            out: (h, w, C) or (h, w); None: they are not read.
             valid: (h, w) of an image.
 
         Raises:
@@ -247,7 +247,8 @@ class PackedArray:
             for j, wide, columns, into_columns in cols:
                 number, shape = first + i * across + j, (high, wide)
                 into, part = (into_rows, into_columns), (rows, columns)
-                out[into] = _expanded(self.pack.chunk(number), dtype, (*shape, *bands), codec)[part]
+                if out is not None:
+                    out[into] = _expanded(self.pack.chunk(number), dtype, (*shape, *bands), codec)[part]
                 if valid is not None:
                     stored = self.pack.chunk(number + down * across)
                     valid[into] = _mask(stored, shape, codec)[part] if stored else True

@@ -63,6 +63,7 @@ class SceneStore:
         self._folder.look()
         tell_damaged(self._folder)
         self._packed: dict[tuple[int, Kind], PackedArray] = {}
+        self._full: dict[int, bool] = {}
         self._find()
         tell_replaced(self._folder)
         bare = [i for i in range(len(self._scenes)) if (i, "image") not in self._packed]
@@ -136,6 +137,33 @@ class SceneStore:
             label[~valid] = IGNORE
         return image, valid, label
 
+    def outline(self, scene: int, window: Window, dtype: str) -> Tile:
+        """As `read`, with an image of one band of zeros: where label and validity alone matter.
+
+        An image's pixels are read only where they decide what has data.
+        """
+        shape = (window.height, window.width)
+        inside = window.intersection(Window.of(self._sizes[scene]))
+        valid = np.zeros(shape, np.bool_)
+        part = inside.relative_to(window).slices() if inside.size.pixels else None
+        if part is not None and (scene, "image") in self._packed:
+            self._from_pack(scene, "image", inside, None, valid[part])
+        elif part is not None and self._is_full(scene):
+            valid[part] = True
+        elif part is not None:
+            with self._opened(scene, "image") as raster:
+                valid = raster.read(window)[1]
+        label = self.read_label(scene, window)
+        label[~valid] = IGNORE
+        return np.zeros((*shape, 1), dtype), valid, label
+
+    def _is_full(self, scene: int) -> bool:
+        """Whether all pixels of an image have data, by its header alone."""
+        if scene not in self._full:
+            with self._opened(scene, "image") as raster:
+                self._full[scene] = not raster.may_have_nodata
+        return self._full[scene]
+
     def read_label(self, scene: int, window: Window) -> NDArray[np.uint8]:
         """Class ids (H, W) of a window, also where the image has no data; `IGNORE` beyond the scene."""
         path, inside = self._scenes[scene].label, window.intersection(Window.of(self._sizes[scene]))
@@ -182,7 +210,7 @@ class SceneStore:
             self._from_pack(scene, "image", inside, image[part], valid[part])
         return image, valid
 
-    def _from_pack(self, scene: int, kind: Kind, inside: Window, *out: NDArray[Any]) -> None:
+    def _from_pack(self, scene: int, kind: Kind, inside: Window, *out: NDArray[Any] | None) -> None:
         for attempt in range(2):
             array = self._packed[scene, kind]
             try:

@@ -6,6 +6,7 @@ TensorFlow's sums fail. Nothing else would show it: a checkpoint holds the first
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ class Agreement:
         """`variables` are Keras variables of which each replica has a copy."""
         self._devices, self._variables = devices, list(variables)
         self._run = tf.function(lambda: devices.strategy.run(self._fingerprints))
-        self._said = False
+        self._said, self._names = False, list[str]()
 
     def check(self, step: int) -> str:
         """A warning where replicas on several models of card differ, once; else empty.
@@ -38,11 +39,11 @@ class Agreement:
         """
         if self._devices.replicas == 1 or self._devices.central:
             return ""
-        found = [np.asarray(own) for own in self._devices.strategy.experimental_local_results(self._run())]
+        local = [np.asarray(own) for own in self._devices.strategy.experimental_local_results(self._run())]
+        found, self._names, models = self._of_all(local)
         if all(np.array_equal(own, found[0]) for own in found):
             return ""
         what = f"step {step}: expected the same weights and state on all replicas, got {self._told(found)}"
-        models = {device.model for device in self._devices.used}
         if len(models) == 1:
             raise TrainingError(
                 f"{what}; a device computes or stores wrongly (nvidia-smi -q -d ECC), nothing was written: "
@@ -52,14 +53,25 @@ class Agreement:
         self._said = True
         return line
 
+    def _of_all(self, local: list[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], list[str], set[str]]:
+        """Fingerprints and names of all replicas, and the models of their devices, over all workers."""
+        workers, used = self._devices.workers, self._devices.used
+        if workers.count == 1:
+            return local, list(self._devices.names), {device.model for device in used}
+        own = {"found": [a.tolist() for a in local], "models": [device.model for device in used]}
+        said = [json.loads(text) for text in workers.exchange(json.dumps(own))]
+        names = [f"{n} of {workers.name(i)}" for i in range(workers.count) for n in self._devices.names]
+        found = [np.array(a, np.int64) for one in said for a in one["found"]]
+        return found, names, {model for one in said for model in one["models"]}
+
     def _told(self, found: Sequence[NDArray[np.int64]]) -> str:
         """Whose copies of what are others than the first replica's."""
         others = [r for r, own in enumerate(found) if not np.array_equal(own, found[0])]
         rows = np.unique(np.concatenate([np.flatnonzero((found[r] != found[0]).any(axis=1)) for r in others]))
         names = ", ".join(self._variables[row].path for row in rows[:_FEW])
         more = f" and {len(rows) - _FEW} more" if len(rows) > _FEW else ""
-        on = ", ".join(self._devices.names[r] for r in others)
-        return f"others on {on} than on {self._devices.names[0]} for {names}{more}"
+        on = ", ".join(self._names[r] for r in others)
+        return f"others on {on} than on {self._names[0]} for {names}{more}"
 
     def _fingerprints(self) -> Any:
         return tf.stack([_fingerprint(tf.convert_to_tensor(v.value)) for v in self._variables])

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices, sums_not_compiled
+from segmenter.devices.workers import Workers
 from segmenter.errors import CheckpointError, ConfigError, OutputError
 from segmenter.evaluation.named import title_of
 from segmenter.feeding.feed import Feed
 from segmenter.feeding.processes import WorkerPool
 from segmenter.files import alone_in, remove_leftovers
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
+from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.stages import pace_of
 from segmenter.pretrained.encoder_weights import EncoderWeights
@@ -25,6 +27,7 @@ from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside
 from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
+from segmenter.terminal import quiet
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
@@ -34,6 +37,12 @@ from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.shares import models_of
 from segmenter.training.summary import describe_result
+from segmenter.training.together import (
+    arrays_from_chief,
+    check_same,
+    facts_of,
+    from_chief,
+)
 from segmenter.training.trainer import StoppedError, Trainer
 
 
@@ -81,11 +90,15 @@ def start_training(
         source: another run, whose weights to start from.
         workers: processes that make the batches; None: threads of this one.
     """
-    checked = check_training(
-        recipe, dataset, tiles, devices, path, checkpoint=checkpoint, source=source, profile=profile
-    )
-    with open_training(replace(checked, workers=workers)) as trainer:
-        return train_to_end(trainer)
+    with devices.workers.together(), quiet(not devices.workers.chief):
+        if devices.workers.count > 1:
+            facts = facts_of(recipe, dataset.classes, tiles.fingerprint(), devices)
+            check_same(devices.workers, facts)
+        checked = check_training(
+            recipe, dataset, tiles, devices, path, checkpoint=checkpoint, source=source, profile=profile
+        )
+        with open_training(replace(checked, workers=workers)) as trainer:
+            return train_to_end(trainer)
 
 
 def check_training(
@@ -108,8 +121,8 @@ def check_training(
     """
     check_devices(recipe, devices)
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
-    pretrained = None
-    if checkpoint is None and source is None:
+    pretrained, chief = None, devices.workers.chief
+    if checkpoint is None and source is None and chief:
         pretrained = find_encoder_weights(recipe, len(tiles.statistics.mean_C))
     if checkpoint is not None:
         run = replace(load_run(path), recipe=recipe)
@@ -119,6 +132,7 @@ def check_training(
     if recipe.distribution.shares == "auto":
         chosen = devices.dealt(recipe.training.global_batch)
         run = replace(run, shares=MeasuredShares(chosen, models_of(devices)))
+    run = _as_on_chief(devices.workers, run)
     weights = class_weights(recipe, tiles.index)
     return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, weights, profile)
 
@@ -132,6 +146,9 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
         CheckpointError: another process has trained there since the check, or the weights do not fit.
     """
     run, tiles, checkpoint = checked.run, checked.tiles, checked.checkpoint
+    if not checked.devices.workers.chief:
+        yield _following(checked)
+        return
     with alone_in(run.path) as unlocked:
         if unlocked:
             print(f"warning: {unlocked}", file=sys.stderr)
@@ -150,16 +167,41 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
             _start_pretrained(trainer, checked.pretrained)
         elif line := _frozen_at_random(run.recipe):
             print(line)
+        _start_alike(trainer)
         yield trainer
+
+
+def _following(checked: CheckedTraining) -> Trainer:
+    """The trainer of a worker that writes nothing, at the chief's step with the chief's weights."""
+    trainer = _trainer(checked)
+    _start_alike(trainer)
+    return trainer
+
+
+def _start_alike(trainer: Trainer) -> None:
+    """Bring all workers to the chief's position, weights and state, wherever it has them from."""
+    if trainer.devices.workers.count == 1:
+        return
+    # The chief's last record may be -1 or any number, but is finite.
+    trainer.position = Position(*from_chief(trainer.devices.workers, list(trainer.position)))
+    trainer.assign(arrays_from_chief(trainer.devices, trainer.state()))
+
+
+def _as_on_chief(workers: Workers, run: Run) -> Run:
+    """The run with the chief's normalisation: means taken on another processor differ in their last bits."""
+    scenes = None if run.scenes is None else run.scenes.to_dict()
+    said = from_chief(workers, [run.normalisation.to_dict(), scenes])
+    scenes_there = None if said[1] is None else Normalisation.from_dict(said[1])
+    return replace(run, normalisation=Normalisation.from_dict(said[0]), scenes=scenes_there)
 
 
 def _trainer(checked: CheckedTraining) -> Trainer:
     run, tiles, devices = checked.run, checked.tiles, checked.devices
     batch = run.recipe.training.global_batch
-    loader = BatchLoader(
-        run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.dealt(batch)
-    )
-    feed = Feed(loader, batch, checked.workers)
+    own = devices.own_rows(batch) if devices.workers.count > 1 else None
+    form = run.band_count, run.dtype, devices.dealt(batch)
+    loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
+    feed = Feed(loader, batch if own is None else own.stop - own.start, checked.workers)
     return Trainer(
         run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
     )
@@ -242,7 +284,7 @@ def _sweep(run: Path) -> None:
 
 def train_to_end(trainer: Trainer) -> int:
     """Train, and say how to go on from where it ends."""
-    path = trainer.run.path
+    path, chief = trainer.run.path, trainer.devices.workers.chief
     try:
         trainer.train()
     except StoppedError as stopped:
@@ -251,6 +293,8 @@ def train_to_end(trainer: Trainer) -> int:
     except OutputError as error:
         how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
         raise OutputError(f"{error} {how}") from None
+    if not chief:
+        return 0
     if (drawn := trainer.feed.drawn).tiles:
         print(
             f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "

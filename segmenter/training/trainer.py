@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from segmenter.devices.strategy import Devices
+from segmenter.devices.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.errors import CheckpointError, TrainingError
 from segmenter.evaluation.by_scale import ScaleConfusions, scale_table
 from segmenter.evaluation.named import score_of, title_of
@@ -38,7 +39,7 @@ from segmenter.training.agreement import Agreement
 from segmenter.training.ema import AveragedWeights
 from segmenter.training.examples import Examples
 from segmenter.training.freezing import set_trained
-from segmenter.training.log import TrainLog
+from segmenter.training.log import SilentLog, TrainLog
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimisers import build_optimiser
 from segmenter.training.pipeline import epoch_dataset
@@ -48,7 +49,8 @@ from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter
 from segmenter.training.schedules import schedule_of
 from segmenter.training.signals import stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
-from segmenter.training.validation import validate, validation_protocol
+from segmenter.training.together import Stop
+from segmenter.training.validation import validate, validate_together, validation_protocol
 
 _AHEAD = 1
 """Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
@@ -130,9 +132,14 @@ class Trainer:
         predicts = self._on_host or self._shown
         self._predict = on_replicas(predicts, self.run.normalisation, self.devices)
         self._rate = schedule_of(recipe.training, self.steps)
-        self._log = TrainLog(self.run.path, self.run.classes)
+        chief = self._workers.chief
+        self._log = TrainLog(self.run.path, self.run.classes) if chief else SilentLog()
         self._called, self._drawn = False, DrawCounts()
-        self._profiler = Profiler(self.run.path / "tensorboard" if self.profile else None)
+        self._profiler = Profiler(self.run.path / "tensorboard" if self.profile and chief else None)
+
+    @property
+    def _workers(self) -> Workers:
+        return self.devices.workers
 
     def _build(self) -> Any:
         recipe = self.run.recipe
@@ -148,42 +155,52 @@ class Trainer:
 
     def resume(self, start: Checkpoint) -> None:
         """Go on from a checkpoint: weights, optimiser, position; the log is for `rewind_log`."""
-        arrays = start.arrays
-        assign_weights(self.model, arrays, "model")
         try:
-            assign_optimiser(self._optimiser, arrays)
-            if self.averaged is not None:
-                assign_weights(self.averaged.model, arrays, "ema")
-                self.averaged.assign(arrays)
+            self.assign(start.arrays)
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
         self.position = start.position
+
+    def assign(self, arrays: Mapping[str, Any]) -> None:
+        """Take weights, their average and the optimiser's state from `state`'s arrays."""
+        assign_weights(self.model, arrays, "model")
+        assign_optimiser(self._optimiser, dict(arrays))
+        if self.averaged is not None:
+            assign_weights(self.averaged.model, arrays, "ema")
+            self.averaged.assign(dict(arrays))
+
+    def state(self) -> dict[str, Any]:
+        """Name → array of all that is trained: weights, their average, the optimiser's state."""
+        arrays = weight_arrays(self.model, "model")
+        if self.averaged is not None:
+            arrays |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
+        return {**arrays, **optimiser_arrays(self._optimiser)}
 
     def rewind_log(self) -> None:
         """Take from the log what came after the present position."""
         self._log.rewind(self.position.done, validated=self.position.step == 0)
 
-    def save(self) -> Path:
-        """Write the checkpoint of the present step.
+    def save(self) -> Path | None:
+        """Write the checkpoint of the present step, on the chief; gives its file.
 
         Raises:
             TrainingError: a weight is not finite, or the replicas hold different ones.
         """
         self._say(self._agreement.check(self.position.done))
-        keep = self.run.recipe.training.keep_checkpoints
-        return save_checkpoint(self.run.path, self.position.done, self._arrays(), keep)
+        keep, arrays = self.run.recipe.training.keep_checkpoints, self._arrays()
+        if not self._workers.chief:
+            return None
+        return save_checkpoint(self.run.path, self.position.done, arrays, keep)
 
     def _arrays(self) -> dict[str, Any]:
         at = self.position
         plan = self._plan(at.planned_epoch)
         facts = facts_array(self.run.recipe, plan, at, self.devices.replicas, self.devices.computed_on)
         own = {"position": np.array(at, np.float64), META: facts, **self.run.text_arrays()}
-        weights = weight_arrays(self.model, "model")
-        if not all(np.isfinite(array).all() for array in weights.values()):
+        state = self.state()
+        if not all(np.isfinite(array).all() for name, array in state.items() if name.startswith("model/")):
             raise TrainingError(DIVERGED.format(step=at.done, what="a weight is not finite"))
-        if self.averaged is not None:
-            weights |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
-        return {**weights, **optimiser_arrays(self._optimiser), **own}
+        return {**state, **own}
 
     # ----------------------------------------------------------------------------------- loop
 
@@ -195,7 +212,9 @@ class Trainer:
             StoppedError: a signal came; the checkpoint of the last whole step is written.
         """
         epochs = self.run.recipe.training.epochs
-        with stop_signal() as stop, tqdm(total=self.steps, initial=self.position.done, unit="step") as bar:
+        done, quiet = self.position.done, not self._workers.chief
+        with stop_signal() as heard, tqdm(total=self.steps, initial=done, unit="step", disable=quiet) as bar:
+            stop = Stop(self.devices, heard)
             while self.position.epoch < epochs and not self.ended_early:
                 try:
                     self._epoch(bar, stop)
@@ -209,10 +228,10 @@ class Trainer:
                 if self.dataset.of("validation") and (
                     last or not self.position.epoch % self.run.recipe.training.validate_every
                 ):
-                    self._validate(bar)
+                    self._validate(bar, stop)
                 self.save()
                 if stop and not last and not self.ended_early:
-                    raise StoppedError(stop[0])
+                    raise StoppedError(stop.signal)
         self._say(self._profiler.missing())
         self._log.curves()
 
@@ -245,7 +264,7 @@ class Trainer:
         set_trained(self.model, self.pace, epoch)
         self._steps, self._frozen, self._called = make_steps(self._parts), frozen, False
 
-    def _epoch(self, bar: Any, stop: list[int]) -> None:
+    def _epoch(self, bar: Any, stop: Stop) -> None:
         epoch, most = self.position.epoch, self.run.recipe.training.steps_per_call
         self._use_step_of(epoch)
         rows = self._plan(epoch)
@@ -258,7 +277,9 @@ class Trainer:
                 count = min(most, rows.steps - self.position.step)
                 self._profiler.before_call()
                 with self._memory():
-                    results = self._steps(stack, tf.constant(count))
+                    self._workers.mark(STEP, self.position.done)
+                    results = stop.call(self._steps, stack, tf.constant(count))
+                self._workers.mark(BATCHES, self.position.done)
                 meter.push(self.position.done + 1, results, feeder.waited)
                 self._profiler.after_call(count)
                 self.position = self.position.after(count)
@@ -270,11 +291,13 @@ class Trainer:
                 if self._due(count):
                     meter.close()  # what the log lacks cannot be had again after a resume
                     self.save()
+        stop.drain()
+        self._workers.mark(SHARE, self.position.done)
         self._called = True
         if stop and self.position.step < rows.steps:
             self.save()  # first of all: what is said next may find nobody who reads it
             meter.close()
-            raise StoppedError(stop[0])
+            raise StoppedError(stop.signal)
         meter.close()
         # The next epoch's batches are begun before its meter: what they draw is its own.
         self._drawn = meter.drawn_before
@@ -339,10 +362,15 @@ class Trainer:
             assign_weights(self._on_host, weight_arrays(self._shown, "model"), "model")
         return self._predict
 
-    def _validate(self, bar: Any) -> None:
+    def _validate(self, bar: Any, stop: Stop) -> None:
         bar.set_description("validating")
         scales, examples = ScaleConfusions(self.run.classes), Examples()
-        confusion = validate(self.run, self._predictor(), self.dataset, examples, scales, self.feed.check)
+        parts = (self.run, self._predictor(), self.dataset, examples, scales)
+        if self._workers.count == 1:
+            confusion = validate(*parts, going=self.feed.check)
+        else:
+            confusion, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
+            stop.take(heard)
         protocol = validation_protocol(self.dataset)
         by_scale = scales.scores(
             lambda names: replace(protocol, scenes=tuple(names)), self.run.recipe.sampling.scale_strata
@@ -362,6 +390,8 @@ class Trainer:
             return
         # The best is saved with the record it sets, so that resuming from it knows it.
         self.position = self.position._replace(best_score=score, without_gain=0)
+        if not self._workers.chief:
+            return
         save_arrays(self.run.path / BEST, self._arrays())
         keep_as_best(self.run.path)
         picture, title = self.run.path / SUMMARY, f"validation after epoch {self.position.epoch}"

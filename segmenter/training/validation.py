@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from segmenter.devices.strategy import Devices
+from segmenter.devices.workers import SHARE
 from segmenter.errors import DatasetError
 from segmenter.evaluation.by_scale import ScaleConfusions
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
@@ -16,6 +21,7 @@ from segmenter.raster import Raster, open_raster, read_label
 from segmenter.runs.run import Run
 from segmenter.scenes import Dataset, Scene
 from segmenter.training.examples import Examples
+from segmenter.training.together import packed, share_of, unpacked
 
 
 @dataclass(eq=False)
@@ -51,13 +57,76 @@ def tiling_of(run: Run, devices: int = 1) -> Tiling:
     return usual_tiling(run.network, asked.window, asked.batch, devices)
 
 
+def validate_together(
+    devices: Devices,
+    run: Run,
+    predict: Predictor,
+    dataset: Dataset,
+    examples: Examples,
+    scales: ScaleConfusions,
+    heard: int = 0,
+    going: Callable[[], None] = lambda: None,
+) -> tuple[ConfusionMatrix, list[int]]:
+    """`validate` by all workers, each its share of the scenes; the sum, the same on all.
+
+    The examples are of this worker's own scenes.
+
+    Args:
+        heard: the signal that this worker was sent, 0 for none.
+        going: as of `validate`.
+
+    Returns:
+        The confusion matrix over all scenes, and what each worker has heard.
+    """
+    workers, scenes = devices.workers, dataset.of("validation")
+    found: list[tuple[str, float | None, ConfusionMatrix]] = []
+
+    def still() -> None:
+        workers.mark(SHARE)
+        going()
+
+    validate(
+        *(run, predict, dataset, examples),
+        scenes=share_of(workers, scenes),
+        finished=lambda *scene: found.append(scene),
+        going=still,
+    )
+    texts = workers.exchange(_told(found, heard))
+    said = [json.loads(text) for text in texts]
+    by_name = {name: (metres, matrix) for one in said for name, metres, matrix in _scenes_of(one)}
+    confusion = ConfusionMatrix(run.classes)
+    for scene in scenes:
+        if scene.name in by_name:
+            metres, counts = by_name[scene.name]
+            own = ConfusionMatrix(run.classes, counts)
+            confusion.merge(own)
+            scales.add(scene.name, metres, own)
+    return confusion, [one["heard"] for one in said]
+
+
+def _told(found: Sequence[tuple[str, float | None, ConfusionMatrix]], heard: int) -> str:
+    """A worker's scenes as text: names, metres a pixel, counts."""
+    pixels = [np.column_stack([one.matrix, one.missed]) for _, _, one in found]
+    counts = packed({"counts": np.stack(pixels)}) if pixels else ""
+    scenes = [[name, metres] for name, metres, _ in found]
+    return json.dumps({"heard": heard, "scenes": scenes, "counts": counts})
+
+
+def _scenes_of(said: Any) -> list[tuple[str, float | None, Any]]:
+    counts: Any = unpacked(said["counts"])["counts"] if said["scenes"] else []
+    return [(name, metres, own) for (name, metres), own in zip(said["scenes"], counts, strict=True)]
+
+
 def validate(
     run: Run,
     predict: Predictor,
     dataset: Dataset,
     examples: Examples,
     scales: ScaleConfusions | None = None,
-    check: Callable[[], None] = lambda: None,
+    *,
+    scenes: Sequence[Scene] | None = None,
+    finished: Callable[[str, float | None, ConfusionMatrix], None] | None = None,
+    going: Callable[[], None] = lambda: None,
 ) -> ConfusionMatrix:
     """The confusion matrix over all pixels of the validation scenes, on all devices of the predictor.
 
@@ -65,21 +134,26 @@ def validate(
 
     Args:
         scales: takes that of each scene with its scale.
-        check: called at each window; what it raises ends the validation.
+        scenes: these of them; None: all.
+        finished: takes name, metres a pixel and confusion matrix of each scene.
+        going: called at each window; what it raises ends the validation.
 
     Raises:
         RasterError, LabelError: a scene cannot be read; nothing is skipped.
     """
     confusion = ConfusionMatrix(run.classes)
-    jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset) for scene in dataset.of("validation"))
+    chosen = dataset.of("validation") if scenes is None else scenes
+    jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset) for scene in chosen)
     for event in classify_all(jobs, tiling_of(run, len(predict.workers)), predict):
-        check()
+        going()
         if isinstance(event, Failed):
             raise event.error
         if isinstance(event, Finished):
             job, event.job.label = event.job, None
             if job.confusion is not None:
                 confusion.merge(job.confusion)
+                if finished is not None:
+                    finished(job.scene.name, job.metres, job.confusion)
                 if scales is not None:
                     scales.add(job.scene.name, job.metres, job.confusion)
                 job.confusion = None

@@ -78,8 +78,8 @@ def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: p
     assert checkpoint_to_resume(tmp_path).warnings(4, MACHINE) == []
     (line,) = checkpoint_to_resume(tmp_path).warnings(1, MACHINE)
     assert line.startswith(f"warning: {path.name}: made on 4 devices, this is 1: ")
-    before = resume._versions()
-    monkeypatch.setattr(resume, "_versions", lambda: {**before, "numpy": "3.0.0"})
+    before = resume.installed_versions()
+    monkeypatch.setattr(resume, "installed_versions", lambda: {**before, "numpy": "3.0.0"})
     checkpoint = checkpoint_to_resume(tmp_path)
     (line,) = checkpoint.warnings(4, MACHINE)
     assert line.endswith(f"the bits of what follows may differ: numpy {np.__version__} → 3.0.0")

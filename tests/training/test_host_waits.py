@@ -57,10 +57,12 @@ def test_an_epoch_waits_for_no_call_before_the_next_is_under_way(
     trainer = made_trainer(
         tmp_path, make_classes(classes), REPLICAS, STEPS, steps_per_call=PER_CALL, epochs=1
     )
+    from segmenter.training.together import Stop
+
     written: list[int] = []
     monkeypatch.setattr(trainer._log, "trained", lambda step, values: written.append(step))
     with tqdm(total=STEPS, disable=True) as bar:
-        trainer._epoch(bar, [])
+        trainer._epoch(bar, Stop(trainer.devices, []))
     assert len(made) == CALLS
     # Four results of each call, all of them when the next one has been handed over; of the last at the end.
     assert reads == [(call, min(call + 2, CALLS)) for call in range(CALLS) for _ in range(4)]
@@ -104,6 +106,7 @@ def test_replicas_that_differ_end_the_run_before_a_checkpoint(
 ) -> None:
     trainer = made_trainer(tmp_path, make_classes(3), REPLICAS)
     first = trainer.save()
+    assert first is not None
     assert first.is_file()
     variable = trainer.model.trainable_variables[0]
     copy = trainer.devices.strategy.experimental_local_results(variable.value)[1]

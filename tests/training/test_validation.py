@@ -68,7 +68,7 @@ def validated(
         predict = on_replicas(model, NORMALISATION, devices)
         batches = [_counted(worker) for worker in predict.workers]
         scales, examples = ScaleConfusions(classes), Examples()
-        total = validate(run, predict, dataset, examples, scales, check)
+        total = validate(run, predict, dataset, examples, scales, going=check)
         by_scale = {scale: confusion.matrix.tolist() for scale, (confusion, _) in scales._found.items()}
         pictures = [
             (e.title, e.label_HW.tobytes(), e.prediction_HW.tobytes()) for e in examples.read(dataset)

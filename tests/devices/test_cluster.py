@@ -1,0 +1,187 @@
+"""Who trains together: what the command line and the environment say, and what is no cluster."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import ModuleType
+
+import pytest
+
+from segmenter.config.devices import DistributionConfig
+from segmenter.devices.cluster import Cluster, find_cluster
+from segmenter.devices.rendezvous import listening, meet
+from segmenter.errors import ConfigError, DeviceError, SegmenterError, WorkerError
+from tests.helpers.several_workers import free_ports
+
+
+def tf_config(jobs: dict[str, list[str]], kind: str = "worker", index: int = 0) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": {"type": kind, "index": index}})}
+
+
+def test_addresses_and_number_of_the_command_line() -> None:
+    found = find_cluster("auto", "a:1,b.example:2,[::1]:3", 2, {})
+    assert found is not None
+    assert (found.index, found.workers, found.chief) == (2, 3, False)
+    assert found.name() == "worker 2 ([::1]:3)"
+    assert found.name(0) == "worker 0 (a:1)"
+    assert json.loads(found.tf_config())["task"] == {"type": "worker", "index": 2}
+
+
+def test_the_command_line_counts_before_the_environment() -> None:
+    found = find_cluster("multi_worker_mirrored", "a:1,b:2", 0, tf_config({"worker": ["c:3", "d:4"]}))
+    assert found is not None
+    assert found.addresses == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "kind", "index", "number"),
+    [
+        ({"worker": ["a:1", "b:2"]}, "worker", 1, 1),
+        ({"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "chief", 0, 0),
+        ({"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "worker", 1, 2),
+        ({"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "worker", 0, 1),
+    ],
+)
+def test_workers_of_tf_config(jobs: dict[str, list[str]], kind: str, index: int, number: int) -> None:
+    found = find_cluster("auto", None, None, tf_config(jobs, kind, index))
+    assert found is not None
+    assert found.index == number
+    assert sorted(found.addresses) == list(found.addresses)
+
+
+def test_without_a_cluster_one_process_trains() -> None:
+    for environment in ({}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}, {"TF_CONFIG": '{"cluster": {}}'}):
+        assert find_cluster("auto", None, None, environment) is None
+    assert find_cluster("mirrored", None, None, tf_config({"worker": ["a:1", "b:2"]})) is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "asked", "index", "environment", "message"),
+    [
+        ("auto", None, 1, {}, r"--index: expected --cluster host1:2222,host2:2222 with it, got none"),
+        ("mirrored", "a:1,b:2", 0, {}, r"expected distribution.strategy: auto or .*, got mirrored"),
+        ("multi_worker_mirrored", None, None, {}, r"expected a cluster, by --cluster .*machine use auto"),
+        ("auto", "a:1,b", 0, {}, r"--cluster: expected host1:2222,host2:2222, got b"),
+        ("auto", "a:1,", 0, {}, r"--cluster: expected host1:2222,host2:2222, got an empty address"),
+        ("auto", "a:1,b:70000", 0, {}, r"got b:70000"),
+        ("auto", "a:1,a:1", 0, {}, r"--cluster: expected each address once, got a:1 twice"),
+        ("auto", "a:1,b:2", None, {}, r"--index: expected the number of this worker, 0 to 1, got None"),
+        ("auto", "a:1,b:2", 2, {}, r"--index: expected the number of this worker, 0 to 1, got 2"),
+        ("auto", None, None, {"TF_CONFIG": "{"}, r"TF_CONFIG: expected JSON like .*, got \{$"),
+        ("auto", None, None, {"TF_CONFIG": "[1]"}, r"TF_CONFIG: expected JSON like"),
+        ("auto", None, None, tf_config({"ps": ["a:1"], "worker": ["b:2"]}), r"parameter servers need dist"),
+        ("auto", None, None, tf_config({"worker": ["a:1"]}, "evaluator"), r"task.type: expected one of"),
+        ("auto", None, None, tf_config({"worker": ["a:1"]}, index=3), r"task.index of worker: .* 0, got 3"),
+        ("auto", None, None, tf_config({"chief": ["a:1", "b:1"]}, "chief"), r"one chief at most, got 2"),
+        ("auto", "slurm", None, {}, r"started by srun, SLURM_PROCID is not set"),
+        ("auto", "slurm", 1, {}, r"--index: Slurm numbers its tasks itself"),
+    ],
+)  # fmt: skip
+def test_what_is_no_cluster_is_refused(
+    strategy: str, asked: str | None, index: int | None, environment: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        find_cluster(strategy, asked, index, environment)
+
+
+def test_tasks_of_slurm_have_slurms_order(tensorflow: ModuleType) -> None:
+    """n10 comes after n2, though not as text; two tasks on a host have ports side by side."""
+    said = {
+        "PROCID": "2",
+        "STEP_NUM_TASKS": "5",
+        "STEP_NODELIST": "n[2,10],m1",
+        "STEP_TASKS_PER_NODE": "2(x2),1",
+    }
+    environment = {f"SLURM_{name}": value for name, value in said.items()}
+    found = find_cluster("auto", "slurm", None, environment)
+    assert found is not None
+    assert found.name() == "worker 2"
+    known = found.resolved(environment)
+    assert known.addresses == ("n2:8888", "n2:8889", "n10:8888", "n10:8889", "m1:8888")
+    with pytest.raises(DeviceError, match="expected 7 tasks on Slurm's hosts, got 5"):
+        found.resolved({**environment, "SLURM_STEP_NUM_TASKS": "7"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"strategy": "mirrored", "start_timeout": 5}, "expected several workers with it, got strategy: mir"),
+        ({"strategy": "multi_worker_mirrored", "devices": [0]}, "say visible_devices"),
+        ({"strategy": "multi_worker_mirrored", "cross_device": "reduction_to_one"}, "expected auto or nccl"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DistributionConfig(**settings)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------ the meeting
+
+
+def met(addresses: tuple[str, ...], indices: list[int], timeout: float = 60.0) -> dict[int, str]:
+    """Number of a worker → what it ends with; each in a thread."""
+    said: dict[int, str] = {}
+
+    def one(index: int) -> None:
+        try:
+            meet(Cluster(index, len(addresses), "test", addresses), timeout)
+            said[index] = "met"
+        except SegmenterError as error:
+            said[index] = str(error)
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in indices]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return said
+
+
+def local(count: int) -> tuple[str, ...]:
+    return tuple(f"127.0.0.1:{port}" for port in free_ports(count))
+
+
+def test_workers_meet_in_any_order() -> None:
+    assert met(local(3), [2, 0, 1]) == dict.fromkeys(range(3), "met")
+
+
+def test_who_does_not_come_is_named_to_all() -> None:
+    addresses = local(3)
+    said = met(addresses, [0, 2], timeout=1.0)
+    assert said[0] == said[2]
+    assert said[0].startswith(
+        f"worker 1 ({addresses[1]}) did not come within 1 s (distribution.start_timeout)"
+    )
+
+
+def test_a_chief_that_does_not_come_is_named() -> None:
+    addresses = local(2)
+    assert met(addresses, [1], timeout=1.0)[1].startswith(
+        f"worker 0 ({addresses[0]}) did not come within 1 s"
+    )
+
+
+def test_other_addresses_are_refused() -> None:
+    first, second, third = local(3)
+    said: list[str] = []
+
+    def other() -> None:
+        try:
+            meet(Cluster(1, 2, "test", (first, third)), 60.0)
+        except WorkerError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    chief = met((first, second), [0], timeout=2.0)
+    thread.join()
+    assert "expected the same addresses on all workers" in said[0]
+    assert chief[0].startswith(f"worker 1 ({second}) did not come")
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    (address,) = local(1)
+    cluster = Cluster(0, 1, "test", (address,))
+    with listening(cluster), pytest.raises(DeviceError, match=r"cannot listen on port \d+ .* already in use"):
+        listening(cluster)

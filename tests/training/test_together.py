@@ -1,0 +1,101 @@
+"""What several workers must have in common, and how they stop: by made workers, without processes."""
+
+from __future__ import annotations
+
+import json
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.reading import recipe_from
+from segmenter.devices.cluster import Cluster
+from segmenter.devices.workers import Workers
+from segmenter.errors import WorkerError
+
+DATA = {"name": "t", "dataset": {"kind": "potsdam", "root": "here"}}
+
+
+class Others(Workers):
+    """This process as worker 0 of two; the other says what it is told to."""
+
+    count = 2
+
+    def __init__(self, said: str) -> None:
+        self.said, self.cluster = said, Cluster(0, 2, "test", ("a:1", "b:2"))
+
+    def name(self, index: int | None = None) -> str:
+        return self.cluster.name(index)
+
+    def exchange(self, text: str) -> list[str]:
+        return [text, self.said]
+
+
+def facts(make_classes: Any, tiles: str = "abc", devices: int = 2, **changes: Any) -> dict[str, str]:
+    from segmenter.training.together import facts_of
+
+    named: Any = SimpleNamespace(names=tuple(f"GPU:{i}" for i in range(devices)))
+    classes = make_classes(changes.pop("classes", 3))
+    return facts_of(recipe_from({**DATA, **changes}, "test"), classes, tiles, named)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 5}, r"worker 1 \(b:2\): recipe, seed: expected 0 as on worker 0 \(a:1\), got 5; start all"),
+        (
+            {"training": {"learning_rate": 0.5}},
+            r"recipe, training.learning_rate: expected 0.\d+ .*, got 0.5",
+        ),
+        ({"tiles": "xyz"}, r"training data \(fingerprint\): expected abc as on .*, got xyz"),
+        ({"devices": 4}, r"devices: expected 2 GPU as on .*, got 4 GPU"),
+        ({"classes": 4}, r"worker 1 \(b:2\): classes: expected "),
+    ],
+)
+def test_a_worker_that_differs_is_named(
+    tensorflow: ModuleType, make_classes: Any, change: dict[str, Any], message: str
+) -> None:
+    from segmenter.training.together import check_same
+
+    other = Others(json.dumps(facts(make_classes, **change)))
+    with pytest.raises(WorkerError, match=message) as caught:
+        check_same(other, facts(make_classes))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_programs_are_refused(tensorflow: ModuleType, make_classes: Any) -> None:
+    from segmenter.training.together import check_same
+
+    own = facts(make_classes)
+    for name, there in (("program", "0.1.0 123"), ("version of tensorflow", "2.20.0")):
+        with pytest.raises(WorkerError, match=rf"worker 1 \(b:2\): {name}: expected .*, got {there}"):
+            check_same(Others(json.dumps({**own, name: there})), own)
+
+
+def test_what_each_may_have_of_its_own_is_not_compared(tensorflow: ModuleType, make_classes: Any) -> None:
+    from segmenter.training.together import check_same
+
+    dataset = {"dataset": {"kind": "potsdam", "root": "there", "cache": "elsewhere"}}
+    other = facts(make_classes, **dataset, training={"input_workers": 3})
+    check_same(Others(json.dumps(other)), facts(make_classes))
+
+
+def test_arrays_as_text_are_the_same_to_the_bit(tensorflow: ModuleType) -> None:
+    from segmenter.training.together import packed, unpacked
+
+    arrays = {"a/b": np.array([-0.0, np.nan]), "c": np.arange(6).reshape(2, 3)}
+    again = unpacked(packed(arrays))
+    assert {name: a.tobytes() for name, a in again.items()} == {n: a.tobytes() for n, a in arrays.items()}
+
+
+@pytest.mark.parametrize(
+    ("heard", "signal"), [([2, 0], 2), ([0, 15], 15), ([2, 15], 15), ([2, 2], 2), ([0, 0], 0)]
+)
+def test_all_stop_for_the_same_signal(tensorflow: ModuleType, heard: list[int], signal: int) -> None:
+    from segmenter.training.together import Stop
+
+    devices: Any = SimpleNamespace(workers=Others(""))
+    stop = Stop(devices, [])
+    stop.take(heard)
+    assert (bool(stop), stop.signal) == (signal > 0, signal)
