@@ -147,7 +147,7 @@ class BatchLoader:
         self._ground = GroundScale.of(recipe, index, store)
         self._shares = tuple(shares) if recipe.sampling.per_replica == "best_effort" else ()
         self.tile_shape = (recipe.tiles.size, recipe.tiles.size, bands)
-        self.dtype, self._own = dtype, own
+        self.dtype, self._share = dtype, own
         # Of the others' tiles only what they hold matters, and where they lie in the batch follows from that.
         self._outlines = own is not None and self._augmenter.outlines and self._paster.does_nothing
         self._lock = threading.Lock()
@@ -175,7 +175,7 @@ class BatchLoader:
         counts, size = DrawCounts(len(row_B)), len(row_B) // plan.blocks
         wanted_B = np.full(len(row_B), -1) if plan.wanted_SB is None else plan.wanted_SB[step]
         held_BK = np.zeros((len(row_B), self._index.counts_NK.shape[1]), np.bool_)
-        arrays = None if self._outlines else self._empty(len(row_B)) if self._own or into is None else into
+        arrays = None if self._outlines else self._empty(len(row_B)) if self._share or into is None else into
         draw_B = np.empty(len(row_B), object)
         batch = _Block(0, row_B, arrays, held_BK, draw_B)
         for slot, (tile, wanted) in enumerate(zip(row_B.tolist(), wanted_B.tolist(), strict=True)):
@@ -189,11 +189,11 @@ class BatchLoader:
         order_B: NDArray[np.integer] = np.arange(len(row_B))
         if len(self._shares) > 1:
             order_B = order_for_replicas(order_B, self._shares, held_BK)
-        if self._own is None and arrays is not None:
+        if self._share is None and arrays is not None:
             for array in arrays if len(self._shares) > 1 else ():
                 array[:] = array[order_B]
             return arrays
-        return self._own_part(batch, order_B[self._own], into)
+        return self._own_part(batch, order_B[self._share], into)
 
     def _own_part(self, batch: _Block, order_B: NDArray[np.integer], into: Batch | None) -> Batch:
         """The tiles of some slots; of what was only outlined, the images are read now."""

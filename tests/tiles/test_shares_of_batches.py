@@ -69,7 +69,7 @@ def test_the_shares_of_workers_are_the_whole_batch(
     index = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
     rows = plan(index.counts_NK, BATCH, recipe.sampling, recipe.seed, 0)
-    form: Any = (recipe, index, store, 3, "uint8", workers)
+    form: Any = (recipe, index, store, 3, "uint8", (BATCH // workers,) * workers)
     whole, read = BatchLoader(*form), []
     full = SceneStore.read
     monkeypatch.setattr(SceneStore, "read", lambda self, *a: (read.append(a), full(self, *a))[1])
