@@ -7,6 +7,7 @@ import logging
 import signal
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from segmenter.cluster.options import ClusterOptions
@@ -98,7 +99,9 @@ def _local(options: ClusterOptions) -> Iterator[Any]:
         raise ClusterError(f"--workers: expected at most {cards}, one for each GPU, got {options.workers}")
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="segmenter-workers-"))
-        # Ctrl-C is for this process, which ends the others: they inherit that it is held back.
+        # Ctrl-C is for this process, which ends the others: they inherit that it is held back. The tracker is
+        # started before, since it would let it through again in the thread that starts it.
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             cluster = LocalCluster(

@@ -8,6 +8,7 @@ A worker that is lost costs the items that it had, which others get.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import time
 import uuid
@@ -45,7 +46,7 @@ class PieceKilledError(ClusterError):
 @dataclass(eq=False)
 class _Task:
     item: Any
-    future: Future
+    future: Future | None = None
     answer: Answer | None = None
     bytes: int = 0
 
@@ -69,6 +70,7 @@ class Pool:
     ) -> None:
         self._client, self._options, self._patience, self.warn = client, options, patience, warn
         self._looked = self._last_seen = 0.0
+        self._numbers, self._idle = itertools.count(), 0
         self._places: dict[str, int] = {}
 
     @property
@@ -128,19 +130,23 @@ class Pool:
     def _run(
         self, name: str, items: Iterable[Item], tasks: deque[_Task], alone: bool, stop: Callable[[], bool]
     ) -> Iterator[tuple[Item, Answer]]:
-        rest, ready = iter(items), queue.SimpleQueue[_Task]()
-        numbers = iter(range(1 << 62))
+        rest, ready = iter(items), queue.SimpleQueue[tuple[_Task, Future]]()
         self._look(name, now=True)
         more = True
         while not stop():
             while more and self._room(tasks):
                 item = next(rest, _END)
                 if more := item is not _END:
-                    tasks.append(self._submitted(f"{name}-{next(numbers)}", name, item, alone, ready))
+                    tasks.append(_Task(item))
+                    self._submit(tasks[-1], name, alone, ready)
             if not tasks:
                 return
             while tasks[0].answer is None and not stop():
-                self._settle(name, ready)
+                self._settle(ready)
+                if self._look(name) and self._stuck(name):
+                    for task in tasks:
+                        if task.answer is None:
+                            self._submit(task, name, alone, ready)
             if tasks[0].answer is not None:
                 task = tasks.popleft()
                 yield task.item, task.answer  # type: ignore[misc]
@@ -149,32 +155,48 @@ class Pool:
         places = max(1, sum(self._places.values()))
         return len(tasks) < 1 + _AHEAD * places and sum(task.bytes for task in tasks) < _HELD_BYTES
 
-    def _submitted(
-        self, key: str, name: str, item: Any, alone: bool, ready: queue.SimpleQueue[_Task]
-    ) -> _Task:
+    def _submit(
+        self, task: _Task, name: str, alone: bool, ready: queue.SimpleQueue[tuple[_Task, Future]]
+    ) -> None:
+        key = f"{name}-{next(self._numbers)}"
         try:
+            if task.future is not None:
+                task.future.cancel()
             future = self._client.submit(
-                remote.run, name, item, alone, key=key, resources={name: 1}, pure=False
+                remote.run, name, task.item, alone, key=key, resources={name: 1}, pure=False
             )
         except Exception as error:  # also what Dask raises of a connection that is just lost
             if self._client.status != "running":
                 raise self._lost() from error
             raise
-        task = _Task(item, future)
-        future.add_done_callback(lambda _: ready.put(task))
-        return task
+        task.future = future
+        future.add_done_callback(lambda done: ready.put((task, done)))
 
-    def _settle(self, name: str, ready: queue.SimpleQueue[_Task]) -> None:
+    def _settle(self, ready: queue.SimpleQueue[tuple[_Task, Future]]) -> None:
         """Fetch what is done, at once: what lies here is not lost with a worker."""
         try:
-            task = ready.get(timeout=_POLL_SECONDS)
+            task, future = ready.get(timeout=_POLL_SECONDS)
         except queue.Empty:
-            self._look(name)
             return
-        task.answer = self._answer(task.future)
-        task.bytes = _bytes(task.answer.value)
-        task.future.release()
-        self._look(name)
+        if task.answer is None and task.future is future:
+            task.answer, task.future = self._answer(future), None
+            task.bytes = _bytes(task.answer.value)
+            future.release()
+            self._idle = 0
+
+    def _stuck(self, name: str) -> bool:
+        """Whether workers are ready, and none is at work: twice, since what is done may be on its way.
+
+        Where all workers were lost at once, the scheduler does not look again at what waits for a resource
+        when one of them has it.
+        """
+        keys = (key for keys in self._client.processing().values() for key in keys)
+        at_work = not any(self._places.values()) or any(str(key).startswith(name) for key in keys)
+        self._idle = 0 if at_work else self._idle + 1
+        if self._idle < 2:
+            return False
+        self._idle = 0
+        return True
 
     def _answer(self, future: Future) -> Answer:
         if future.status == "error":
@@ -196,11 +218,15 @@ class Pool:
         assert isinstance(answer, Answer)
         return answer
 
-    def _look(self, name: str, *, now: bool = False) -> None:
-        """Whether the scheduler and some worker are there; counts the places."""
+    def _look(self, name: str, *, now: bool = False) -> bool:
+        """Whether the scheduler and some worker are there; counts the places. Gives whether it has looked.
+
+        Raises:
+            LostClusterError: they are not.
+        """
         moment = time.monotonic()
         if not now and moment - self._looked < _LOOK_SECONDS:
-            return
+            return False
         self._looked = moment
         if self._client.status != "running":
             raise self._lost()
@@ -216,6 +242,7 @@ class Pool:
             self._last_seen = moment
         elif moment - self._last_seen >= self._patience:
             raise LostClusterError(f"{self.asked}: all workers are gone; {_KEPT}")
+        return True
 
     def _lost(self) -> LostClusterError:
         return LostClusterError(f"{self.asked}: the scheduler is gone; {_KEPT}")
@@ -250,7 +277,8 @@ class Pool:
 def _cancel(tasks: deque[_Task]) -> None:
     with contextlib.suppress(Exception):
         for task in tasks:
-            task.future.cancel()
+            if task.future is not None:
+                task.future.cancel()
     tasks.clear()
 
 

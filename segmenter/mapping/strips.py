@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import ClusterError, RasterError, SegmenterError
+from segmenter.errors import ClusterError, SegmenterError
 from segmenter.geometry import Window
 from segmenter.inference.events import Failed, Finished, Mapped, Readable
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor
@@ -282,7 +282,7 @@ class _Result:
 
     def given(self, job: _StripJob) -> StripResult:
         windows = b"".join((*self._parts, self._compress.flush()))
-        unseen = isinstance(self._error, RasterError) and not _is_there(job.job.info.path)
+        unseen = self._error is not None and not _is_there(job.job.info.path)
         return StripResult(windows, job.job.remark, self._error, unseen)
 
 

@@ -1,4 +1,4 @@
-"""Preloaded by the workers of a cluster (`PRELOAD`): the model that is computed exactly, as `child_predict`."""
+"""Preloaded by the workers of a cluster (`PRELOAD`): the model of `child_predict`."""
 
 from __future__ import annotations
 
