@@ -179,7 +179,8 @@ class Pool:
         except queue.Empty:
             return
         if task.answer is None and task.future is future:
-            task.answer, task.future = self._answer(future), None
+            task.answer = self._answer(future)
+            task.future = None
             task.bytes = _bytes(task.answer.value)
             future.release()
             self._idle = 0

@@ -16,7 +16,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol.pickle import loads
 
 from segmenter.cluster.versions import difference, versions
-from segmenter.devices.setup import cards_listed, smallest_card
+from segmenter.devices.setup import smallest_card
 from segmenter.errors import ClusterError, DeviceError, SegmenterError
 from segmenter.machine import machine_memory
 
@@ -83,6 +83,6 @@ def run(name: str, item: Any, alone: bool) -> Answer:
 
 
 def machine(dask_worker: Worker) -> tuple[int | None, int, int]:
-    """Of a worker: bytes of its smallest card (None: no GPU), of its memory, and its number of GPUs."""
+    """Of a worker: bytes of its smallest card (None: no GPU), of its memory, and its number of threads."""
     limit = dask_worker.memory_manager.memory_limit or machine_memory()
-    return smallest_card(), min(limit, machine_memory()), cards_listed()
+    return smallest_card(), min(limit, machine_memory()), dask_worker.state.nthreads
