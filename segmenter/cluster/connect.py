@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from segmenter.cluster.pool import Pool
 
 _CONNECT_SECONDS = 20
+_WORKER_SECONDS = 60
+"""That the first worker of a running scheduler may take to come."""
 _END_SECONDS = 10
 """That workers get to end by themselves before they are killed."""
 
@@ -50,6 +53,12 @@ def connected(options: ClusterOptions) -> Iterator[Pool]:
         except (OSError, ValueError) as error:  # TimeoutError is one
             raise ClusterError(_no_answer(options, error)) from None
         stack.callback(_close, client)
+        try:
+            client.wait_for_workers(1, timeout=_WORKER_SECONDS)
+        except TimeoutError:
+            raise ClusterError(
+                f"{options.asked}: has no workers; start them with dask worker {options.scheduler or ''}"
+            ) from None
         yield Pool(client, options)
 
 
@@ -62,14 +71,15 @@ def _load(options: ClusterOptions) -> Any:
             f"{options.asked}: needs Dask, which is not installed ({error}); run make cluster, or pip "
             "install 'coverage-segmenter[cluster]'"
         ) from None
-    for name in ("distributed", "tornado.application", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is in our lines
     dask.config.set({"distributed.logging.distributed": "critical"})
+    known = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    for name in (*known, "tornado.application", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is in our lines
     return Client
 
 
 def _no_answer(options: ClusterOptions, error: Exception) -> str:
-    why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    why = (str(error) or type(error).__name__).splitlines()[0].rpartition(": ")[2]
     return (
         f"{options.asked}: no Dask scheduler answers there ({why}); start one with dask scheduler, and "
         "workers with dask worker, of the same version"
@@ -104,23 +114,58 @@ def _local(options: ClusterOptions) -> Iterator[Any]:
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            cluster = LocalCluster(
-                n_workers=options.workers,
-                threads_per_worker=max(1, usable_cores() // options.workers),
-                memory_limit=0,  # the plan of windows keeps to it; Dask would kill and not ask
-                dashboard_address="127.0.0.1:0",
-                local_directory=scratch,
-                silence_logs=logging.CRITICAL,
-                security=True,
-            )
+            with _put_off():
+                cluster = LocalCluster(
+                    n_workers=options.workers,
+                    threads_per_worker=max(1, usable_cores() // options.workers),
+                    memory_limit=0,  # the plan of windows keeps to it; Dask would kill and not ask
+                    dashboard_address="127.0.0.1:0",
+                    local_directory=scratch,
+                    silence_logs=logging.CRITICAL,
+                    security=True,
+                )
+                stack.callback(_end, cluster)
         except ImportError as error:
             raise ClusterError(f"{options.asked}: {error}; run make cluster") from None
         except (OSError, RuntimeError) as error:
             raise ClusterError(f"{options.asked}: its processes cannot be started: {error}") from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        stack.callback(cluster.close, timeout=_END_SECONDS)
         yield cluster
+
+
+@contextlib.contextmanager
+def _put_off() -> Iterator[None]:
+    """Put the signals that end a program off until the processes are there: half-started, they would stay.
+
+    The second of them comes through at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: Any) -> None:
+        if came:
+            signal.signal(number, before[signal.Signals(number)])
+            signal.raise_signal(number)
+        came.append(number)
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
+def _end(cluster: Any) -> None:
+    with contextlib.suppress(Exception):  # its processes end with this one at the latest
+        cluster.close(timeout=_END_SECONDS)
 
 
 def _close(client: Any) -> None:

@@ -87,16 +87,12 @@ class Pool:
         """`remote.machine` of each worker.
 
         Raises:
-            ClusterError: there is none, or they cannot be asked.
+            ClusterError: they cannot be asked.
         """
         try:
             found: dict[str, Any] = self._client.run(remote.machine)
         except Exception as error:  # whatever a foreign environment raises
             raise self._unusable(error) from None
-        if not found:
-            raise ClusterError(
-                f"{self.asked}: has no workers; start them with dask worker {self._options.scheduler}"
-            )
         return found
 
     def in_order(
@@ -251,15 +247,11 @@ class Pool:
     def _give(self, name: str, work: Callable[[Item], Any], alone: bool) -> None:
         setup = remote.Setup(name, dumps(work), versions(), alone=alone)
         try:
-            given = self._client.register_plugin(setup, name)
+            self._client.register_plugin(setup, name)
         except SegmenterError:
             raise
         except Exception as error:  # whatever a foreign environment raises
             raise self._unusable(error) from None
-        if not given:
-            raise ClusterError(
-                f"{self.asked}: has no workers; start them with dask worker {self._options.scheduler or ''}"
-            )
 
     def _unusable(self, error: Exception) -> ClusterError:
         if self._client.status != "running":
