@@ -41,7 +41,7 @@ class Cluster:
     link_rate: float = 1.2e9
     in_bytes: float = 3.6
     out_bytes: float = 0.06
-    write_seconds: float = 40e-9
+    write_seconds: float = 21e-9
     deal_seconds: float = 5e-3
     ahead: int = 3
     callers: int = 1
@@ -163,7 +163,7 @@ def main() -> None:
     )
     parser.add_argument("--callers", type=int, nargs="+", default=(1, 4))
     parser.add_argument("--workers", type=int, default=32)
-    parser.add_argument("--write-ns", type=float, default=40, help="of the caller for a pixel")
+    parser.add_argument("--write-ns", type=float, default=21, help="of the caller for a pixel")
     given = parser.parse_args()
     for rate in given.gpu_rates:
         for callers in given.callers:
