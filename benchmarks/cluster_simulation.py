@@ -92,8 +92,8 @@ def simulate(pieces: int, cluster: Cluster, slow: float = 0.1) -> Simulated:
     waiting = max(done)
     seconds = max(caller.free, 1e-9)
     computing = pieces * cluster.pixels / cluster.gpu_rate / cluster.workers
-    shares = (line.busy / seconds for line in (storage, link, caller, dealing))
-    return Simulated(seconds, computing / seconds, *shares, waiting_pieces=waiting)
+    busy = [line.busy / seconds for line in (storage, link, caller, dealing)]
+    return Simulated(seconds, computing / seconds, busy[0], busy[1], busy[2], busy[3], waiting)
 
 
 def _written(

@@ -46,7 +46,7 @@ class PieceKilledError(ClusterError):
 @dataclass(eq=False)
 class _Task:
     item: Any
-    future: Future | None = None
+    future: Any = None
     answer: Answer | None = None
     bytes: int = 0
 

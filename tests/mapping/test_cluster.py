@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import rasterio
 
 from segmenter.mapping.partial import PartialMap
+from segmenter.mapping.strips import Strip
 from tests.helpers.child_predict import COMMAND, files, scene
 from tests.helpers.cluster_worker import KILL, PRELOAD, running_with
 from tests.helpers.clusters import threads_cluster
@@ -39,7 +41,7 @@ def two_workers() -> Iterator[str]:
 def same_as_one_process(
     folder: Path, make_geotiff: Make, call: Callable[..., int], address: str, *options: str
 ) -> None:
-    sources = [scene(make_geotiff, "in/a.tif", 420, 210)]
+    sources = [scene(make_geotiff, "in/a.tif", 350, 130)]
     if "--part" not in options:
         sources += [scene(make_geotiff, f"in/{i}.tif", 41, 37, i) for i in range(5)]
     arguments = ("in", *OPTIONS, *options)
@@ -162,7 +164,14 @@ def test_workers_that_do_not_see_the_images_end_the_call(
     monkeypatch: Any,
 ) -> None:
     source = scene(make_geotiff, "in/a.tif", 60, 50)
-    monkeypatch.setattr("segmenter.mapping.strips.Path.absolute", lambda path: Path("/elsewhere") / path.name)
+    to_send = Strip.to_send
+
+    def elsewhere(strip: Strip) -> Strip:
+        sent = to_send(strip)
+        info = replace(sent.job.info, path=Path("/elsewhere/a.tif"))
+        return replace(sent, job=replace(sent.job, info=info))
+
+    monkeypatch.setattr(Strip, "to_send", elsewhere)
     assert call(source, "--scheduler", two_workers) == 1
     assert "a worker does not find it" in capsys.readouterr().err
     assert not (tmp_path / "maps").exists()
