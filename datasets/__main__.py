@@ -7,10 +7,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from segmenter.cluster.options import ClusterOptions, add_cluster_options, taken_from
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
 from segmenter.terminal import enduring_output
+
+if TYPE_CHECKING:
+    from segmenter.config.recipe import Recipe
 
 _BATCHES = (16, 32, 64, 128)
 _LARGEST_BATCH = 65_536
@@ -34,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_recipe(check)
     check.add_argument("--all", action="store_true", help="print every finding and file, not only the first")
+    add_cluster_options(check, "look at the files")
     check.set_defaults(run=_check)
 
     coverage = commands.add_parser(
@@ -49,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     coverage.add_argument("--report", type=Path, metavar="FILE.html", help="write all of it as one HTML page")
     coverage.add_argument("--json", type=Path, metavar="FILE.json", help="write all of it as JSON")
+    add_cluster_options(coverage, "index the tiles")
     coverage.set_defaults(run=_coverage)
 
     augmented = commands.add_parser(
@@ -66,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "pack", help="decode all training scenes once, for the fastest reading; training then uses the packs"
     )
     _add_recipe(pack)
+    add_cluster_options(pack, "pack")
     pack.set_defaults(run=_pack)
 
     _add_files_commands(commands)
@@ -115,15 +122,28 @@ def _positive(text: str) -> int:
     return number
 
 
+def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
+    """The recipe, and the cluster that is to work: its workers need paths that begin at the root."""
+    from segmenter.config.reading import load_recipe
+
+    recipe, cluster = load_recipe(args.config, args.set), taken_from(args)
+    if cluster is None:
+        return recipe, None
+    paths = {"root": recipe.dataset.root, "cache": recipe.dataset.cache}
+    more = [f"dataset.{name}={json.dumps(os.path.abspath(path))}" for name, path in paths.items() if path]
+    return load_recipe(args.config, [*args.set, *more]), cluster
+
+
 def _check(args: argparse.Namespace) -> int:
     from datasets import load_dataset
     from datasets.check import check_dataset
-    from segmenter.config.reading import load_recipe
+    from segmenter.cluster.spread import spread_over
     from segmenter.tiles.probing import check_augmentation
 
-    recipe = load_recipe(args.config, args.set)
+    recipe, cluster = _recipe(args)
     dataset = load_dataset(recipe)
-    report = check_dataset(dataset)
+    with spread_over(cluster, dataset.root) as spread:
+        report = check_dataset(dataset, spread=spread)
     print(report.text(everything=args.all))
     if not any(finding.kind in ("unreadable", "bands") for finding in report.findings):
         check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
@@ -132,13 +152,13 @@ def _check(args: argparse.Namespace) -> int:
 
 def _coverage(args: argparse.Namespace) -> int:
     from datasets import load_dataset
-    from segmenter.config.reading import load_recipe
+    from segmenter.cluster.spread import spread_over
     from segmenter.diagnosis import diagnose, table
     from segmenter.files import write_whole
     from segmenter.tiles.index import build_index
     from segmenter.tiles.scales import with_scales
 
-    recipe = load_recipe(args.config, args.set)
+    recipe, cluster = _recipe(args)
     batches = _batches(args.batch, recipe.training.global_batch)
     for path in filter(None, (args.json, args.report)):  # before any work is done
         _check_writable(path)
@@ -153,7 +173,9 @@ def _coverage(args: argparse.Namespace) -> int:
         print(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
         print(plain(note))
-    index = with_scales(build_index(dataset, args.split, recipe.tiles), dataset, recipe)
+    with spread_over(cluster, dataset.root) as spread:
+        built = build_index(dataset, args.split, recipe.tiles, spread=spread)
+    index = with_scales(built, dataset, recipe)
     found = diagnose(recipe, dataset, index, batches, args.run_dir)
     print(table(found))
     if args.json:
@@ -195,11 +217,13 @@ def _augmented(args: argparse.Namespace) -> int:
 def _pack(args: argparse.Namespace) -> int:
     from datasets import load_dataset
     from datasets.pack import pack_dataset
-    from segmenter.config.reading import load_recipe
+    from segmenter.cluster.spread import spread_over
 
-    dataset = load_dataset(load_recipe(args.config, args.set))
-    for line in pack_dataset(dataset):
-        print(plain(line))
+    recipe, cluster = _recipe(args)
+    dataset = load_dataset(recipe)
+    with spread_over(cluster, dataset.root) as spread:
+        for line in pack_dataset(dataset, spread=spread):
+            print(plain(line))
     return 0
 
 

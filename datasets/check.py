@@ -24,7 +24,7 @@ from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
 from segmenter.scenes import SPLITS, Dataset, Scene
-from segmenter.threads import in_threads
+from segmenter.threads import Spread, in_threads
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""
@@ -166,13 +166,18 @@ def _label_name(finding: Finding) -> str:
     return str(finding.scene.label)
 
 
-def check_dataset(dataset: Dataset, *, workers: int | None = None, progress: bool = True) -> CheckReport:
+def check_dataset(
+    dataset: Dataset, *, workers: int | None = None, progress: bool = True, spread: Spread = in_threads
+) -> CheckReport:
     """Read every file of a dataset and report all that is wrong; nothing is changed and nothing is raised.
 
     A label of another size than its image is reported, and its values are still looked at.
+
+    Args:
+        spread: does the work for the scenes.
     """
     audits = list(
-        in_threads(
+        spread(
             lambda scene: _audit(dataset, scene),
             dataset.scenes,
             description="checking",

@@ -13,18 +13,24 @@ from segmenter.errors import DatasetError
 from segmenter.raster import raster_info
 from segmenter.raster.alignment import check_label
 from segmenter.scenes import Dataset, Scene
-from segmenter.threads import in_threads
+from segmenter.threads import Spread, in_threads
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.pack_file import KINDS, Kind, PackedArray
 from segmenter.tiles.pack_folder import PackFolder, gibibytes
 from segmenter.tiles.packing import Job, key_of, pack
 from segmenter.tiles.store import make_room, tell_damaged, tell_leftovers, tell_replaced
 
+_LOTS = 64
+"""That are packed elsewhere, each into two packs at most."""
 
-def pack_dataset(dataset: Dataset, *, progress: bool = True) -> Iterator[str]:
+
+def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in_threads) -> Iterator[str]:
     """Pack the training scenes, as far as they are not; gives lines on what is done, where, and what it took.
 
     Validation, prediction and statistics read whole scenes from their files: those of other splits are left.
+
+    Args:
+        spread: does the work for some scenes at a time, elsewhere than in this process's threads.
 
     Raises:
         DatasetError: there are none, a label does not fit its image, or the packs would be too large.
@@ -51,11 +57,39 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True) -> Iterator[str]:
     pixels = sum(job.size.pixels for job in counted)
     with tqdm(total=pixels, desc="packing", unit="px", unit_scale=True, disable=not progress) as bar:
         told = _counting(bar, counted[0].kind)
-        pack(dataset, folder, jobs, progress=False, told=told, kept=_as_asked(dataset))
+        if spread is in_threads:
+            pack(dataset, folder, jobs, progress=False, told=told, kept=_as_asked(dataset))
+        else:
+            _pack_elsewhere(dataset, folder, jobs, spread, told)
     seconds = max(time.monotonic() - started, 1e-3)
     tell_replaced(folder)
     new = [path.stat().st_size for path in set(folder.path.glob("*.pack")) - before]
     yield f"packed: {_ratios(sum(new), len(new), jobs)}; {seconds:.0f} s, {pixels / 1e6 / seconds:.0f} MPx/s"
+
+
+def _pack_elsewhere(
+    dataset: Dataset,
+    folder: PackFolder,
+    jobs: Sequence[Job],
+    spread: Spread,
+    told: Callable[[Job, int], None],
+) -> None:
+    """Each lot of files by one worker, into packs of its own; few lots, since each pack is a file to open."""
+
+    def work(lot: Sequence[Job]) -> None:
+        pack(dataset, folder, lot, progress=False, kept=_as_asked(dataset), workers=1)
+
+    least, lots = sum(job.bytes for job in jobs) // _LOTS, [list[Job]()]
+    for job in jobs:
+        if sum(one.bytes for one in lots[-1]) > least:
+            lots.append([])
+        lots[-1].append(job)
+    for lot, _ in zip(
+        lots, spread(work, lots, description="packing", unit="lot", progress=False), strict=True
+    ):
+        for job in lot:
+            told(job, job.size.pixels)
+    folder.look()
 
 
 def _folder(dataset: Dataset, scenes: Sequence[Scene]) -> PackFolder:

@@ -75,6 +75,16 @@ class DeviceError(SegmenterError):
     """Devices asked for are not there, can no longer be set up, or have too little memory."""
 
 
+class ClusterError(SegmenterError):
+    """A cluster cannot be started, reached or used, or its workers differ."""
+
+
+class LostClusterError(ClusterError):
+    """The scheduler or all workers are gone: what is done is kept, and the same call goes on."""
+
+    exit_code = EXIT_SOME_FAILED
+
+
 class CheckpointError(SegmenterError):
     """A run directory or checkpoint is missing, damaged or does not fit."""
 

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from tqdm import tqdm
 
@@ -65,6 +65,24 @@ def in_threads(
             at_end()
             for future in waiting:
                 future.cancel()
+
+
+class Spread(Protocol):
+    """`in_threads`, or what does the same elsewhere: `cluster.spread`."""
+
+    def __call__(
+        self,
+        work: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        description: str,
+        unit: str,
+        workers: int | None = None,
+        progress: bool = True,
+        note: Callable[[Result], str] | None = None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> Iterator[Result]:
+        """See `in_threads`."""
 
 
 class Prefetch(Generic[T]):

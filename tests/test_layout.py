@@ -33,12 +33,13 @@ ARROWS = {
     "runs": "ground config evaluation model",
     "pretrained": "ground config model",
     "inference": "ground raster model devices runs",
+    "cluster": "ground devices",
     "training": (
         "ground config raster evaluation sampling model devices tiles feeding runs inference pretrained"
     ),
-    "mapping": "ground raster evaluation runs inference",
+    "mapping": "ground raster evaluation runs inference cluster",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
-    "datasets": "ground config raster tiles",
+    "datasets": "ground config raster tiles cluster",
 }
 """Room → the rooms that its modules may import. The one table of who may use whom."""
 

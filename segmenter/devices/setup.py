@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ _NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
 """How CUDA and cuDNN say it, in errors that are not TensorFlow's own ResourceExhaustedError."""
 
 
+_ELSEWHERE: ContextVar[tuple[int | None] | None] = ContextVar("elsewhere", default=None)
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _DEVICE_FILES = Path("/dev")
 
@@ -308,11 +310,24 @@ def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
 def smallest_card() -> int | None:
     """Bytes of the smallest GPU that TensorFlow may use; None without one.
 
-    Told without starting TensorFlow: by the driver, and by CUDA_VISIBLE_DEVICES where that hides all.
+    Told without starting TensorFlow: by the driver, and by CUDA_VISIBLE_DEVICES where that hides all; within
+    `computing_on`, the one that is named there.
     """
+    if (elsewhere := _ELSEWHERE.get()) is not None:
+        return elsewhere[0]
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
         return None
     return min((size for _, size in _ask_driver()), default=None)
+
+
+@contextmanager
+def computing_on(card: int | None) -> Iterator[None]:
+    """Within it, `smallest_card` is that of other machines, which compute for this process; None: no GPU."""
+    token = _ELSEWHERE.set((card,))
+    try:
+        yield
+    finally:
+        _ELSEWHERE.reset(token)
 
 
 def _card_memory() -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from segmenter.devices.setup import overlooked_gpus, smallest_card
+from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.errors import CheckpointError
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from segmenter.inference.function import Member, PredictFunction
     from segmenter.runs.arrays import Arrays
 
-__all__ = ["load_predictor", "overlooked_gpus", "smallest_card"]
+__all__ = ["computing_on", "load_predictor", "overlooked_gpus", "smallest_card"]
 
 
 def load_predictor(

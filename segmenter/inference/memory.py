@@ -38,7 +38,7 @@ from segmenter.raster.write import BLOCK
 from segmenter.windows import COLUMN, least_window, round_up, window_for
 
 BASE_BYTES = 1 << 30
-_SHARE_OF_MACHINE = 0.5
+SHARE_OF_MACHINE = 0.5
 """Of all its memory, in use or not: the same call is to give the same windows."""
 _SHARE_OF_CARD = 0.8
 _GOOD_ENOUGH = 1.03
@@ -88,7 +88,7 @@ class Needs:
         usual: the window that the recipe names, in pixels; for blending.
         weights: bytes of those of further models, beside the one that the base has room for.
         regridded: whether predictions are brought back from a grid onto other pixels.
-        gpus: that compute; 0: the CPU does.
+        gpus: that compute; 0: all of the machine, or without any the CPU.
     """
 
     network: NetworkGeometry
@@ -151,7 +151,7 @@ def _model_room(devices: int) -> float:
     card = smallest_card()
     if card is not None:
         return card * _SHARE_OF_CARD
-    return max(0.0, machine_memory() * _SHARE_OF_MACHINE - BASE_BYTES) / devices
+    return max(0.0, machine_memory() * SHARE_OF_MACHINE - BASE_BYTES) / devices
 
 
 def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Tiling, list[str]]:
@@ -164,7 +164,7 @@ def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Ti
         ConfigError: exact is asked for and impossible, or nothing fits.
     """
     if smallest_card() is not None:
-        needs = replace(needs, gpus=max(1, cards_listed()))
+        needs = replace(needs, gpus=needs.gpus or max(1, cards_listed()))
     network, counts = needs.network, Counter(sizes)
     if network.radius is None:
         if choice.mode == "exact":
@@ -178,6 +178,23 @@ def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Ti
         why = f"exact windows of {tiling.window} pixels would discard {1 - share:.0%} of what they compute"
         return _smooth(counts, needs, choice, f"smooth mode: {why}; --mode exact or more --memory")
     return tiling, []
+
+
+def share_of(
+    tiling: Tiling, sizes: Iterable[Size], needs: Needs, memory: int, batch: int | None
+) -> tuple[Tiling, int]:
+    """A tiling for a process with less memory: the same windows, in smaller batches and columns.
+
+    Args:
+        batch: windows computed at once, where they are not chosen.
+
+    Returns:
+        The tiling, and the bytes that it takes at the least: they may be more than there are.
+    """
+    counts, blended, side = Counter(sizes), tiling.blend is not None, tiling.window.height
+    choice = Choice(memory=memory, window=side, batch=batch)
+    model, whole = _needed(side, batch or 1, counts, needs, blended=blended)
+    return _tiling(tiling.window, tiling.halo, needs, choice, counts, tiling.blend), int(max(model, whole))
 
 
 def useful_share(tiling: Tiling, counts: Counter[Size]) -> float:
@@ -292,7 +309,7 @@ def _fits(
     card = smallest_card()
     if card is not None and model > card * _SHARE_OF_CARD:
         return False
-    memory = machine_memory() * _SHARE_OF_MACHINE if choice.memory is None else choice.memory
+    memory = machine_memory() * SHARE_OF_MACHINE if choice.memory is None else choice.memory
     return whole <= memory
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from segmenter.cluster.options import add_cluster_options, taken_from
 from segmenter.geometry import Window
 from segmenter.mapping.request import (
     BlendWeights,
@@ -69,6 +70,7 @@ def _request(args: argparse.Namespace) -> MapRequest:
         from segmenter.mapping.jobs import Bounds  # brings rasterio
 
         part = Bounds(*box)
+    given["cluster"] = taken_from(given)
     return MapRequest(**{**given, "inputs": tuple(given["inputs"]), "part": part})
 
 
@@ -105,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_outputs(parser.add_argument_group("outputs"))
     _add_opening(parser.add_argument_group("what is opened"))
     _add_computing(parser.add_argument_group("computing"))
+    add_cluster_options(parser.add_argument_group("cluster"), "compute")
     _add_scores(parser.add_argument_group("scores"))
     return parser
 

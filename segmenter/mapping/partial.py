@@ -76,7 +76,7 @@ class PartialMap:
         if file.read(len(self._head)) == self._head:
             self._end = file.tell()
             height = 0
-            for window, _ in self._windows(file):
+            for window, _ in read_windows(file, _size(file)):
                 left = next(self._columns.left(self.rows), None)
                 height = window.height if filled == 0 else height
                 if left is None or height > left.height:
@@ -117,7 +117,7 @@ class PartialMap:
         if self._file is not None:
             self._file.seek(len(self._head))
             left = self.pixels
-            for window, arrays in self._windows(self._file):
+            for window, arrays in read_windows(self._file, _size(self._file)):
                 left -= window.size.pixels
                 yield window, arrays
             if left:
@@ -128,15 +128,7 @@ class PartialMap:
         """Append a window; raises OSError where there is no space."""
         if self._file is None:
             return
-        parts = [np.ascontiguousarray(array).data.cast("B") for array in arrays.values()]
-        line = {
-            "window": [window.row, window.col, window.height, window.width],
-            "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()],
-            "data": _checksum(parts),
-        }
-        self._file.write(sealed(json.dumps(line)).encode() + b"\n")
-        for part in parts:
-            self._file.write(part)
+        write_window(self._file, window, arrays)
         self._file.flush()
         self.pixels += window.size.pixels
 
@@ -153,31 +145,48 @@ class PartialMap:
         with contextlib.suppress(OSError):
             self.path.unlink()
 
-    def _windows(self, file: BinaryIO) -> Iterator[tuple[Window, Arrays]]:
-        """Windows from where the file stands to the first that is damaged."""
-        size = os.fstat(file.fileno()).st_size
-        while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
-            record = unsealed(line)
-            if record is None:
+
+def _size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def write_window(file: BinaryIO, window: Window, arrays: Arrays) -> None:
+    """Append a window to a file: a line that says what follows, and the arrays' bytes."""
+    parts = [np.ascontiguousarray(array).data.cast("B") for array in arrays.values()]
+    line = {
+        "window": [window.row, window.col, window.height, window.width],
+        "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()],
+        "data": _checksum(parts),
+    }
+    file.write(sealed(json.dumps(line)).encode() + b"\n")
+    for part in parts:
+        file.write(part)
+
+
+def read_windows(file: BinaryIO, size: int) -> Iterator[tuple[Window, Arrays]]:
+    """Windows from where a file of so many bytes stands, to the first that is damaged."""
+    while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+        record = unsealed(line)
+        if record is None:
+            return
+        try:
+            window = Window(*record["window"])
+            shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
+            lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]
+            if sum(lengths) > size - file.tell():
                 return
-            try:
-                window = Window(*record["window"])
-                shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
-                lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]
-                if sum(lengths) > size - file.tell():
-                    return
-                parts = [file.read(length) for length in lengths]
-                if _checksum(parts) != record["data"]:
-                    return
-                arrays = {
-                    name: np.frombuffer(part, kind).reshape(shape)
-                    for (name, kind, shape), part in zip(shapes, parts, strict=True)
-                }
-            except (ValueError, TypeError, KeyError):
+            parts = [file.read(length) for length in lengths]
+            if _checksum(parts) != record["data"]:
                 return
-            if not _fits(window, arrays):
-                return
-            yield window, arrays
+            arrays = {
+                name: np.frombuffer(part, kind).reshape(shape)
+                for (name, kind, shape), part in zip(shapes, parts, strict=True)
+            }
+        except (ValueError, TypeError, KeyError):
+            return
+        if not _fits(window, arrays):
+            return
+        yield window, arrays
 
 
 def _fits(window: Window, arrays: Arrays) -> bool:

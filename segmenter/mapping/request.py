@@ -12,6 +12,7 @@ from segmenter.geometry import Window
 from segmenter.inference.tta import parse_tta
 
 if TYPE_CHECKING:
+    from segmenter.cluster.options import ClusterOptions
     from segmenter.mapping.jobs import Bounds
 
 Mode = Literal["exact", "smooth"]
@@ -66,6 +67,7 @@ class MapRequest:
         labels: pattern of the label files that maps are scored with.
         label_kind, protocol: how they are scored.
         split_name: what `labels` are of, for the record; None: unstated.
+        cluster: whose workers compute; None: this process.
 
     Raises:
         DatasetError: a value that none can be, or arguments that exclude each other.
@@ -105,6 +107,7 @@ class MapRequest:
     label_kind: LabelKind | None = None
     protocol: str | None = None
     split_name: str | None = None
+    cluster: ClusterOptions | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

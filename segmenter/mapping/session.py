@@ -28,6 +28,7 @@ from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.journal import JOURNAL, Journal
+from segmenter.mapping.on_cluster import Workers, computing, workers_of
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.precision import precision_option, settled_precision
@@ -87,7 +88,8 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
         jobs, failures = _plan(request, run, images, style)
         if not jobs or (failures and request.fail_fast):
             return Mapped(Outcome(ConfusionMatrix(run.classes)), tuple(failures))
-        outcome = _make_maps(request, run, style, jobs, failures)
+        with workers_of(request) as workers:
+            outcome = _make_maps(request, run, style, jobs, failures, workers)
         failures += _score(outcome, scoring, style, run)
         if request.pictures:
             from segmenter.mapping.pictures import draw_views  # brings matplotlib
@@ -222,13 +224,18 @@ def _tell_left_out(images: Images, beside: int) -> None:
 
 
 def _make_maps(
-    request: MapRequest, run: AnyRun, style: MapStyle, jobs: Sequence[MapJob], failures: list[SegmenterError]
+    request: MapRequest,
+    run: AnyRun,
+    style: MapStyle,
+    jobs: Sequence[MapJob],
+    failures: list[SegmenterError],
+    workers: Workers | None,
 ) -> Outcome:
     """Make the maps that are not finished; adds what fails to `failures`."""
     journal, outcome = Journal(request.output), Outcome(ConfusionMatrix(run.classes))
     precision = settled_precision(request, run, journal)
     for together in groups(jobs):
-        outcome.merge(_make_group(request, run, style, together, failures, journal, precision))
+        outcome.merge(_make_group(request, run, style, together, failures, journal, precision, workers))
         if outcome.stopped or (failures and request.fail_fast):
             break
     return outcome
@@ -242,14 +249,20 @@ def _make_group(
     failures: list[SegmenterError],
     journal: Journal,
     precision: tuple[str, ...],
+    workers: Workers | None,
 ) -> Outcome:
     """Make the maps of jobs that all are on their own pixels, or all on grids."""
-    tiling = settled_tiling(request, run, _asked(style, jobs), jobs, journal)
+    wanted = _asked(style, jobs)
+    tiling = settled_tiling(request, run, wanted, jobs, journal)
+    if workers is not None:
+        tiling = workers.tiling(request, run, wanted, jobs, tiling)
     folder_state = _folder_state(request, run, style, tiling, journal, precision)
     kept, waiting = _sort(folder_state, jobs, failures)
     outcome = Outcome(ConfusionMatrix(run.classes))
     if waiting:
-        outcome = _write(request, run, style, tiling, folder_state, waiting, _pixels(kept), precision)
+        outcome = _write(
+            request, run, style, tiling, folder_state, waiting, _pixels(kept), precision, workers
+        )
     outcome.kept += kept
     failures += [error for _, error in outcome.failed]
     failures += [outcome.stopped] if outcome.stopped else []
@@ -328,19 +341,17 @@ def _write(
     waiting: Sequence[MapJob],
     there: int,
     precision: tuple[str, ...],
+    workers: Workers | None,
 ) -> Outcome:
     """Load the model and write the maps; `there` are pixels of maps that are finished."""
-    from segmenter.inference.loading import load_predictor, overlooked_gpus
-
-    predict = load_predictor(run, _asked(style, waiting), request.tta, precision)
-    if line := overlooked_gpus():
-        print(f"warning: {line}", file=sys.stderr)
+    wanted = _asked(style, waiting)
+    compute = computing(workers, request, run, wanted, tiling, precision, waiting)
     quiet_libtiff()
     remove_leftovers(request.output)
     start, pixels = time.perf_counter(), there + _pixels(waiting)
     with tqdm(total=pixels, initial=there, unit="pixel", unit_scale=True, disable=None) as bar:
         outcome = write_maps(
-            waiting, tiling, predict, style, folder_state, progress=Progress(bar), fail_fast=request.fail_fast
+            waiting, tiling, compute, style, folder_state, progress=Progress(bar), fail_fast=request.fail_fast
         )
     _tell_written(outcome, folder_state, request.output, time.perf_counter() - start)
     return outcome

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from segmenter.geometry import Size
 
 if TYPE_CHECKING:
+    from segmenter.inference.memory import Needs
     from segmenter.inference.prediction import ExtraOutputs
     from segmenter.inference.reading import Tiling
     from segmenter.mapping.jobs import MapJob
@@ -29,10 +30,63 @@ def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted:
     Raises:
         ConfigError: what is asked for is impossible.
     """
+    from segmenter.inference.blending import Blend
+    from segmenter.inference.memory import Choice, plan_tiling
+
+    sizes, needs = _needs(request, run, jobs, wanted)
+    blend = Blend(request.overlap, request.blend_weights)
+    choice = Choice(request.mode, blend, request.memory, request.window_size, request.batch)
+    tiling, notes = plan_tiling(sizes, needs, choice)
+    for note in notes:
+        print(note)
+    return tiling
+
+
+def tiling_of_worker(
+    request: MapRequest,
+    run: AnyRun,
+    wanted: ExtraOutputs,
+    jobs: Sequence[MapJob],
+    tiling: Tiling,
+    memory: int,
+    of: str,
+) -> Tiling:
+    """A tiling for each of several processes: the windows of one, if they fit into the `memory` of each.
+
+    Else smaller ones, which is said; but not of blended windows, whose size decides what comes out.
+
+    Args:
+        of: option that named the processes.
+
+    Raises:
+        ConfigError: blended windows do not fit.
+    """
+    from segmenter.errors import ConfigError
+    from segmenter.inference.memory import Choice, plan_tiling, share_of
+
+    sizes, needs = _needs(request, run, jobs, wanted, gpus=1)
+    same, least = share_of(tiling, sizes, needs, memory, request.batch)
+    if least <= memory or request.window_size is not None:
+        return same
+    if tiling.blend is not None:
+        raise ConfigError(
+            f"{of}: expected {least / 1e9:.1f}GB for each, which windows of {tiling.window} pixels take, got "
+            f"{memory / 1e9:.1f}GB; take fewer workers, or choose --window-size"
+        )
+    small, _ = plan_tiling(sizes, needs, Choice("exact", memory=memory, batch=request.batch))
+    print(
+        f"{of}: windows of {small.window} pixels, one process takes {tiling.window}; --memory gives more room"
+    )
+    return small
+
+
+def _needs(
+    request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted: ExtraOutputs, gpus: int = 0
+) -> tuple[list[Size], Needs]:
+    """What the jobs are to the model in size, and what a prediction takes."""
     import numpy as np
 
-    from segmenter.inference.blending import Blend
-    from segmenter.inference.memory import USUAL, Choice, Needs, plan_tiling
+    from segmenter.inference.memory import USUAL, Needs
     from segmenter.inference.tta import parse_tta, seen_by
     from segmenter.windows import round_up
 
@@ -46,17 +100,12 @@ def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted:
         run.recipe.prediction.window or USUAL,
         weights=_further_bytes(run),
         regridded=any(job.grid is not None for job in jobs),
+        gpus=gpus,
     )
     edge = 0
     if request.mosaic and network.radius is not None:  # each file is read with what lies around it
         edge = 2 * round_up(network.radius, network.stride)
-    sizes = [Size(job.seen.height + edge, job.seen.width + edge) for job in jobs]
-    blend = Blend(request.overlap, request.blend_weights)
-    choice = Choice(request.mode, blend, request.memory, request.window_size, request.batch)
-    tiling, notes = plan_tiling(sizes, needs, choice)
-    for note in notes:
-        print(note)
-    return tiling
+    return [Size(job.seen.height + edge, job.seen.width + edge) for job in jobs], needs
 
 
 def settled_tiling(

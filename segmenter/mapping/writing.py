@@ -7,12 +7,12 @@ import errno
 import os
 import shutil
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from segmenter.errors import ChangedInputError, DeviceError, SegmenterError
+from segmenter.errors import ChangedInputError, ClusterError, DeviceError, SegmenterError
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.files import may_be_full
 from segmenter.geometry import Window
@@ -21,9 +21,7 @@ from segmenter.inference.predictor import (
     Failed,
     Mapped,
     Prediction,
-    Predictor,
     Tiling,
-    classify_all,
 )
 from segmenter.labels import IGNORE
 from segmenter.mapping.jobs import MapJob
@@ -33,6 +31,9 @@ from segmenter.mapping.scoring import Outcome, Scorer
 from segmenter.mapping.state import FolderState
 
 _COMPLETED_AT_ONCE = 4
+
+Compute = Callable[[Iterable[MapJob]], Generator[Event[MapJob], None, None]]
+"""Jobs, which it asks for as it gets on → their windows, as `predictor.classify_all` gives them."""
 
 
 class _Output:
@@ -121,7 +122,7 @@ class Progress:
 def write_maps(
     jobs: Sequence[MapJob],
     tiling: Tiling,
-    predict: Predictor,
+    compute: Compute,
     style: MapStyle,
     folder_state: FolderState,
     *,
@@ -131,23 +132,25 @@ def write_maps(
     """Map every job and write it, whole or not at all; one that fails does not stop the others.
 
     Args:
+        compute: gives the windows of jobs, as `predictor.classify_all`.
         folder_state: locks the outputs, gives what an interrupted call left, and notes what is finished.
         progress: gets the numbers of finished pixels.
-        fail_fast: stop at the first job that fails, and give up the others; so does an error of the device.
+        fail_fast: stop at the first job that fails, and give up the others; so does an error of the device
+            or of the cluster.
     """
     for job in jobs:
         job.set_column(tiling.column)
     with contextlib.closing(_Maps(style, folder_state, progress)) as maps:
         waiting = list(jobs)
         while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
-            events = classify_all(maps.begun(waiting), tiling, predict)
+            events = compute(maps.begun(waiting))
             with contextlib.closing(events):  # a generator, whose threads end before the files are let go
                 try:
                     for event in events:
                         maps.take(event)
                         if fail_fast and maps.outcome.failed:
                             break
-                except DeviceError as error:
+                except (DeviceError, ClusterError) as error:
                     maps.outcome.stopped = error
             maps.settle()
             waiting = maps.to_repeat()

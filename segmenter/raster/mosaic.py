@@ -7,9 +7,10 @@ that a scene cut into files gives, bit for bit, the map of the uncut scene.
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -67,6 +68,13 @@ class Mosaic:
     def first(self) -> RasterInfo:
         """The header of the file whose grid counts."""
         return self._list[0].info
+
+    def absolute(self) -> Mosaic:
+        """The same by absolute paths, for a process with another working directory."""
+        found = copy.copy(self)
+        found._list = [replace(m, info=replace(m.info, path=m.info.path.absolute())) for m in self._list]
+        found._members = {m.info.path: m for m in found._list}
+        return found
 
     def view(self, path: Path) -> MosaicView:
         """The mosaic in the coordinates of one of its files."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path, PosixPath
 
 from segmenter.errors import DatasetError
@@ -49,6 +50,10 @@ class RemotePath(PosixPath):
 
     def __hash__(self) -> int:
         return hash(self.address)
+
+    def __reduce__(self) -> tuple[Callable[[str], RemotePath], tuple[str]]:
+        """As a pickle, on the way to another process: with its address."""
+        return RemotePath.of, (self.address,)
 
     def absolute(self) -> RemotePath:
         """Itself."""

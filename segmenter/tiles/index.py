@@ -21,7 +21,7 @@ from segmenter.geometry import Size, Window
 from segmenter.raster import open_raster
 from segmenter.sampling import TileStrata
 from segmenter.scenes import Dataset, Scene, Split
-from segmenter.threads import in_threads
+from segmenter.threads import Spread, in_threads
 from segmenter.tiles.cache import (
     Entries,
     SceneTiles,
@@ -92,11 +92,20 @@ class TileIndex:
 
 
 def build_index(
-    dataset: Dataset, split: Split, tiles: TilesConfig, *, workers: int | None = None, progress: bool = True
+    dataset: Dataset,
+    split: Split,
+    tiles: TilesConfig,
+    *,
+    workers: int | None = None,
+    progress: bool = True,
+    spread: Spread = in_threads,
 ) -> TileIndex:
     """The tiles of a split; only files that changed since the last time are read.
 
     What was indexed before an error or an interruption is kept.
+
+    Args:
+        spread: does the work for the scenes.
 
     Raises:
         DatasetError: a label does not fit its image, or no tile has enough labelled pixels.
@@ -110,7 +119,7 @@ def build_index(
     entries = _still_there(before, dataset, stamps)
     missing = [s for s in scenes if relative_paths(dataset, s) not in entries]
     try:
-        _measure(dataset, missing, tiles, stamps, entries, workers, progress)
+        _measure(dataset, missing, tiles, stamps, entries, workers, progress, spread)
     finally:
         if entries.keys() != before.keys() or missing:
             save_entries(path, entries, len(dataset.classes))
@@ -140,20 +149,24 @@ def _measure(
     entries: Entries,
     workers: int | None,
     progress: bool,
+    spread: Spread,
 ) -> None:
-    """Read `scenes` in threads and add what is found to `entries`."""
+    """Read `scenes` several at a time and add what is found to `entries`."""
     start, done = time.monotonic(), 0
     remarks: list[str] = []
 
-    def speed(found: SceneTiles) -> str:
+    def speed(found: tuple[SceneTiles, list[str]]) -> str:
         nonlocal done
-        done += len(found.row_N)
+        done += len(found[0].row_N)
         return f"{done / max(1e-9, time.monotonic() - start):.0f} tiles/s"
 
-    results = in_threads(
-        lambda scene: tile_counts(
-            dataset, scene, Size(tiles.size, tiles.size), tiles.overlap, remarks.append
-        ),
+    def count(scene: Scene) -> tuple[SceneTiles, list[str]]:
+        said: list[str] = []
+        size = Size(tiles.size, tiles.size)
+        return tile_counts(dataset, scene, size, tiles.overlap, said.append), said
+
+    results = spread(
+        count,
         scenes,
         description="indexing",
         unit="scene",
@@ -161,7 +174,8 @@ def _measure(
         progress=progress,
         note=speed,
     )
-    for scene, found in zip(scenes, results, strict=True):
+    for scene, (found, said) in zip(scenes, results, strict=True):
+        remarks += said
         key = relative_paths(dataset, scene)
         entries[key] = stamps[key], found
     for remark in sorted(remarks)[:_REMARKS]:

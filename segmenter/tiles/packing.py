@@ -103,12 +103,14 @@ def pack(
     progress: bool = True,
     told: Callable[[Job, int], None] = lambda job, pixels: None,
     kept: Callable[[PackedArray], bool] = lambda array: True,
+    workers: int | None = None,
 ) -> None:
     """Decode scenes into packs; room for them was made.
 
     Args:
         told: is called with the pixels of every strip that was written, from any thread.
         kept: whether what another process has packed in the meantime will do.
+        workers: threads; None: as many as there are cores.
 
     Raises:
         OutputError: there is no space; SegmenterError: a scene cannot be read. What was complete stays.
@@ -118,7 +120,13 @@ def pack(
     full = max(_PACK_BYTES, sum(job.bytes for job in jobs) // _MOST_PACKS)
     with folder.writing(), _Writers(dataset, folder, full, told, kept) as writers:
         for _ in in_threads(
-            writers.add, jobs, description=description, unit="file", progress=progress, at_end=writers.stop
+            writers.add,
+            jobs,
+            description=description,
+            unit="file",
+            workers=workers,
+            progress=progress,
+            at_end=writers.stop,
         ):
             pass
     folder.look()

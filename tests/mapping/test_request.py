@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import rasterio
 
+from segmenter.cluster.options import ClusterOptions
 from segmenter.errors import SegmenterError
 from segmenter.geometry import Window
 from segmenter.labels import ClassMap
@@ -35,7 +36,8 @@ def test_without_options_a_request_has_the_defaults_of_the_command_line() -> Non
 
 def test_each_option_is_an_attribute_of_its_name() -> None:
     names = {action.dest for action in _parser()._actions if not isinstance(action, argparse._HelpAction)}
-    assert names - {"bbox"} == {field.name for field in fields(MapRequest)}
+    cluster = {field.name for field in fields(ClusterOptions)}
+    assert names - {"bbox"} - cluster == {field.name for field in fields(MapRequest)} - {"cluster"}
 
 
 def test_options_become_values() -> None:

@@ -1,0 +1,201 @@
+"""Maps on a cluster: the bytes of one process, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+
+from segmenter.mapping.partial import PartialMap
+from segmenter.mapping.strips import Strip
+from tests.helpers.child_predict import COMMAND, files, scene
+from tests.helpers.cluster_worker import KILL, PRELOAD, running_with
+from tests.helpers.clusters import threads_cluster
+
+Make = Callable[..., Path]
+OPTIONS = ("--window-size", "64", "--batch", "2", "--confidence", "--probabilities", "float16", "--quicklook")
+
+
+@pytest.fixture
+def small_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strips of one band of windows, of rasters that are as small."""
+    monkeypatch.setattr("segmenter.mapping.strips.PIXELS", 4000)
+    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1000)
+    monkeypatch.setattr("segmenter.mapping.strips._BLENDED_BANDS", 2)
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[str]:
+    with threads_cluster(2) as cluster:
+        yield cluster.scheduler_address
+
+
+def same_as_one_process(
+    folder: Path, make_geotiff: Make, call: Callable[..., int], address: str, *options: str
+) -> None:
+    sources = [scene(make_geotiff, "in/a.tif", 350, 130)]
+    if "--part" not in options:
+        sources += [scene(make_geotiff, f"in/{i}.tif", 41, 37, i) for i in range(5)]
+    arguments = ("in", *OPTIONS, *options)
+    assert call(*arguments, output="one") == 0
+    assert call(*arguments, "--scheduler", address) == 0
+    assert len(files(folder / "one")) == 4 * len(sources)
+    assert files(folder / "maps") == files(folder / "one")
+    names = {path.name for path in (folder / "maps").iterdir() if path.name.startswith(".")}
+    assert names == {".journal.jsonl"}
+
+
+MODES = [("--mode", "exact"), ("--mode", "smooth"), ("--gsd", "0.35"), ("--part", "11", "7", "300", "90")]
+
+
+@pytest.mark.parametrize("options", MODES, ids=str)
+def test_maps_of_a_cluster_are_those_of_one_process(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    small_strips: None,
+    two_workers: str,
+    options: tuple[str, ...],
+) -> None:
+    same_as_one_process(tmp_path, make_geotiff, call, two_workers, *options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 4])
+def test_maps_of_any_number_of_workers_are_those_of_one_process(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], small_strips: None, workers: int
+) -> None:
+    with threads_cluster(workers, threads=2) as cluster:
+        for options in MODES:
+            same_as_one_process(tmp_path, make_geotiff, call, cluster.scheduler_address, *options)
+            for folder in ("maps", "one", "in"):
+                shutil.rmtree(tmp_path / folder)
+
+
+def test_a_mosaic_on_a_cluster_has_no_seams(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], small_strips: None, two_workers: str
+) -> None:
+    image = np.random.default_rng(3).integers(1, 255, (210, 160, 3), np.uint8)
+    make_geotiff("in/left.tif", image[:, :80])
+    make_geotiff("in/right.tif", image[:, 80:], transform=rasterio.Affine(0.5, 0, 368040, 0, -0.5, 5808000))
+    arguments = ("in", "--mosaic", "--window-size", "64", "--batch", "2")
+    assert call(*arguments, output="one") == 0
+    assert call(*arguments, "--scheduler", two_workers) == 0
+    assert files(tmp_path / "maps") == files(tmp_path / "one")
+
+
+def test_what_fails_on_a_cluster_is_said_as_by_one_process(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    small_strips: None,
+    two_workers: str,
+    capsys: Any,
+) -> None:
+    """A raster that is cut off fails with the same line; the others, and scores, are made."""
+    damaged = scene(make_geotiff, "in/a.tif", 640, 210)
+    scene(make_geotiff, "in/b.tif", 300, 90)
+    make_geotiff("b_label.tif", np.full((300, 90), 3, np.uint8))
+    with damaged.open("r+b") as file:
+        file.truncate(damaged.stat().st_size * 2 // 3)
+    arguments = ("in", "--window-size", "64", "--batch", "2", "--labels", "{stem}_label.tif")
+    said = []
+    for output, more in (("one", ()), ("maps", ("--scheduler", two_workers))):
+        assert call(*arguments, *more, output=output) == 1
+        out, err = capsys.readouterr()
+        said.append((re.sub("Mpixel/s|[0-9.]+ Mpixel.*|one|maps", "", out), err))
+    assert "in/a.tif: " in said[0][1]
+    assert said[0] == said[1]
+    assert files(tmp_path / "maps").keys() >= {"b.tif", "scores.json", "confusion.png"}
+    assert files(tmp_path / "maps") == files(tmp_path / "one")
+
+
+def test_a_scheduler_that_dies_is_one_line_and_the_same_call_goes_on(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    small_strips: None,
+    capsys: Any,
+    monkeypatch: Any,
+) -> None:
+    source = scene(make_geotiff, "in/a.tif", 900, 210)
+    arguments = (source, "--window-size", "64", "--batch", "2")
+    assert call(*arguments, output="one") == 0
+    added, add = [], PartialMap.add
+
+    with threads_cluster(2) as cluster:
+
+        def closing(self: PartialMap, *window: Any) -> None:
+            add(self, *window)
+            added.append(window)
+            if len(added) == 9:
+                cluster.close()
+
+        monkeypatch.setattr(PartialMap, "add", closing)
+        capsys.readouterr()
+        assert call(*arguments, "--scheduler", cluster.scheduler_address) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("error: ")] == [
+        f"error: --scheduler {cluster.scheduler_address}: the scheduler is gone; what is done is kept, and "
+        "the same call goes on from there"
+    ]
+    assert files(tmp_path / "maps") == {}
+    first = len(added)
+    with threads_cluster(1) as cluster:
+        assert call(*arguments, "--scheduler", cluster.scheduler_address) == 0
+    assert files(tmp_path / "maps") == files(tmp_path / "one")
+    assert added[first][0].row > 0, "it goes on within the raster"
+
+
+def test_workers_that_do_not_see_the_images_end_the_call(
+    tmp_path: Path,
+    make_geotiff: Make,
+    call: Callable[..., int],
+    two_workers: str,
+    capsys: Any,
+    monkeypatch: Any,
+) -> None:
+    source = scene(make_geotiff, "in/a.tif", 60, 50)
+    to_send = Strip.to_send
+
+    def elsewhere(strip: Strip) -> Strip:
+        sent = to_send(strip)
+        info = replace(sent.job.info, path=Path("/elsewhere/a.tif"))
+        return replace(sent, job=replace(sent.job, info=info))
+
+    monkeypatch.setattr(Strip, "to_send", elsewhere)
+    assert call(source, "--scheduler", two_workers) == 1
+    assert "a worker does not find it" in capsys.readouterr().err
+    assert not (tmp_path / "maps").exists()
+
+
+def test_killed_workers_cost_their_strips_only(tmp_path: Path, make_geotiff: Make) -> None:
+    """Real processes: both are killed in the middle, the call goes on, and nothing of it stays."""
+    source = scene(make_geotiff, "in/a.tif", 2100, 1050)
+    arguments = (str(source), "--window-size", "256", "--batch", "2")
+    (tmp_path / "victims").mkdir()
+    for victim in "ab":
+        (tmp_path / "victims" / victim).touch()
+    environment = {**PRELOAD, KILL: str(tmp_path / "victims"), "TMPDIR": str(tmp_path)}
+
+    def run(output: str, *more: str) -> subprocess.CompletedProcess[str]:
+        command = [*COMMAND, "0", "1000", *arguments, *more, "--output", str(tmp_path / output)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    done = run("maps", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "victims").iterdir())
+    gone = [line for line in done.stderr.splitlines() if "is gone; what it had is done by others" in line]
+    assert len(gone) == 2, done.stderr
+    assert run("one").returncode == 0
+    assert files(tmp_path / "maps") == files(tmp_path / "one")
+    assert [path.name for path in tmp_path.glob("segmenter-*")] == [], "scratch of workers"
+    assert running_with(str(tmp_path)) == []
