@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from segmenter.addresses import is_address
 from segmenter.errors import DatasetError
 from segmenter.files import real
 from segmenter.finding import matches
-from segmenter.raster.remote import RemotePath, is_address
+from segmenter.raster.remote import RemotePath
 
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 """Of the files that are taken from a folder; a file that is named itself may be called anything."""

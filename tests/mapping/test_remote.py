@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import zipfile
-from collections.abc import Callable, Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,67 +11,18 @@ import numpy as np
 import pytest
 import rasterio
 
+from tests.helpers.file_server import FileServer
+
 Make = Callable[..., Path]
 Call = Callable[..., int]
 
 
-class Server(ThreadingHTTPServer):
-    """Serves a folder, and notes what it was asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.asked = asked = []
-
-        class Handler(SimpleHTTPRequestHandler):
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments, directory=str(folder))
-
-            def do_GET(self) -> None:
-                """Parts of files, as every server of rasters gives them."""
-                path = Path(self.translate_path(self.path))
-                first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
-                if not path.is_file():
-                    self.send_error(404)
-                    return
-                data = path.read_bytes()
-                part = data[int(first) : int(last or len(data)) + 1]
-                self.send_response(206)
-                self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
-                self.send_header("Content-Length", str(len(part)))
-                self.end_headers()
-                self.wfile.write(part)
-
-            def log_message(self, *_: Any) -> None:
-                asked.append(self.path)
-
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    def handle_error(self, *_: Any) -> None:
-        """A client that hangs up is none."""
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "served").mkdir()
-    with Server(tmp_path / "served") as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def url(server: Server, name: str) -> str:
-    return f"http://127.0.0.1:{server.server_port}/{name}"
-
-
 def test_a_map_of_what_a_server_gives(
-    server: Server, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+    server: FileServer, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
 ) -> None:
     source = make_geotiff("served/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8), compress="deflate")
     assert call(source, output="local") == 0
-    for address in (url(server, "a.tif?signed=secret"), "/vsicurl/" + url(server, "a.tif")):
+    for address in (server.url("a.tif?signed=secret"), "/vsicurl/" + server.url("a.tif")):
         assert call(address, "--remote") == 0
         with rasterio.open("maps/a.tif") as mine, rasterio.open("local/a.tif") as theirs:
             np.testing.assert_array_equal(mine.read(), theirs.read())
@@ -81,19 +30,21 @@ def test_a_map_of_what_a_server_gives(
     said = capfd.readouterr()
     assert "maps/a.tif: made anew: " in said.out
     assert said.err == ""
-    assert not any(".msk" in path or ".ovr" in path or ".aux" in path for path in server.asked)
+    assert not any(
+        ".msk" in path or ".ovr" in path or ".aux" in path for asked in server.asked for path in [asked.path]
+    )
     assert "secret" not in Path("maps/.journal.jsonl").read_text()
 
 
 def test_what_a_server_does_not_give_is_one_line_each(
-    server: Server, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+    server: FileServer, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
 ) -> None:
     source = make_geotiff("served/a.tif", rng.integers(0, 255, (300, 300, 3), np.uint8), tiled=True)
     (tmp_path / "served" / "cut.tif").write_bytes(source.read_bytes()[:150_000])
     (tmp_path / "served" / "text.tif").write_text("no raster")
     (tmp_path / "served" / "b.vrt").write_text("<VRTDataset rasterXSize='1' rasterYSize='1'/>")
     names = ["a.tif", "cut.tif", "gone.tif", "text.tif", "b.vrt"]
-    assert call(*(url(server, f"{name}?signed=secret") for name in names), "--remote") == 1
+    assert call(*(server.url(f"{name}?signed=secret") for name in names), "--remote") == 1
     lines = capfd.readouterr().err.splitlines()
     assert not any("secret" in line for line in lines)
     assert sorted(lines) == sorted(line for line in lines if line.startswith("error: /vsicurl/http://127."))
