@@ -66,7 +66,7 @@ class Located(Section):
         if files is not None and not is_address(root):
             raise PydanticCustomError(
                 "dataset.files",
-                "is for a root that is an address (https://, s3://, …); the folder {root} is listed: leave it out",
+                "is for a root that is an address (https://, s3://); the folder {root} needs none",
                 {"root": root},
             )
         return self

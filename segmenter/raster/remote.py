@@ -141,7 +141,11 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def note_state(path: RemotePath, size: int, changed: int) -> None:
-    """Remember what a listing said of a file, so that nobody asks again."""
+    """Remember what a listing said of a file; where that is another, GDAL is to forget the bytes it has."""
+    if _states.get(path.address, (size, changed)) != (size, changed):
+        from segmenter.raster.gdal_files import forget
+
+        forget(path.address)
     _states[path.address] = (size, changed)
 
 

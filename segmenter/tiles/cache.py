@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from segmenter.errors import SegmenterError, plain, shortened
-from segmenter.files import write_whole
+from segmenter.files import caches, write_whole
 from segmenter.raster.remote import RemotePath
 from segmenter.scenes import Dataset, Scene
 
@@ -71,8 +71,7 @@ def _cache_folder(root: Path, wanted: Path | None) -> Path:
     remote = isinstance(root, RemotePath)
     if not remote and _writable(beside):
         return beside
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    elsewhere = caches / "coverage-segmenter" / name
+    elsewhere = caches() / name
     if not _writable(elsewhere):
         raise SegmenterError(
             f"{root}: cannot keep the tile index there nor in {elsewhere}; "

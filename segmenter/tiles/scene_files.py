@@ -70,7 +70,7 @@ def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True
 
 
 class _Kept:
-    """Digests of remote files as they were read once: to read them in each training would be most requests."""
+    """Digests of remote files, kept: to read them in each training would be most of its requests."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._new = path, False

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from segmenter.config.datasets import CacheCodec
 from segmenter.errors import DatasetError
+from segmenter.files import gibibytes
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
 from segmenter.raster import KnownRasters, RasterInfo, raster_info
@@ -31,7 +32,7 @@ from segmenter.raster.remote import RemotePath
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.pack_file import DamagedError, Kind, PackedArray
-from segmenter.tiles.pack_folder import PackFolder, gibibytes
+from segmenter.tiles.pack_folder import PackFolder
 from segmenter.tiles.packing import Job, key_of, pack
 
 _MOST_OPEN = 64

@@ -74,7 +74,7 @@ def object_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         status = stores[0].fault(environ["REQUEST_METHOD"], path) if stores else None
         if status is None:
             return app(environ, start)
-        environ["wsgi.input"].read()
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         start(f"{status} Made", [("Content-Length", "0")])
         return [b""]
 
