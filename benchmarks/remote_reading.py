@@ -25,7 +25,7 @@ from datasets.pack import pack_dataset
 from datasets.remote import remote_files
 from segmenter.config.recipe import TilesConfig
 from segmenter.raster import quiet_gdal
-from segmenter.raster.remote import RemotePath
+from segmenter.raster.remote import RemotePath, forget_all
 from segmenter.scenes import Dataset, Scene
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
@@ -35,19 +35,22 @@ from segmenter.tiles.store import SceneStore
 from tests.helpers.file_server import PROXIES, FileServer, serving
 
 _TILE = 256
+_CACHE = 1 << 21
+"""Bytes that GDAL keeps of what it read, 16 MiB by default: small, as the data are here."""
 Figures = dict[str, Any]
 
 
 def main() -> None:
     """Make the data, serve them, count."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=256, help="of 256²")
-    parser.add_argument("--side", type=int, default=6000, help="of the large GeoTIFF, in pixels")
-    parser.add_argument("--tiles", type=int, default=512, help="that are read, at random")
+    parser.add_argument("--files", type=int, default=64, help="of 256²")
+    parser.add_argument("--side", type=int, default=3000, help="of the large GeoTIFF, in pixels")
+    parser.add_argument("--tiles", type=int, default=200, help="that are read, at random")
     arguments = parser.parse_args()
     quiet_gdal()
     for name in PROXIES:
         os.environ.pop(name, None)
+    os.environ["CPL_VSIL_CURL_CACHE_SIZE"] = str(_CACHE)
     rng = np.random.default_rng(0)
     kinds: dict[str, Callable[[Path], Dataset]] = {
         "files": lambda root: tile_files(root, arguments.files),
@@ -73,12 +76,15 @@ def _counted(
     listed.write_text("\n".join(names))
     dataset = replace(_remote(local, server), cache=cache)
     for start in ("first_start", "next_start"):
+        forget_all()
         with _counting(server, found, start):
             remote_files(dataset.root, listed, progress=False)
             index = build_index(dataset, "train", TilesConfig(size=_TILE), progress=False)
             band_statistics(dataset, "train", progress=False)
             scene_digests(dataset.scenes, cache_folder(dataset), progress=False)
     draws = rng.integers(0, len(index), tiles).tolist()
+    forget_all()
+    remote_files(dataset.root, listed, progress=False)
     for way in ("in_place", "packed"):
         with _counting(server, found, f"{way}_opening"):
             store = SceneStore(dataset, index.scenes, _TILE, cache_folder(dataset), progress=False)

@@ -49,6 +49,11 @@ _KIND = 0o170000
 """Flags of `VSIStatExL`, and of a file's mode."""
 
 
+def forget_all() -> None:
+    """As `forget`, of all files."""
+    _gdal().VSICurlClearCache()
+
+
 class ServerError(OSError):
     """An error of the system, whose text is the reason alone."""
 

@@ -149,6 +149,14 @@ def note_state(path: RemotePath, size: int, changed: int) -> None:
     _states[path.address] = (size, changed)
 
 
+def forget_all() -> None:
+    """Forget all that is known of remote files, and have GDAL forget their bytes: as in a new process."""
+    from segmenter.raster import gdal_files
+
+    _states.clear()
+    gdal_files.forget_all()
+
+
 def set_up_remote() -> None:
     """Set how GDAL speaks to servers, where the user has not; other processes get it with the environment."""
     for name, value in _SETTINGS.items():

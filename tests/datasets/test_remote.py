@@ -18,7 +18,7 @@ from segmenter.config.reading import describe_recipe, dump_recipe, recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.errors import ConfigError, SegmenterError
 from segmenter.raster import buckets
-from segmenter.raster.remote import RemotePath
+from segmenter.raster.remote import RemotePath, forget_all
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
 from segmenter.tiles.scene_files import joint_digest, scene_digests
@@ -105,6 +105,8 @@ def test_after_packing_no_tile_is_asked_for(scenes: Path, store: Store, tmp_path
         in capfd.readouterr().out
     )
     list(pack_dataset(dataset, progress=False))
+    forget_all()
+    dataset = replace(load_dataset(given), cache=tmp_path / "cache")
     store.asked.clear()
     assert tiles() == in_place
     assert store.asked == []
@@ -121,6 +123,7 @@ def test_a_second_training_asks_for_the_listing_alone(scenes: Path, store: Store
         return index.fingerprint(), scene_digests(dataset.scenes, cache_folder(dataset), progress=False)
 
     before = prepared()
+    forget_all()
     store.asked.clear()
     assert prepared() == before
     assert [method for method, _ in store.asked] == ["GET"]
