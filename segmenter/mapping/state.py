@@ -143,9 +143,10 @@ class FolderState:
         if self.journal.find(job.name) != before and self.unfinished(job) is None:
             self.leave(job)
             return False
-        if self._is_elsewhere(job, now=True):  # another machine's call was faster
-            self.leave(job, keep=False)
-            return False
+        with contextlib.suppress(SegmenterError):  # then it is made, whatever the store says now
+            if self._is_elsewhere(job, now=True):  # another machine's call was faster
+                self.leave(job, keep=False)
+                return False
         held.partial = self._recovered(job)
         return True
 
@@ -304,7 +305,10 @@ def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
 def _not_looked_at(info: RasterInfo) -> str | None:
     """Why it cannot be told whether an input's pixels are what they were; None where it can."""
     if isinstance(info.path, RemotePath):
-        return "what lies at an address is not looked at"
+        with contextlib.suppress(OSError):
+            if info.path.stat().st_mtime_ns > 0:
+                return None
+        return "its server does not tell when it was changed"
     if info.driver in _OF_ONE_FILE or info.driver.startswith("JP2"):
         return None
     return f"the files that a {info.driver} reads are not looked at"

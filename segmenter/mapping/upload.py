@@ -76,7 +76,7 @@ class Uploads:
         self.sent = self.equal = self.sent_bytes = 0
         self._client = client(place.scheme)
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="upload")
-        self._lock = threading.Lock()
+        self._lock, self._stopped = threading.Lock(), threading.Event()
         self._waiting: list[tuple[Future[None], list[Path]]] = []
         self._listed: set[str] | None = None
 
@@ -161,7 +161,8 @@ class Uploads:
         return failures
 
     def close(self) -> None:
-        """Give up what has not begun; what is on its way is waited for."""
+        """Give up what is not sent, after an error or Ctrl-C; a part that is on its way is waited for."""
+        self._stopped.set()
         self._pool.shutdown(cancel_futures=True)
 
     # ------------------------------------------------------------------------------ objects
@@ -234,6 +235,8 @@ class Uploads:
         done = []
         try:
             for number, body in enumerate(parts, 1):
+                if self._stopped.is_set():
+                    raise OutputError(f"{what['Key']}: interrupted")  # nobody hears of it
                 found = self._client.upload_part(**what, UploadId=upload, PartNumber=number, Body=body)
                 done.append({"PartNumber": number, **{k: found[k] for k in _PART if k in found}})
             self._client.complete_multipart_upload(

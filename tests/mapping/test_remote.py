@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 import rasterio
 
+from segmenter.config.datasets import FolderConfig
+from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.raster.remote import forget_all
+from tests.helpers.exact_network import fake_run
 from tests.helpers.file_server import FileServer
+from tests.helpers.s3_server import Store
 
 Make = Callable[..., Path]
 Call = Callable[..., int]
@@ -23,12 +28,12 @@ def test_a_map_of_what_a_server_gives(
     source = make_geotiff("served/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8), compress="deflate")
     assert call(source, output="local") == 0
     for address in (server.url("a.tif?signed=secret"), "/vsicurl/" + server.url("a.tif")):
-        assert call(address, "--remote") == 0
+        assert call(address, "--remote", "--redo") == 0
         with rasterio.open("maps/a.tif") as mine, rasterio.open("local/a.tif") as theirs:
             np.testing.assert_array_equal(mine.read(), theirs.read())
             assert (mine.crs, mine.transform) == (theirs.crs, theirs.transform)
     said = capfd.readouterr()
-    assert "maps/a.tif: made anew: " in said.out
+    assert "maps/a.tif: made anew: asked for by --redo" in said.out
     assert said.err == ""
     assert not any(
         ".msk" in path or ".ovr" in path or ".aux" in path for asked in server.asked for path in [asked.path]
@@ -65,3 +70,47 @@ def test_a_file_in_an_archive(make_geotiff: Make, rng: Any, call: Call, tmp_path
 def test_other_schemes_are_refused(call: Call, capfd: Any, address: str) -> None:
     assert call(address, "--remote") == 2
     assert capfd.readouterr().err.startswith(f"error: {address}: expected http://, https://, s3://")
+
+
+def test_a_map_of_an_address_is_kept_until_the_file_changes(
+    server: FileServer, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+) -> None:
+    """Whatever signature it is asked for with."""
+    make_geotiff("served/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8))
+    assert call(server.url("a.tif?signature=1"), "--remote") == 0
+    assert call(server.url("a.tif?signature=2"), "--remote", predictor=None) == 0
+    assert "1 of 1 maps are finished and unchanged" in capfd.readouterr().out
+    make_geotiff("served/a.tif", rng.integers(0, 9, (67, 83, 3), np.uint8))
+    forget_all()
+    assert call(server.url("a.tif?signature=2"), "--remote") == 0
+    assert "made anew: the input has changed" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [("in/", "ab"), ("in/*.tif", "ab"), ("in/b?.tif", ""), ("**/*.tif", "abc"), ("in/[bc].tif", "b")],
+)
+def test_folders_and_patterns_in_a_bucket(
+    store: Store, make_geotiff: Make, rng: Any, call: Call, capfd: Any, given: str, names: str, tmp_path: Path
+) -> None:
+    for name in ("in/a", "in/b", "in/deep/c"):
+        make_geotiff(f"bucket/{name}.tif", rng.integers(0, 255, (31, 33, 3), np.uint8))
+    (tmp_path / "bucket/in/notes.txt").write_text("no image")
+    store.put_folder(tmp_path / "bucket")
+    assert call(f"s3://{store.bucket}/{given}", "--remote") == (0 if names else 2)
+    assert sorted(path.stem for path in Path("maps").glob("*.tif")) == list(names)
+    assert ("the bucket has none" in capfd.readouterr().err) == (not names)
+
+
+def test_a_foreign_recipe_is_no_reason_to_ask_a_server(call: Call, capfd: Any) -> None:
+    recipe = fake_run(ClassMap((LandCoverClass("a", (0, 0, 0), 0),), "codes")).recipe
+    recipe.dataset = FolderConfig(
+        kind="folder",
+        root="https://host.org/x?signature=hidden",
+        images="{n}.tif",
+        labels="{n}.png",
+        classes=({"name": "a", "code": 0},),
+    )
+    assert call("--split", "test", recipe=recipe) == 2
+    said = capfd.readouterr().err
+    assert said.endswith("its scenes lie at https://host.org/x; addresses are opened only with --remote\n")
