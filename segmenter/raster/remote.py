@@ -151,10 +151,10 @@ def note_state(path: RemotePath, size: int, changed: int) -> None:
 
 def forget_all() -> None:
     """Forget all that is known of remote files, and have GDAL forget their bytes: as in a new process."""
-    from segmenter.raster import gdal_files
+    from segmenter.raster.gdal_files import forget_all as forget_bytes
 
     _states.clear()
-    gdal_files.forget_all()
+    forget_bytes()
 
 
 def set_up_remote() -> None:
