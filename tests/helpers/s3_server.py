@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import threading
@@ -62,11 +63,10 @@ class Store:
 @contextlib.contextmanager
 def object_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A store that GDAL and boto3 find by the environment."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app, asked, stores = DomainDispatcherApplication(create_backend_app), [], []
+    app, asked, stores = _app(), [], []
 
     def answer(environ: dict[str, Any], start: Any) -> Any:
         path = environ["PATH_INFO"] + ("?" + environ["QUERY_STRING"]) * bool(environ["QUERY_STRING"])
@@ -89,6 +89,14 @@ def object_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@functools.cache
+def _app() -> Any:
+    """moto's application, one for all tests: buckets have names of their own."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+    return DomainDispatcherApplication(create_backend_app)
 
 
 def _set_environment(monkeypatch: pytest.MonkeyPatch, port: int) -> None:

@@ -12,7 +12,9 @@ import pytest
 import rasterio
 
 from segmenter.config.datasets import FolderConfig
+from segmenter.errors import DatasetError
 from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.mapping.inputs import find_inputs
 from segmenter.raster.remote import forget_all
 from tests.helpers.exact_network import fake_run
 from tests.helpers.file_server import FileServer
@@ -86,20 +88,31 @@ def test_a_map_of_an_address_is_kept_until_the_file_changes(
     assert "made anew: the input has changed" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [("in/", "ab"), ("in/*.tif", "ab"), ("in/b?.tif", ""), ("**/*.tif", "abc"), ("in/[bc].tif", "b")],
-)
-def test_folders_and_patterns_in_a_bucket(
-    store: Store, make_geotiff: Make, rng: Any, call: Call, capfd: Any, given: str, names: str, tmp_path: Path
-) -> None:
+def test_folders_and_patterns_in_a_bucket(store: Store, make_geotiff: Make, rng: Any, tmp_path: Path) -> None:
     for name in ("in/a", "in/b", "in/deep/c"):
         make_geotiff(f"bucket/{name}.tif", rng.integers(0, 255, (31, 33, 3), np.uint8))
     (tmp_path / "bucket/in/notes.txt").write_text("no image")
     store.put_folder(tmp_path / "bucket")
-    assert call(f"s3://{store.bucket}/{given}", "--remote") == (0 if names else 2)
-    assert sorted(path.stem for path in Path("maps").glob("*.tif")) == list(names)
-    assert ("the bucket has none" in capfd.readouterr().err) == (not names)
+    there = {"in/": "ab", "in/*.tif": "ab", "**/*.tif": "abc", "in/**/*.tif": "abc", "in/[bc].tif": "b"}
+    for given, names in there.items():
+        found = find_inputs([f"s3://{store.bucket}/{given}"], remote=True).files
+        assert [path.stem for path in found] == list(names), given
+    with pytest.raises(DatasetError, match=r"expected images .* the bucket has none"):
+        find_inputs([f"s3://{store.bucket}/in/b?.tif"], remote=True)
+
+
+def test_maps_from_one_bucket_into_another_are_made_once(
+    store: Store, make_geotiff: Make, rng: Any, call: Call, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    source = make_geotiff("a.tif", rng.integers(0, 255, (31, 33, 3), np.uint8))
+    store.client.put_object(Bucket=store.bucket, Key="in/a.tif", Body=source.read_bytes())
+    call_it = (f"s3://{store.bucket}/in/", "--remote")
+    assert call(*call_it, output=f"s3://{store.bucket}/out") == 0
+    assert call(source, output="local") == 0
+    assert store.get("out/a.tif") == Path("local/a.tif").read_bytes()
+    assert call(*call_it, output=f"s3://{store.bucket}/out", predictor=None) == 0
+    assert "1 of 1 maps are finished and unchanged" in capfd.readouterr().out
 
 
 def test_a_foreign_recipe_is_no_reason_to_ask_a_server(call: Call, capfd: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from segmenter.addresses import joined, masked, masked_text
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster import KnownRasters, open_raster, read_label
-from segmenter.raster.remote import RemotePath
+from segmenter.raster.remote import RemotePath, set_up_remote
 from tests.helpers.file_server import FileServer
 
 Make = Callable[..., Path]
@@ -144,3 +145,12 @@ def test_secrets_are_in_no_text() -> None:
         "no https://host.org/c/d there, nor /vsicurl/https://host.org/c/d"
     )
     assert joined("/vsis3/b/p/", "q/a b.tif") == "/vsis3/b/p/q/a b.tif"
+
+
+def test_gdal_gets_the_endpoint_that_amazons_tools_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_S3_ENDPOINT", "AWS_HTTPS", "AWS_VIRTUAL_HOSTING", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio:9000/")
+    set_up_remote()
+    assert os.environ["AWS_S3_ENDPOINT"] == "minio:9000"
+    assert (os.environ["AWS_HTTPS"], os.environ["AWS_VIRTUAL_HOSTING"]) == ("NO", "FALSE")
