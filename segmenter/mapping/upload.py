@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from segmenter.mapping.outputs import MapStyle
     from segmenter.mapping.request import MapRequest
 
-PART_BYTES = 1 << 24
-"""Of an object that is sent in parts; one that is not larger goes at once. A thread holds one part."""
+PART_BYTES = 1 << 23
+"""Of an object that is sent in parts; one that is not larger goes at once. A thread holds two parts."""
 _MOST_PARTS = 9_000
 _THREADS = 4
 SCORE_FILES = ("scores.json", "confusion.png")

@@ -13,7 +13,7 @@ from tests.helpers.made_training import made, train
 
 @pytest.mark.slow
 def test_a_training_over_urls_gives_the_bits_of_a_local_one(server: FileServer, tmp_path: Path) -> None:
-    """Also where a tenth of the answers are cut off, and with packs; the run holds no signature."""
+    """Also by worker processes, where a tenth of the answers are cut off; the run holds no signature."""
     recipe = made(server.folder / "data")
     files = [p.relative_to(server.folder / "data").as_posix() for p in (server.folder / "data").rglob("*.*")]
     (tmp_path / "files.txt").write_text("\n".join(name for name in files if ".tile-index" not in name))
@@ -23,6 +23,7 @@ def test_a_training_over_urls_gives_the_bits_of_a_local_one(server: FileServer, 
         *("--set", f"dataset.root={server.url('data?signature=hidden')}"),
         *("--set", f"dataset.files={tmp_path / 'files.txt'}"),
         *("--set", f"dataset.cache={tmp_path / 'cache'}"),
+        *("--set", "training.input_workers=2"),
     )
     said = train(recipe, "--run", str(tmp_path / "remote"), *remote).stdout
     assert len(server.asked) > 10
