@@ -54,16 +54,17 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     from datasets import layout_of, load_dataset
     from segmenter.config.reading import load_recipe
     from segmenter.mapping.session import lines_of_notes
-    from segmenter.mapping.truth import images_of_inputs, images_of_split
+    from segmenter.mapping.truth import check_root, images_of_inputs, images_of_split
 
     if request.split is None:
         return images_of_inputs(request, run, layout_of(run.recipe) if request.labels is not None else None)
     recipe = run.recipe if request.recipe is None else load_recipe(request.recipe)
+    where = request.recipe or request.runs[0] / "recipe.yaml"
+    check_root(recipe.dataset.root, request.remote, where)
     dataset = load_dataset(recipe)
     left_out = ((reason, file) for file, reason in dataset.unused)
     for note in (*lines_of_notes(left_out), *dataset.notes):
         print(note)
-    where = request.recipe or request.runs[0] / "recipe.yaml"
     return images_of_split(dataset, layout_of(recipe), request.split, run, where)
 
 

@@ -47,10 +47,10 @@ def main() -> None:
     quiet_gdal()
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        small = _tile_files(Path(folder) / "small", arguments.tiles)
+        small = tile_files(Path(folder) / "small", arguments.tiles)
         draws = [(i, Window(0, 0, _TILE, _TILE)) for i in range(len(small.scenes))]
         figures = {"files": _measured(small, draws, arguments.rounds, plain=True)}
-        large = _large(Path(folder) / "large", arguments.side, rng)
+        large = large_scene(Path(folder) / "large", arguments.side, rng)
         corners = rng.integers(0, arguments.side - _TILE + 1, (arguments.tiles, 2)).tolist()
         draws = [(0, Window(row, col, _TILE, _TILE)) for row, col in corners]
         figures["large"] = _measured(large, draws, arguments.rounds, plain=False)
@@ -113,14 +113,15 @@ def _imread(scene: Scene) -> object:
     return [cv2.imread(str(path), cv2.IMREAD_UNCHANGED) for path in (scene.image, scene.label)]
 
 
-def _tile_files(root: Path, tiles: int) -> Dataset:
+def tile_files(root: Path, tiles: int) -> Dataset:
+    """Files of 256², as NAIC2020 has them."""
     make_naic2020(root, scenes=tiles, seed=0)
     dataset = load_naic2020(Naic2020Config(kind="naic2020", root=str(root)))
     scenes = tuple(replace(scene, split="train") for scene in dataset.scenes)
     return replace(dataset, scenes=scenes)
 
 
-def _large(root: Path, side: int, rng: np.random.Generator) -> Dataset:
+def large_scene(root: Path, side: int, rng: np.random.Generator) -> Dataset:
     """A GeoTIFF of smooth content with a little noise, which DEFLATE shrinks as it does aerial images."""
     coarse = rng.integers(0, 255, (side // 10 + 1, side // 10 + 1, 3), np.uint8)
     smooth = cv2.resize(coarse, (side, side), interpolation=cv2.INTER_CUBIC).astype(np.int16)

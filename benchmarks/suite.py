@@ -127,6 +127,7 @@ ENTRIES = (
     Entry("counting", ("counting_seconds", "ratio"), quick=("--rounds", "3"), rounds=2, sweep=COUNTING),
     Entry("pipeline", ("tiles_per_second", "ratio"), _TILES, _TILES, rounds=2, sweep=INPUT),
     Entry("reading_tiles", ("files", "large"), quick=("--tiles", "64", "--side", "2048", "--rounds", "2")),
+    Entry("remote_reading", ("files", "large"), quick=("--files", "16", "--side", "1024", "--tiles", "64")),
     Entry("reading_windows", ("Mpixel_per_cpu_second",), quick=("--side", "2048")),
     # Beside the loaders of others: python -m benchmarks.input_peers --peer-python FILE
     Entry("input_peers", (), ("--tiles", "512", "--repeats", "3")),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from segmenter.addresses import is_address
 from segmenter.errors import DatasetError, shortened
 from segmenter.finding import walk_once
 from segmenter.scenes import Split
@@ -20,13 +21,24 @@ SHOWN = 5
 
 
 def data_root(text: str) -> Path:
-    """The folder that `dataset.root` names; a relative one starts from the current folder."""
+    """The folder or address that `dataset.root` names; a relative one starts from the current folder."""
+    if is_address(text):
+        return root_of(text)
     root = path_of(text, "dataset.root")
     if not root.is_dir():
         raise DatasetError(
             f"dataset.root: expected a folder, {root} is none (relative paths start from {Path.cwd()})"
         )
     return root
+
+
+def root_of(text: str) -> Path:
+    """As `data_root`, without a look whether it is there."""
+    if not is_address(text):
+        return Path(text).expanduser()
+    from segmenter.raster.remote import RemotePath  # brings rasterio, which --help does without
+
+    return RemotePath.of(text)
 
 
 def path_of(text: str, setting: str) -> Path:
@@ -40,17 +52,29 @@ def path_of(text: str, setting: str) -> Path:
     return path
 
 
-def files_under(root: Path) -> list[str]:
+def files_under(root: Path, files: str | None = None) -> list[str]:
     """Relative posix paths of all files under `root`, sorted; links to folders are followed once.
 
     Names that start with a dot are left out, as in shell patterns: caches, and what some systems put
     beside a file (`._image.tif`).
+
+    Args:
+        files: the list of a remote root's files, where it cannot be listed.
+
+    Raises:
+        SegmenterError: a folder or address cannot be listed, or a listed file is not there.
     """
-    found: list[str] = []
-    for folder, names in walk_once(root, _unreadable):
-        relative = Path(folder).relative_to(root)
-        found += [(relative / name).as_posix() for name in names]
-    return sorted(found)
+    if is_address(str(root)):
+        from datasets.remote import remote_files
+
+        names = remote_files(root, None if files is None else root_of(files))
+    else:
+        names = [
+            (Path(folder).relative_to(root) / name).as_posix()
+            for folder, inside in walk_once(root, _unreadable)
+            for name in inside
+        ]
+    return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
 
 
 def _unreadable(error: OSError) -> None:

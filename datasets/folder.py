@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from datasets.classes import parse_colour
-from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
+from datasets.files import (
+    Candidates,
+    Named,
+    assign_splits,
+    data_root,
+    files_under,
+    held_out,
+    matching,
+    root_of,
+)
 from segmenter.config.datasets import FolderConfig, FolderSplit
 from segmenter.errors import ConfigError, DatasetError, shortened
 from segmenter.labels import ClassMap, Colour, LandCoverClass
@@ -62,7 +71,7 @@ def folder_layout(config: FolderConfig) -> Layout:
     """The patterns of the recipe; its fields are their `{names}`."""
     images = pattern_regex(config.images, "dataset.images")
     labels = pattern_regex(config.labels, "dataset.labels")
-    return Layout(Path(config.root).expanduser(), images, labels, config.images)
+    return Layout(root_of(config.root), images, labels, config.images)
 
 
 # ---------------------------------------------------------------------------------------- patterns
@@ -116,7 +125,7 @@ def _pairs(config: FolderConfig, root: Path) -> tuple[dict[str, tuple[str, str]]
     found = Candidates(root, config.images, config.labels, advice)
     order = list(image_regex.groupindex)
     keys: dict[str, tuple[str, ...]] = {}
-    for path in files_under(root):
+    for path in files_under(root, config.files):
         for regex, files in ((image_regex, found.images), (label_regex, found.labels)):
             match = regex.fullmatch(path)
             if match:

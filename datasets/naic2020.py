@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, ignoring
-from datasets.files import Candidates, Named, assign_splits, data_root, files_under, held_out, matching
+from datasets.files import (
+    Candidates,
+    Named,
+    assign_splits,
+    data_root,
+    files_under,
+    held_out,
+    matching,
+    root_of,
+)
 from segmenter.config.datasets import Naic2020Config
 from segmenter.scenes import Dataset, Layout, Scene
 
@@ -23,7 +32,7 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
     """
     root = data_root(config.root)
     found = Candidates(root, "images/NAME.tif", "labels/NAME.png")
-    for path in files_under(root):
+    for path in files_under(root, config.files):
         stem, suffix = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
         if suffix in (".tif", ".tiff"):
             found.images.setdefault(stem, []).append(path)
@@ -48,4 +57,4 @@ def naic2020_layout(config: Naic2020Config) -> Layout:
     images, labels = (
         re.compile(f"(?:.*/)?(?P<name>[^/]+){ending}", re.IGNORECASE) for ending in (r"\.tiff?", r"\.png")
     )
-    return Layout(Path(config.root).expanduser(), images, labels, "{name}.tif")
+    return Layout(root_of(config.root), images, labels, "{name}.tif")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from datasets.classes import POTSDAM_TEST, POTSDAM_TRAIN, ignoring, parse_colour, potsdam_classes
-from datasets.files import Candidates, Named, assign_splits, data_root, files_under, matching
+from datasets.files import Candidates, Named, assign_splits, data_root, files_under, matching, root_of
 from segmenter.config.datasets import PotsdamConfig, SplitByNames
 from segmenter.errors import DatasetError
 from segmenter.scenes import Dataset, Layout, Scene
@@ -64,7 +63,7 @@ def potsdam_layout(config: PotsdamConfig) -> Layout:
     """Files by name in any folder; the fields are `{row}` and `{column}`, as the file writes them."""
     images, labels = (re.compile(f"(?:.*/)?{name.pattern}", name.flags) for name in (_IMAGE, _LABEL))
     form = f"top_potsdam_{{row}}_{{column}}_{config.images}.tif"
-    return Layout(Path(config.root).expanduser(), images, labels, form)
+    return Layout(root_of(config.root), images, labels, form)
 
 
 def _candidates(config: PotsdamConfig) -> Candidates:
@@ -74,7 +73,7 @@ def _candidates(config: PotsdamConfig) -> Candidates:
         f"top_potsdam_2_10_{config.images}.tif",
         f"top_potsdam_2_10_label{suffix}.tif",
     )
-    for path in files_under(found.root):
+    for path in files_under(found.root, config.files):
         file = path.rpartition("/")[2]
         image, label = _IMAGE.fullmatch(file), _LABEL.fullmatch(file)
         if image and image[3].upper() == config.images:

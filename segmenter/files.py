@@ -99,6 +99,16 @@ def make_folder(folder: Path) -> None:
             _sync_names(made.parent)
 
 
+def caches() -> Path:
+    """The folder of this program in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coverage-segmenter"
+
+
+def gibibytes(count: float) -> str:
+    """A number of bytes for people."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
 def real(path: Path) -> Path:
     """A path without links; `Path.resolve` raises what is no OSError where links go round in a circle."""
     return Path(os.path.realpath(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
 
 from segmenter.labels import ClassMap, LandCoverClass
+from tests.helpers.file_server import PROXIES, FileServer, serving
+from tests.helpers.s3_server import Store, object_store
 from tests.helpers.time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 
 __all__ = ["pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]  # pytest finds its hooks here
@@ -80,6 +82,24 @@ def four_replicas(tensorflow: ModuleType) -> list[str]:
     devices = tensorflow.config.list_logical_devices("CPU")
     assert len(devices) == REPLICAS
     return [f"CPU:{i}" for i in range(REPLICAS)]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server of the folder `served` in the test's folder; GDAL waits for it a hundredth as long as else."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GDAL_HTTP_RETRY_DELAY", "0.005")
+    monkeypatch.setenv("GDAL_HTTP_MAX_RETRY", "3")
+    with serving(tmp_path / "served") as server:
+        yield server
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """An S3 store on loopback with an empty bucket, to which the environment leads."""
+    with object_store(monkeypatch) as store:
+        yield store
 
 
 @pytest.fixture

@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from segmenter.addresses import is_address, masked
 from segmenter.config.sections import Section, setting
 
 CacheCodec = Literal["none", "lz4"]
@@ -38,6 +47,34 @@ def _cache_compression() -> CacheCodec:
         "none", "", "of decoded scenes; lz4 shrinks class maps to a few percent, aerial images hardly"
     )
     return found
+
+
+def _files() -> str | None:
+    """As `_cache`."""
+    found: str | None = setting(
+        None, "", "list of a remote root's files, a relative path a line, where it cannot be listed (https)"
+    )
+    return found
+
+
+class Located(Section):
+    """Section of a dataset that lies in a folder or at an address."""
+
+    @model_validator(mode="after")
+    def _list_is_used(self) -> Located:
+        root, files = getattr(self, "root", ""), getattr(self, "files", None)
+        if files is not None and not is_address(root):
+            raise PydanticCustomError(
+                "dataset.files",
+                "is for a root that is an address (https://, s3://); the folder {root} needs none",
+                {"root": root},
+            )
+        return self
+
+    @field_serializer("root", check_fields=False)
+    def _without_secrets(self, root: str) -> str:
+        """What is written, into a run and elsewhere, holds no signature and no password."""
+        return masked(root) if is_address(root) else root
 
 
 def _one_group(value: str) -> str:
@@ -123,11 +160,13 @@ class SplitByNames(Section):
     )
 
 
-class PotsdamConfig(Section):
+class PotsdamConfig(Located):
     """ISPRS Potsdam, as published."""
 
     kind: Literal["potsdam"]
-    root: str = setting(..., "", "folder with the images and labels, searched with its subfolders")
+    root: str = setting(
+        ..., "", "folder or address (s3://, https://, …) with the images and labels, and its subfolders"
+    )
     images: Literal["RGB", "IRRG", "RGBIR"] = setting("RGB", "", "which of the three image sets")
     labels: Literal["full", "eroded"] = setting(
         "eroded", "", "eroded: the noBoundary set, 3 px border ignored"
@@ -139,22 +178,24 @@ class PotsdamConfig(Section):
     ignore: tuple[str, ...] = setting((), "", "further colours of label files, '#rrggbb', that count nowhere")
     leave_out: tuple[str, ...] = setting((), "", "scenes that are not used; they are counted and printed")
     metres_per_pixel: Scale = _scale()
+    files: str | None = _files()
     cache: str | None = _cache()
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()
 
 
-class Naic2020Config(Section):
+class Naic2020Config(Located):
     """NAIC2020, 256×256 tiles with their codes."""
 
     kind: Literal["naic2020"]
-    root: str = setting(..., "", "folder with the .tif images and .png labels, searched with its subfolders")
+    root: str = setting(..., "", "folder or address with the .tif images and .png labels, and its subfolders")
     round: Literal[1, 2] = setting(1, "", "round 1 has 8 classes (100 … 800), round 2 has 15 (1 … 17)")
     ignore: tuple[Code, ...] = setting((), "", "further codes of label files that count nowhere")
     leave_out: tuple[str, ...] = setting(
         (), "", "stems or glob patterns of tiles that are not used; they are counted and printed"
     )
     metres_per_pixel: Scale = _scale()
+    files: str | None = _files()
     cache: str | None = _cache()
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()
@@ -196,11 +237,13 @@ class FolderSplit(Section):
         return value if value is None else _one_group(value)
 
 
-class FolderConfig(Section):
+class FolderConfig(Located):
     """Any folder of image and label files that can be paired by a pattern."""
 
     kind: Literal["folder"]
-    root: str = setting(..., "", "folder that the patterns start from")
+    root: str = setting(
+        ..., "", "folder or address (s3://, gs://, az://, https://) that the patterns start from"
+    )
     images: str = setting(
         ...,
         "",
@@ -223,6 +266,7 @@ class FolderConfig(Section):
     )
     split: FolderSplit = setting(FolderSplit(), "", "what trains, validates and tests")
     metres_per_pixel: Scale = _scale()
+    files: str | None = _files()
     cache: str | None = _cache()
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()

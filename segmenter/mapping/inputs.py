@@ -7,12 +7,14 @@ import glob
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from segmenter.addresses import is_address
 from segmenter.errors import DatasetError
 from segmenter.files import real
 from segmenter.finding import matches
-from segmenter.raster.remote import RemotePath, is_address
+from segmenter.raster.buckets import Place, listing
+from segmenter.raster.remote import RemotePath, note_state
 
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 """Of the files that are taken from a folder; a file that is named itself may be called anything."""
@@ -38,7 +40,8 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
 
     Args:
         output: folder of the maps; a pattern that meets them does not mean them.
-        remote: whether URLs and GDAL's own paths may be among them; each is one file.
+        remote: whether URLs and GDAL's own paths may be among them; each is one file, but for folders (with a
+            slash at their end) and patterns in buckets.
 
     Raises:
         DatasetError: where one of them stands for nothing.
@@ -49,8 +52,8 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
     outputs: list[Path] = []
     for text in given:
         if remote and is_address(text):
-            address = RemotePath.of(text)
-            files.setdefault(address, address)
+            for address in _remote(text):
+                files.setdefault(address, address)
             continue
         with readable(text):
             found = _matches(text)
@@ -76,6 +79,36 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
         if not files:
             raise DatasetError(f"{text}: matches only folders without images")
     return Inputs(tuple(files.values()), tuple(left_out), tuple(folders), tuple(dict.fromkeys(outputs)))
+
+
+def _remote(text: str) -> list[RemotePath]:
+    """The rasters that an address stands for."""
+    address = RemotePath.of(text)
+    place = Place.of(address.address)
+    if place is None or not (text.endswith("/") or glob.has_magic(text)):
+        return [address]
+    parts = [] if text.endswith("/") else place.prefix.split("/")
+    first = next((i for i, part in enumerate(parts) if glob.has_magic(part)), 0)
+    above = place if not parts else place._replace(prefix="/".join(parts[:first]))
+    wanted = parts[first:] or ["*"]
+    found = []
+    for one in listing(above):
+        names = one.name.split("/")
+        deep = "**" in wanted or len(names) == len(wanted)
+        pattern = "/".join(part for part in wanted if part != "**")
+        if deep and PurePosixPath(one.name).match(pattern) and _is_image(one.name, named=bool(parts)):
+            path = RemotePath.of(f"{above}/{one.name}")
+            note_state(path, one.size, one.changed)
+            found.append(path)
+    if not found:
+        raise DatasetError(f"{text}: expected images ({', '.join(EXTENSIONS)}) there, the bucket has none")
+    return found
+
+
+def _is_image(name: str, *, named: bool) -> bool:
+    """Whether a file counts: by a pattern any, in a folder what its name says to be an image."""
+    path = PurePosixPath(name)
+    return not path.name.startswith(".") and (named or path.suffix.lower() in EXTENSIONS)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from segmenter.addresses import is_address
+from segmenter.errors import DatasetError
 from segmenter.cluster.options import add_cluster_options, taken_from
 from segmenter.geometry import Window
 from segmenter.mapping.request import (
@@ -71,7 +73,26 @@ def _request(args: argparse.Namespace) -> MapRequest:
 
         part = Bounds(*box)
     given["cluster"] = taken_from(given)
-    return MapRequest(**{**given, "inputs": tuple(given["inputs"]), "part": part})
+    upload, output = _output(given.pop("output"), given.pop("work"))
+    return MapRequest(
+        **{**given, "inputs": tuple(given["inputs"]), "part": part, "output": output, "upload": upload}
+    )
+
+
+def _output(text: str, work: Path | None) -> tuple[str | None, Path]:
+    """Address in a bucket, where the output is one, and the folder that is written to.
+
+    Raises:
+        DatasetError: an address that cannot be written to, or a working folder that would do nothing.
+    """
+    if not is_address(text):
+        if work is not None:
+            raise DatasetError(f"--work {work}: is for an --output in a bucket (s3://…); leave it out")
+        return None, Path(text)
+    from segmenter.mapping.upload import working_folder  # brings rasterio
+
+    folder = working_folder(text)
+    return text, work or folder
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,7 +120,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--recipe", metavar="FILE", type=Path, help="whose scenes --split takes (default: the run's)"
     )
-    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for the maps")
+    parser.add_argument(
+        "--output", metavar="DIR", required=True, help="folder for the maps, or s3://BUCKET/PREFIX"
+    )
+    parser.add_argument(
+        "--work",
+        metavar="DIR",
+        type=Path,
+        help="folder for maps on the way to s3:// (default: in ~/.cache)",
+    )
     _add_part(parser)
     parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
     parser.add_argument("--redo", action="store_true", help="make all maps anew, also finished ones")

@@ -42,6 +42,7 @@ class MapRequest:
     Attributes:
         run: run directory, or several whose probabilities are averaged.
         output: folder of all files that are written.
+        upload: address in a bucket that they go to from there; None: they stay.
         inputs: files, folders and globs; empty with `split`.
         split: train, validation or test: the scenes of a recipe, scored with their labels.
         recipe: whose scenes `split` takes; None: the run's.
@@ -92,6 +93,7 @@ class MapRequest:
     max_pixels: int | None = None
     drivers: tuple[str, ...] = ()
     remote: bool = False
+    upload: str | None = None
     mode: Mode | None = None
     overlap: float = 50
     blend_weights: BlendWeights = "hann"

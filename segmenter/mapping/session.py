@@ -38,12 +38,12 @@ from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
 from segmenter.mapping.state import FolderState, neighbour_facts
 from segmenter.mapping.tiling import computing_options, settled_tiling
 from segmenter.mapping.truth import Images, check_shared, images_of_inputs
+from segmenter.mapping.upload import SCORE_FILES, Uploads, finish_uploads, uploading
 from segmenter.mapping.writing import Progress, write_maps
 from segmenter.raster import check_drivers, extent_text, quiet_libtiff, raster_info, remove_leftovers
 from segmenter.runs.ensemble import AnyRun, joined
 from segmenter.runs.run import load_run
 
-_SCORE_FILES = ("scores.json", "confusion.png")
 _MANY_FILES, _MANY_PIXELS = 1000, 1e9
 """From which on a bar is shown while headers and finished maps are looked at: for less it only flickers."""
 
@@ -64,6 +64,14 @@ class Mapped:
     def exit_code(self) -> int:
         """Of a program that did this."""
         return EXIT_SOME_FAILED if self.failures else 0
+
+
+@dataclass(frozen=True)
+class _Helpers:
+    """Who else works on a call: processes that compute, and what takes finished maps to a bucket."""
+
+    workers: Workers | None
+    uploads: Uploads | None
 
 
 def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images | None = None) -> Mapped:
@@ -88,13 +96,14 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
         jobs, failures = _plan(request, run, images, style)
         if not jobs or (failures and request.fail_fast):
             return Mapped(Outcome(ConfusionMatrix(run.classes)), tuple(failures))
-        with workers_of(request) as workers:
-            outcome = _make_maps(request, run, style, jobs, failures, workers)
-        failures += _score(outcome, scoring, style, run)
-        if request.pictures:
-            from segmenter.mapping.pictures import draw_views  # brings matplotlib
+        with uploading(request, style, jobs) as uploads, workers_of(request) as workers:
+            outcome = _make_maps(request, run, style, jobs, failures, _Helpers(workers, uploads))
+            failures += _score(outcome, scoring, style, run)
+            if request.pictures:
+                from segmenter.mapping.pictures import draw_views  # brings matplotlib
 
-            failures += draw_views(outcome, style)
+                failures += draw_views(outcome, style)
+            failures += finish_uploads(uploads, request, [*outcome.written, *outcome.kept])
         return Mapped(outcome, tuple(failures))
 
 
@@ -170,7 +179,7 @@ def _plan(
         join(images.inputs, jobs, failures)
     for line in lines_of_notes(lay_grids(request, run, jobs, failures)):
         print(line)
-    scores = () if images.truth is None else _SCORE_FILES
+    scores = () if images.truth is None else SCORE_FILES
     check_outputs(
         jobs, images.inputs, request.output, scores, pictures=request.pictures, layout=images.layout
     )
@@ -229,13 +238,13 @@ def _make_maps(
     style: MapStyle,
     jobs: Sequence[MapJob],
     failures: list[SegmenterError],
-    workers: Workers | None,
+    helpers: _Helpers,
 ) -> Outcome:
     """Make the maps that are not finished; adds what fails to `failures`."""
     journal, outcome = Journal(request.output), Outcome(ConfusionMatrix(run.classes))
     precision = settled_precision(request, run, journal)
     for together in groups(jobs):
-        outcome.merge(_make_group(request, run, style, together, failures, journal, precision, workers))
+        outcome.merge(_make_group(request, run, style, together, failures, journal, precision, helpers))
         if outcome.stopped or (failures and request.fail_fast):
             break
     return outcome
@@ -249,19 +258,19 @@ def _make_group(
     failures: list[SegmenterError],
     journal: Journal,
     precision: tuple[str, ...],
-    workers: Workers | None,
+    helpers: _Helpers,
 ) -> Outcome:
     """Make the maps of jobs that all are on their own pixels, or all on grids."""
     wanted = _asked(style, jobs)
     tiling = settled_tiling(request, run, wanted, jobs, journal)
-    if workers is not None:
-        tiling = workers.tiling(request, run, wanted, jobs, tiling)
-    folder_state = _folder_state(request, run, style, tiling, journal, precision)
+    if helpers.workers is not None:
+        tiling = helpers.workers.tiling(request, run, wanted, jobs, tiling)
+    folder_state = _folder_state(request, run, style, tiling, journal, precision, helpers.uploads)
     kept, waiting = _sort(folder_state, jobs, failures)
     outcome = Outcome(ConfusionMatrix(run.classes))
     if waiting:
         outcome = _write(
-            request, run, style, tiling, folder_state, waiting, _pixels(kept), precision, workers
+            request, run, style, tiling, folder_state, waiting, _pixels(kept), precision, helpers.workers
         )
     outcome.kept += kept
     failures += [error for _, error in outcome.failed]
@@ -276,6 +285,7 @@ def _folder_state(
     tiling: Tiling,
     journal: Journal,
     precision: tuple[str, ...],
+    uploads: Uploads | None,
 ) -> FolderState:
     how = {"bands": request.bands and list(request.bands), **computing_options(request, tiling)}
     how["precision"] = precision_option(precision)
@@ -288,7 +298,7 @@ def _folder_state(
         return {**where, **style.options(job), **how, "gsd": grid}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
-    return FolderState(journal, facts, options, redo=request.redo, warn=_warn)
+    return FolderState(journal, facts, options, redo=request.redo, warn=_warn, uploads=uploads)
 
 
 def _asked(style: MapStyle, jobs: Sequence[MapJob]) -> ExtraOutputs:

@@ -21,6 +21,7 @@ from segmenter.mapping.jobs import MapJob, changed, header
 from segmenter.mapping.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
 from segmenter.mapping.locks import OutputLocks
 from segmenter.mapping.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
+from segmenter.mapping.upload import Uploads
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.remote import RemotePath
 
@@ -52,6 +53,7 @@ class FolderState:
         options: of a job, all that decides what its outputs hold, as plain JSON.
         redo: take nothing up that is there.
         warn: called once with the message that the file system of the folder has no locks.
+        uploads: where finished outputs go; what is there is finished too.
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class FolderState:
         *,
         redo: bool = False,
         warn: Callable[[str], None] | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         folder = journal.path.parent
-        self._warn = warn
+        self._warn, self._uploads = warn, uploads
         self.journal = journal
         self._folder, self._run, self._options, self._redo = folder, run, options, redo
         self.removed: list[Path] = []
@@ -82,16 +85,31 @@ class FolderState:
         """
         entry = self._entry(job)
         found = self._seen[job.name] = self.journal.find(job.name)
+        reason = self._reason(job, entry, found)
+        if reason is None:
+            self._tidy(job)
+        elif self._is_elsewhere(job):
+            reason = None
+        if reason is None and self._uploads is not None:
+            if self._uploads.keep:
+                self._uploads.fetch(job.files)
+            self._uploads.add(job.files, entry)
+        return reason
+
+    def _reason(self, job: MapJob, entry: Entry, found: Entry | None) -> str | None:
         if found is None:
             return ""
         if self._redo:
             return "asked for by --redo"
         if (reason := _not_looked_at(job.info)) is not None:
             return reason
-        reason = found.difference(entry) or damage(self._folder, found)
-        if reason is None:
-            self._tidy(job)
-        return reason
+        return found.difference(entry) or damage(self._folder, found)
+
+    def _is_elsewhere(self, job: MapJob, *, now: bool = False) -> bool:
+        """Whether a job's outputs are where they would be uploaded to; `now`: look again."""
+        if self._uploads is None or self._redo or _not_looked_at(job.info) is not None:
+            return False
+        return self._uploads.holds(job.files, self._entry(job), now=now)
 
     def _tidy(self, job: MapJob) -> None:
         """Remove what a call left that was killed between its last line in the journal and its end."""
@@ -125,6 +143,10 @@ class FolderState:
         if self.journal.find(job.name) != before and self.unfinished(job) is None:
             self.leave(job)
             return False
+        with contextlib.suppress(SegmenterError):  # then it is made, whatever the store says now
+            if self._is_elsewhere(job, now=True):  # another machine's call was faster
+                self.leave(job, keep=False)
+                return False
         held.partial = self._recovered(job)
         return True
 
@@ -181,6 +203,8 @@ class FolderState:
                 raise
             self.journal.append(entry)
         self.leave(job, keep=False)
+        if self._uploads is not None:
+            self._uploads.add(job.files, replace(self._entry(job), outputs=facts))
 
     def _with_rest(self, entry: Entry, before: Entry) -> Entry:
         """An entry with what an earlier call wrote besides and would be the same; what would not be goes.
@@ -281,7 +305,10 @@ def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
 def _not_looked_at(info: RasterInfo) -> str | None:
     """Why it cannot be told whether an input's pixels are what they were; None where it can."""
     if isinstance(info.path, RemotePath):
-        return "what lies at an address is not looked at"
+        with contextlib.suppress(OSError):
+            if info.path.stat().st_mtime_ns > 0:
+                return None
+        return "its server does not tell when it was changed"
     if info.driver in _OF_ONE_FILE or info.driver.startswith("JP2"):
         return None
     return f"the files that a {info.driver} reads are not looked at"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from segmenter.addresses import is_address, masked
 from segmenter.errors import DatasetError, SegmenterError
 from segmenter.files import real
 from segmenter.labels import ClassMap
@@ -127,6 +128,20 @@ def labels_by_pattern(
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
         files = dict(zip(inputs.files, pool.map(label, inputs.files), strict=True))
     return Truth(f"--labels {pattern}", files, run.classes, kind or run.labels, split)
+
+
+def check_root(root: str, remote: bool, recipe: Path) -> None:
+    """Refuse a recipe whose scenes lie at an address, unless the call allows addresses.
+
+    A run may come from anywhere: that its recipe names a server is no reason to ask that server.
+
+    Raises:
+        DatasetError: it is not allowed.
+    """
+    if is_address(root) and not remote:
+        raise DatasetError(
+            f"{recipe}: its scenes lie at {masked(root)}; addresses are opened only with --remote"
+        )
 
 
 def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, recipe: Path) -> Images:

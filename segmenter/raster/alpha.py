@@ -18,7 +18,7 @@ from segmenter.errors import BandsError
 from segmenter.geometry import Window
 from segmenter.raster.faults import FAULTS, gdal_window
 from segmenter.raster.opening import raising_damage
-from segmenter.raster.remote import RemotePath
+from segmenter.raster.remote import as_gdal_takes
 
 _WHOLE_PIXELS = 1 << 20
 """A raster of so many is looked at as a whole, of a larger one as little as this or less."""
@@ -44,18 +44,15 @@ def measured(path: Path, dataset: Any, alpha: Sequence[int]) -> tuple[int, ...]:
     """
     if not alpha:
         return ()
-    key: tuple[Any, ...] = ()
-    if not isinstance(path, RemotePath):
-        status = path.stat()
-        key = (str(path.absolute()), status.st_size, status.st_mtime_ns, tuple(alpha))
-        if key in _known:
-            return _known[key]
+    status = path.stat()
+    key = (as_gdal_takes(path), status.st_size, status.st_mtime_ns, tuple(alpha))
+    if key in _known:
+        return _known[key]
     values_BN = _sample(dataset, alpha)
     found = tuple(band for band, values in zip(alpha, values_BN, strict=True) if _is_measured(values))
-    if key:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[key] = found
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[key] = found
     return found
 
 

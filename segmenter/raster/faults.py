@@ -9,6 +9,7 @@ from pathlib import Path
 from rasterio.errors import CRSError, RasterioError
 from rasterio.windows import Window as GdalWindow
 
+from segmenter.addresses import masked_text
 from segmenter.errors import RasterError
 from segmenter.geometry import Window
 from segmenter.raster.gdal_private import GdalError
@@ -32,7 +33,7 @@ def naming(path: Path, what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except FAULTS as error:
-        why = one_line(error).replace(getattr(path, "address", str(path)), str(path))
+        why = masked_text(one_line(error).replace(getattr(path, "address", str(path)), str(path)))
         raise RasterError(f"{path}: {what}: {why}; {advice}") from None
 
 

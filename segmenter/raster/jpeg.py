@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from segmenter.errors import RasterError
+from segmenter.raster.remote import open_bytes
 
 _ALLOWED_BYTES = 500 << 20
 """What GDAL lets libjpeg take; JPEGMEM changes it."""
@@ -25,7 +26,7 @@ def check_jpeg(path: Path) -> None:
         RasterError: how much it needs, and what to do.
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         needed = _coefficient_bytes(file)
     allowed = _allowed()
     if needed and needed + _ROOM_BYTES > allowed:

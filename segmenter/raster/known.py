@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import rasterio
 from rasterio.io import DatasetReader
 
 from segmenter.raster.faults import naming
+from segmenter.raster.gdal_files import own_env, patiently
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.label import LabelRaster
 from segmenter.raster.reading import Raster, open_raster
-from segmenter.raster.remote import RemotePath
+from segmenter.raster.remote import RemotePath, as_gdal_takes
 from segmenter.raster.sidecars import anything_beside
 
 _SETTLED_NS = 2_000_000_000
@@ -75,16 +75,20 @@ class KnownRasters:
 
     def _keep(self, key: _Key, state: int | None, found: _Found) -> None:
         """Keep what was found in a state that was taken before, if it is still that."""
-        if state is None or len(self._known) >= _MOST or anything_beside(key[0]) or _state(key[0]) != state:
+        beside = not isinstance(key[0], RemotePath) and anything_beside(key[0])
+        if state is None or len(self._known) >= _MOST or beside or _state(key[0]) != state:
             self._known.pop(key, None)
             return
         self._known[key] = state, self._same.setdefault(found, found)
 
 
 def _state(path: Path) -> int | None:
-    """The state of a file and of its folder, in short; None where a change might not show in it."""
+    """The state of a file and of its folder, in short; None where a change might not show in it.
+
+    Of a remote file, what its server said once in this process: each look would be a request.
+    """
     if isinstance(path, RemotePath):
-        return None
+        return path.known_state()
     try:
         file, folder = os.stat(path), os.stat(os.path.dirname(path) or ".")
     except OSError:
@@ -98,14 +102,22 @@ def _state(path: Path) -> int | None:
 def _opened(path: Path, found: _Found) -> Any:
     """The dataset, for its pixels; None where it is not what it was."""
     info = found.info
-    advice = "expected a GeoTIFF, PNG or JPEG that is whole"
-    with naming(path, "cannot open it", advice), rasterio.Env(**_PIXELS_ALONE):
-        dataset = DatasetReader(str(path.absolute()), driver=info.driver, sharing=False)
-        dataset.mask_flag_enums  # noqa: B018 - now, and not at the first read, GDAL looks for a mask
+    if isinstance(path, RemotePath):
+        dataset = patiently(path.address, lambda: _dataset(path, info.driver))
+    else:
+        dataset = _dataset(path, info.driver)
     if dataset.shape == (info.size.height, info.size.width) and dataset.count == info.count:
         return dataset
     dataset.close()
     return None
+
+
+def _dataset(path: Path, driver: str) -> Any:
+    advice = "expected a GeoTIFF, PNG or JPEG that is whole"
+    with naming(path, "cannot open it", advice), own_env(**_PIXELS_ALONE):
+        dataset = DatasetReader(str(as_gdal_takes(path)), driver=driver, sharing=False)
+        dataset.mask_flag_enums  # noqa: B018 - now, and not at the first read, GDAL looks for a mask
+        return dataset
 
 
 def _bare(info: RasterInfo) -> RasterInfo:

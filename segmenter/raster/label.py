@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.faults import gdal_window, naming
+from segmenter.raster.gdal_files import patiently
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset
 from segmenter.raster.reading import check_size, check_types
+from segmenter.raster.remote import RemotePath
 
 
 class LabelRaster:
@@ -81,13 +83,20 @@ class LabelRaster:
         wanted = shape or window.size
         with naming(path, f"cannot read {window}", "the file is damaged or incomplete"):
             out = (len(self._bands), wanted.height, wanted.width)
-            data_CHW = self._dataset.read(self._bands, window=gdal_window(window), out_shape=out)
+            data_CHW = self._read(window, out)
         data = np.moveaxis(data_CHW, 0, 2)
         if len(self._bands) == 3:
             return np.ascontiguousarray(data)
         if self._palette is not None:
             return self._palette[data[..., 0]]
         return np.repeat(data, 3, axis=2) if self._expand else np.ascontiguousarray(data[..., 0])
+
+    def _read(self, window: Window, out: tuple[int, int, int]) -> Any:
+        def read() -> Any:
+            return self._dataset.read(self._bands, window=gdal_window(window), out_shape=out)
+
+        path = self.info.path
+        return patiently(path.address, read) if isinstance(path, RemotePath) else read()
 
 
 def read_label(

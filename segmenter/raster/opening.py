@@ -13,10 +13,11 @@ from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
 from segmenter.raster.faults import FAULTS, naming
+from segmenter.raster.gdal_files import own_env, patiently
 from segmenter.raster.gdal_private import messages
 from segmenter.raster.jpeg import check_jpeg
 from segmenter.raster.png import check_png
-from segmenter.raster.remote import RemotePath, as_gdal_takes
+from segmenter.raster.remote import RemotePath, as_gdal_takes, open_bytes
 from segmenter.raster.settings import set_up_gdal
 from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
 
@@ -63,6 +64,12 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
         str(path).encode()
     except UnicodeError:  # rasterio takes no bytes
         raise RasterError(f"{str(path)!a}: expected a file name in UTF-8; rename the file") from None
+    if isinstance(path, RemotePath):
+        return patiently(path.address, lambda: _open_dataset(path, drivers))
+    return _open_dataset(path, drivers)
+
+
+def _open_dataset(path: Path, drivers: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     with (
         naming(path, "cannot open it", "expected a GeoTIFF, PNG or JPEG that is whole"),
         contextlib.ExitStack() as undo,
@@ -72,7 +79,7 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
             check_beside(path)
         alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
-        with rasterio.Env(**alone), messages() as said:
+        with own_env(**alone), messages() as said:
             dataset = undo.enter_context(_opened(path, wanted, said))
             check_overviews(path, dataset)
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
@@ -94,14 +101,13 @@ def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
 
 def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
     """The driver that a file's first bytes name, or those that may open any file."""
-    if isinstance(path, RemotePath):
-        return ("GTiff", *allowed)
-    if not path.is_file():
-        what = "got a folder, pipe or device" if path.exists() else "there is none"
-        raise RasterError(f"{path}: expected a raster file, {what}")
-    if str(path.absolute()).startswith("/vsi"):
-        raise RasterError(f"{path}: expected a local file, GDAL's own paths are not opened")
-    with path.open("rb") as file:
+    if not isinstance(path, RemotePath):
+        if not path.is_file():
+            what = "got a folder, pipe or device" if path.exists() else "there is none"
+            raise RasterError(f"{path}: expected a raster file, {what}")
+        if str(path.absolute()).startswith("/vsi"):
+            raise RasterError(f"{path}: expected a local file, GDAL's own paths are not opened")
+    with open_bytes(path) as file:
         start = file.read(4)
     driver = _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
     if driver is None and not allowed:
@@ -141,10 +147,10 @@ def check_pixels(path: Path, dataset: Any) -> None:
     Raises:
         RasterError: what it lacks.
     """
-    if dataset.driver == "PNG" and not isinstance(path, RemotePath):
+    if dataset.driver == "PNG":
         with naming(path, "cannot open it", "expected a PNG that is whole"):
             check_png(path)
-    if dataset.driver == "JPEG" and not isinstance(path, RemotePath):
+    if dataset.driver == "JPEG":
         with naming(path, "cannot open it", "expected a JPEG that is whole"):
             check_jpeg(path)
 

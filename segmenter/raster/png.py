@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from segmenter.errors import RasterError
+from segmenter.raster.remote import open_bytes
 
 _SIGNATURE_BYTES, _CHECKSUM_BYTES, _PIECE_BYTES = 8, 4, 1 << 20
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -34,7 +35,7 @@ def check_png(path: Path) -> None:
 
 
 def _check_interlacing(path: Path) -> None:
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         header = file.read(_SIGNATURE_BYTES + 8 + 13)[_SIGNATURE_BYTES + 8 :]
     if len(header) < 13 or not header[12] or header[9] not in _CHANNELS:
         return  # what else is wrong is found later
@@ -47,7 +48,7 @@ def _check_interlacing(path: Path) -> None:
 
 @lru_cache(maxsize=1 << 20)
 def _fault(path: Path, size: int, changed: int) -> str | None:
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         try:
             wanted, got = _counted(file)
         except (zlib.error, struct.error, KeyError) as error:

@@ -17,6 +17,7 @@ from segmenter.errors import BandsError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.faults import gdal_window, naming
+from segmenter.raster.gdal_files import patiently
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote import RemotePath
@@ -105,6 +106,11 @@ class Raster:
         return Blocks(self._dataset)
 
     def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        if isinstance(path := self.info.path, RemotePath):
+            return patiently(path.address, lambda: self._read_now(window))
+        return self._read_now(window)
+
+    def _read_now(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         with self._naming(window):
             stored = self._dataset.read(self.bands, window=gdal_window(window))
             data = self._scaled(stored)
@@ -263,11 +269,11 @@ def check_types(info: RasterInfo, dataset: Any) -> None:
 
 def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) -> None:
     """Refuse what declares more than a file can hold, or cannot be read piece by piece; see `open_raster`."""
-    file_bytes = 0 if isinstance(info.path, RemotePath) else info.path.stat().st_size
+    file_bytes = info.path.stat().st_size
     limit = max(MAX_EMPTY_PIXELS, file_bytes * _PIXELS_PER_BYTE) if max_pixels is None else max_pixels
     if info.size.pixels > limit:
         raise RasterError(
-            f"{info.path}: declares {info.size} pixels in a file of {file_bytes or 'unknown'} bytes, "
+            f"{info.path}: declares {info.size} pixels in a file of {file_bytes} bytes, "
             f"more than the {limit} allowed; lift the limit (--max-pixels) if that is meant"
         )
     height, width = dataset.block_shapes[0]

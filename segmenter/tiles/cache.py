@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from segmenter.errors import SegmenterError, plain, shortened
-from segmenter.files import write_whole
+from segmenter.files import caches, write_whole
+from segmenter.raster.remote import RemotePath
 from segmenter.scenes import Dataset, Scene
 
 _VERSION = 2
@@ -49,7 +50,7 @@ Entries = dict[tuple[str, str], tuple[Stamp, SceneTiles]]
 
 
 def cache_folder(dataset: Dataset) -> Path:
-    """`.tile-index` in the dataset's root, or a folder in the user's cache where that cannot be written.
+    """`.tile-index` in the dataset's root, or a folder in the user's cache where that is remote or read-only.
 
     Where the dataset names a `cache`, a folder of its own in that.
 
@@ -67,16 +68,18 @@ def _cache_folder(root: Path, wanted: Path | None) -> Path:
             raise SegmenterError(f"dataset.cache: cannot write to {wanted}; name another folder")
         return wanted / name
     beside = root / ".tile-index"
-    if _writable(beside):
+    remote = isinstance(root, RemotePath)
+    if not remote and _writable(beside):
         return beside
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    elsewhere = caches / "coverage-segmenter" / name
+    elsewhere = caches() / name
     if not _writable(elsewhere):
         raise SegmenterError(
             f"{root}: cannot keep the tile index there nor in {elsewhere}; "
             "name a folder that can be written in dataset.cache"
         )
-    print(f"{root} cannot be written to: the tile index is kept in {elsewhere}", file=sys.stderr)
+    why = "is remote: its tile index and packs are" if remote else "cannot be written to: the tile index is"
+    more = "; dataset.cache names another folder" if remote else ""
+    print(f"{root} {why} kept in {elsewhere}{more}", file=sys.stderr)
     return elsewhere
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from segmenter.config.datasets import CacheCodec
 from segmenter.errors import DatasetError, OutputError
+from segmenter.files import gibibytes
 from segmenter.tiles.pack_file import DamagedError, Kind, Pack, PackedArray
 from segmenter.tiles.pack_writer import PackWriter
 
@@ -197,11 +198,6 @@ class PackFolder:
         """All packs that one limit is for: of each dataset in a folder that the recipe names."""
         folders = self.path.parents[1].glob(f"*/{FOLDER}") if self._shared else [self.path]
         return [path for folder in folders for path in _packs_in(folder)]
-
-
-def gibibytes(count: float) -> str:
-    """A number of bytes for people."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def _files_in(folder: Path) -> list[Path]:

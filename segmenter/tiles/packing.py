@@ -63,11 +63,13 @@ def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
     there is no such file.
     """
     path = scene.image if kind == "image" else scene.label
+    if path is None:
+        return None
     try:
-        status = os.stat(path or "")
+        status = path.stat()
     except OSError:
         return None
-    stamp = os.path.relpath(path or "", dataset.root), status.st_size, status.st_mtime_ns
+    stamp = os.path.relpath(path, dataset.root), status.st_size, status.st_mtime_ns
     if kind == "image":
         rule: tuple[object, ...] = _VALIDITY, dataset.bands
     else:

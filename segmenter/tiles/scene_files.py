@@ -7,19 +7,23 @@ that sees it once.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from segmenter.errors import DatasetError
-from segmenter.files import write_whole
+from segmenter.errors import DatasetError, SegmenterError
+from segmenter.files import read_regular, write_whole
+from segmenter.raster.remote import RemotePath, open_bytes
 from segmenter.scenes import Scene
+from segmenter.sealed import sealed, unsealed
 from segmenter.threads import in_threads
 
 FILE = "scenes.json"
 _FORMAT = 1
+_REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
 PIECES, PIECE_BYTES = 16, 1 << 14
 """A file of up to 256 KiB is read whole, of a larger one so many pieces at even distances, with both ends."""
 
@@ -34,8 +38,9 @@ def file_digest(path: Path) -> str:
         DatasetError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with open_bytes(path) as file:
+            remote = isinstance(path, RemotePath)
+            size = (path.stat() if remote else os.fstat(file.fileno())).st_size
             content = hashlib.sha256(str(size).encode())
             if size <= PIECES * PIECE_BYTES:
                 content.update(file.read(PIECES * PIECE_BYTES))
@@ -48,18 +53,48 @@ def file_digest(path: Path) -> str:
     return content.hexdigest()[:16]
 
 
-def scene_digests(scenes: Sequence[Scene], *, progress: bool = True) -> Digests:
-    """Digests of the files of scenes.
+def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:
+    """Digests of the files of scenes; those of remote files are kept in a folder until a file changes.
 
     Raises:
         DatasetError: a file cannot be read.
     """
+    kept = _Kept(cache / _REMOTE)
 
     def both(scene: Scene) -> tuple[str, str]:
-        return file_digest(scene.image), "" if scene.label is None else file_digest(scene.label)
+        return kept.digest(scene.image), "" if scene.label is None else kept.digest(scene.label)
 
-    found = in_threads(both, scenes, description="files", unit="scene", progress=progress)
+    found = list(in_threads(both, scenes, description="files", unit="scene", progress=progress))
+    kept.save()
     return {scene.name: pair for scene, pair in zip(scenes, found, strict=True)}
+
+
+class _Kept:
+    """Digests of remote files, kept: to read them in each training would be most of its requests."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._new = path, False
+        self._known: dict[str, str] = {}
+        with contextlib.suppress(SegmenterError):  # there is none yet
+            found = unsealed(read_regular(path, _MOST_KEPT)) or {}
+            self._known = {name: str(value) for name, value in found.items()}
+
+    def digest(self, path: Path) -> str:
+        if not isinstance(path, RemotePath):
+            return file_digest(path)
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise DatasetError(f"{path}: cannot read it: {error.strerror}") from None
+        key = f"{path} {status.st_size} {status.st_mtime_ns}"
+        if key not in self._known or not status.st_mtime_ns:
+            self._known[key], self._new = file_digest(path), True
+        return self._known[key]
+
+    def save(self) -> None:
+        if self._new:
+            with contextlib.suppress(SegmenterError):  # then they are read again
+                write_whole(self._path, sealed(json.dumps(self._known)).encode())
 
 
 def joint_digest(digests: Digests) -> str:

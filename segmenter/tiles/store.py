@@ -24,13 +24,15 @@ from tqdm import tqdm
 
 from segmenter.config.datasets import CacheCodec
 from segmenter.errors import DatasetError
+from segmenter.files import gibibytes
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
 from segmenter.raster import KnownRasters, RasterInfo, raster_info
+from segmenter.raster.remote import RemotePath
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.pack_file import DamagedError, Kind, PackedArray
-from segmenter.tiles.pack_folder import PackFolder, gibibytes
+from segmenter.tiles.pack_folder import PackFolder
 from segmenter.tiles.packing import Job, key_of, pack
 
 _MOST_OPEN = 64
@@ -77,6 +79,8 @@ class SceneStore:
         if self._packed:
             print(self._told())
         self._pack(infos, progress)
+        if line := self._told_remote():
+            print(line)
 
     def _find(self) -> None:
         """Take what is packed, and keep others from removing it."""
@@ -251,6 +255,21 @@ class SceneStore:
         return (
             f"{what} of {len(self._scenes)} scenes are read from packs: "
             f"{gibibytes(sum(packs.values()))} in {self._folder.path}"
+        )
+
+    def _told_remote(self) -> str:
+        """A line on what is read from servers, tile by tile; empty where nothing is."""
+        remote = [
+            i
+            for i, scene in enumerate(self._scenes)
+            if isinstance(scene.image, RemotePath) and (i, "image") not in self._packed
+        ]
+        if not remote:
+            return ""
+        return (
+            f"images of {len(remote)} of {len(self._scenes)} scenes are read from {self._dataset.root}, with "
+            "requests for each tile; `python -m datasets pack` fetches them once, into "
+            f"{self._folder.path}"
         )
 
     # --------------------------------------------------------------------------------- files

@@ -34,7 +34,7 @@ from segmenter.tiles.store import SceneStore
 from segmenter.training.scales import describe_rare_parts, describe_scales, trained_scale
 
 _FREE_TO_CHANGE = (
-    *("distribution.", "dataset.root", "dataset.cache", "prediction."),
+    *("distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
     *("training.stop_after", "training.input_workers"),
 )
@@ -153,7 +153,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
         print("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset, "train")
     check_band_counts(dataset, len(statistics.mean_C))
-    digests = scene_digests([*scenes, *dataset.of("validation")])
+    digests = scene_digests([*scenes, *dataset.of("validation")], cache_folder(dataset))
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
     print(_summary(recipe, dataset, index))
     for line in describe_scales(recipe, dataset, index, store):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import zipfile
-from collections.abc import Callable, Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,87 +11,47 @@ import numpy as np
 import pytest
 import rasterio
 
+from segmenter.config.datasets import FolderConfig
+from segmenter.errors import DatasetError
+from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.mapping.inputs import find_inputs
+from segmenter.raster.remote import forget_all
+from tests.helpers.exact_network import fake_run
+from tests.helpers.file_server import FileServer
+from tests.helpers.s3_server import Store
+
 Make = Callable[..., Path]
 Call = Callable[..., int]
 
 
-class Server(ThreadingHTTPServer):
-    """Serves a folder, and notes what it was asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.asked = asked = []
-
-        class Handler(SimpleHTTPRequestHandler):
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments, directory=str(folder))
-
-            def do_GET(self) -> None:
-                """Parts of files, as every server of rasters gives them."""
-                path = Path(self.translate_path(self.path))
-                first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
-                if not path.is_file():
-                    self.send_error(404)
-                    return
-                data = path.read_bytes()
-                part = data[int(first) : int(last or len(data)) + 1]
-                self.send_response(206)
-                self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
-                self.send_header("Content-Length", str(len(part)))
-                self.end_headers()
-                self.wfile.write(part)
-
-            def log_message(self, *_: Any) -> None:
-                asked.append(self.path)
-
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    def handle_error(self, *_: Any) -> None:
-        """A client that hangs up is none."""
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "served").mkdir()
-    with Server(tmp_path / "served") as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def url(server: Server, name: str) -> str:
-    return f"http://127.0.0.1:{server.server_port}/{name}"
-
-
 def test_a_map_of_what_a_server_gives(
-    server: Server, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+    server: FileServer, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
 ) -> None:
     source = make_geotiff("served/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8), compress="deflate")
     assert call(source, output="local") == 0
-    for address in (url(server, "a.tif?signed=secret"), "/vsicurl/" + url(server, "a.tif")):
-        assert call(address, "--remote") == 0
+    for address in (server.url("a.tif?signed=secret"), "/vsicurl/" + server.url("a.tif")):
+        assert call(address, "--remote", "--redo") == 0
         with rasterio.open("maps/a.tif") as mine, rasterio.open("local/a.tif") as theirs:
             np.testing.assert_array_equal(mine.read(), theirs.read())
             assert (mine.crs, mine.transform) == (theirs.crs, theirs.transform)
     said = capfd.readouterr()
-    assert "maps/a.tif: made anew: " in said.out
+    assert "maps/a.tif: made anew: asked for by --redo" in said.out
     assert said.err == ""
-    assert not any(".msk" in path or ".ovr" in path or ".aux" in path for path in server.asked)
+    assert not any(
+        ".msk" in path or ".ovr" in path or ".aux" in path for asked in server.asked for path in [asked.path]
+    )
     assert "secret" not in Path("maps/.journal.jsonl").read_text()
 
 
 def test_what_a_server_does_not_give_is_one_line_each(
-    server: Server, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+    server: FileServer, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
 ) -> None:
     source = make_geotiff("served/a.tif", rng.integers(0, 255, (300, 300, 3), np.uint8), tiled=True)
     (tmp_path / "served" / "cut.tif").write_bytes(source.read_bytes()[:150_000])
     (tmp_path / "served" / "text.tif").write_text("no raster")
     (tmp_path / "served" / "b.vrt").write_text("<VRTDataset rasterXSize='1' rasterYSize='1'/>")
     names = ["a.tif", "cut.tif", "gone.tif", "text.tif", "b.vrt"]
-    assert call(*(url(server, f"{name}?signed=secret") for name in names), "--remote") == 1
+    assert call(*(server.url(f"{name}?signed=secret") for name in names), "--remote") == 1
     lines = capfd.readouterr().err.splitlines()
     assert not any("secret" in line for line in lines)
     assert sorted(lines) == sorted(line for line in lines if line.startswith("error: /vsicurl/http://127."))
@@ -114,3 +72,58 @@ def test_a_file_in_an_archive(make_geotiff: Make, rng: Any, call: Call, tmp_path
 def test_other_schemes_are_refused(call: Call, capfd: Any, address: str) -> None:
     assert call(address, "--remote") == 2
     assert capfd.readouterr().err.startswith(f"error: {address}: expected http://, https://, s3://")
+
+
+def test_a_map_of_an_address_is_kept_until_the_file_changes(
+    server: FileServer, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+) -> None:
+    """Whatever signature it is asked for with."""
+    make_geotiff("served/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8))
+    assert call(server.url("a.tif?signature=1"), "--remote") == 0
+    assert call(server.url("a.tif?signature=2"), "--remote", predictor=None) == 0
+    assert "1 of 1 maps are finished and unchanged" in capfd.readouterr().out
+    make_geotiff("served/a.tif", rng.integers(0, 9, (67, 83, 3), np.uint8))
+    forget_all()
+    assert call(server.url("a.tif?signature=2"), "--remote") == 0
+    assert "made anew: the input has changed" in capfd.readouterr().out
+
+
+def test_folders_and_patterns_in_a_bucket(store: Store, make_geotiff: Make, rng: Any, tmp_path: Path) -> None:
+    for name in ("in/a", "in/b", "in/deep/c"):
+        make_geotiff(f"bucket/{name}.tif", rng.integers(0, 255, (31, 33, 3), np.uint8))
+    (tmp_path / "bucket/in/notes.txt").write_text("no image")
+    store.put_folder(tmp_path / "bucket")
+    there = {"in/": "ab", "in/*.tif": "ab", "**/*.tif": "abc", "in/**/*.tif": "abc", "in/[bc].tif": "b"}
+    for given, names in there.items():
+        found = find_inputs([f"s3://{store.bucket}/{given}"], remote=True).files
+        assert [path.stem for path in found] == list(names), given
+    with pytest.raises(DatasetError, match=r"expected images .* the bucket has none"):
+        find_inputs([f"s3://{store.bucket}/in/b?.tif"], remote=True)
+
+
+def test_maps_from_one_bucket_into_another_are_made_once(
+    store: Store, make_geotiff: Make, rng: Any, call: Call, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    source = make_geotiff("a.tif", rng.integers(0, 255, (31, 33, 3), np.uint8))
+    store.client.put_object(Bucket=store.bucket, Key="in/a.tif", Body=source.read_bytes())
+    call_it = (f"s3://{store.bucket}/in/", "--remote")
+    assert call(*call_it, output=f"s3://{store.bucket}/out") == 0
+    assert call(source, output="local") == 0
+    assert store.get("out/a.tif") == Path("local/a.tif").read_bytes()
+    assert call(*call_it, output=f"s3://{store.bucket}/out", predictor=None) == 0
+    assert "1 of 1 maps are finished and unchanged" in capfd.readouterr().out
+
+
+def test_a_foreign_recipe_is_no_reason_to_ask_a_server(call: Call, capfd: Any) -> None:
+    recipe = fake_run(ClassMap((LandCoverClass("a", (0, 0, 0), 0),), "codes")).recipe
+    recipe.dataset = FolderConfig(
+        kind="folder",
+        root="https://host.org/x?signature=hidden",
+        images="{n}.tif",
+        labels="{n}.png",
+        classes=({"name": "a", "code": 0},),
+    )
+    assert call("--split", "test", recipe=recipe) == 2
+    said = capfd.readouterr().err
+    assert said.endswith("its scenes lie at https://host.org/x; addresses are opened only with --remote\n")

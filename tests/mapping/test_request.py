@@ -37,7 +37,9 @@ def test_without_options_a_request_has_the_defaults_of_the_command_line() -> Non
 def test_each_option_is_an_attribute_of_its_name() -> None:
     names = {action.dest for action in _parser()._actions if not isinstance(action, argparse._HelpAction)}
     cluster = {field.name for field in fields(ClusterOptions)}
-    assert names - {"bbox"} - cluster == {field.name for field in fields(MapRequest)} - {"cluster"}
+    # An --output in a bucket is `upload`, and --work its `output`.
+    asked = {field.name for field in fields(MapRequest)} - {"cluster", "upload"}
+    assert names - {"bbox", "work"} - cluster == asked
 
 
 def test_options_become_values() -> None:

@@ -1,0 +1,98 @@
+"""Files of a remote root: a bucket's listing, or a list that the recipe names."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from segmenter.addresses import is_address, masked
+from segmenter.errors import DatasetError
+from segmenter.files import read_regular
+from segmenter.raster.buckets import Place, listing
+from segmenter.raster.remote import RemotePath, note_state, open_bytes
+from segmenter.threads import in_threads
+
+_MOST_BYTES = 1 << 28
+"""Of a list."""
+_ASKING_THREADS = 16
+"""A request waits for the network, not for a processor."""
+
+
+def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> list[str]:
+    """Relative posix paths of the files below an address, with what is known of each noted.
+
+    Raises:
+        SegmenterError: it cannot be listed, a line of the list is no path below it, or a file is not there.
+    """
+    assert isinstance(root, RemotePath), "other folders are walked"
+    if files is not None:
+        return _asked(root, _lines(root, files), files, progress)
+    place = Place.of(root.address)
+    if place is None:
+        raise DatasetError(
+            f"dataset.root: {root} cannot be listed; name its files in dataset.files: a text with a relative "
+            "path in each line, as `images/a.tif`"
+        )
+    found = []
+    for one in listing(place):
+        note_state(root / one.name, one.size, one.changed)
+        found.append(one.name)
+    if not found:
+        raise DatasetError(f"dataset.root: expected files below {place}, there is none")
+    return found
+
+
+def _lines(root: RemotePath, source: Path) -> list[str]:
+    """Paths in a list, each once; whole addresses below the root too."""
+    found: dict[str, None] = {}
+    beginnings = [f"{text.rstrip('/')}/" for text in (root.address.partition("?")[0], str(root))]
+    beginnings += [begin.removeprefix("/vsicurl/") for begin in beginnings if begin.startswith("/vsicurl/")]
+    place = Place.of(root.address)
+    beginnings += [f"{place}/"] if place is not None else []
+    for number, line in enumerate(_text(source).splitlines(), 1):
+        name = line.strip()
+        if not name or name.startswith("#"):
+            continue
+        begin = next((begin for begin in beginnings if name.startswith(begin)), "")
+        name = name.removeprefix(begin).partition("?")[0] if begin else name.removeprefix("./")
+        if is_address(name) or name.startswith("/") or ".." in PurePosixPath(name).parts:
+            raise DatasetError(
+                f"dataset.files: {source}, line {number}: expected a path below {root}, got {masked(name)}"
+            )
+        found[name] = None
+    if not found:
+        raise DatasetError(f"dataset.files: expected a relative path in each line of {source}, there is none")
+    return list(found)
+
+
+def _text(source: Path) -> str:
+    try:
+        if isinstance(source, RemotePath):
+            with open_bytes(source) as file:
+                content = file.read(_MOST_BYTES)
+        else:
+            content = read_regular(source, _MOST_BYTES)
+        return content.decode()
+    except OSError as error:
+        raise DatasetError(f"dataset.files: cannot read {source}: {error}") from None
+    except UnicodeDecodeError:
+        raise DatasetError(f"dataset.files: expected a text in UTF-8, {source} is none") from None
+
+
+def _asked(root: RemotePath, names: list[str], files: Path, progress: bool) -> list[str]:
+    """The names, once the server has told size and time of each."""
+
+    def ask(name: str) -> None:
+        path = root / name
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise DatasetError(
+                f"{path}: named in dataset.files {files}, but not to be had: {error}"
+            ) from None
+        note_state(path, status.st_size, int(status.st_mtime))
+
+    for _ in in_threads(
+        ask, names, description="files", unit="file", workers=_ASKING_THREADS, progress=progress
+    ):
+        pass
+    return names
