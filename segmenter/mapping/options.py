@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from segmenter.addresses import is_address
-from segmenter.errors import DatasetError
 from segmenter.cluster.options import add_cluster_options, taken_from
+from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.mapping.request import (
     BlendWeights,
