@@ -42,6 +42,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
     )
+    cluster = parser.add_argument_group("several machines (docs/several_machines.md)")
+    cluster.add_argument(
+        "--cluster",
+        nargs="+",
+        metavar="ROLE=HOST:PORT,…",
+        help="chief=…, worker=… and ps=…: addresses of all processes; without it, TF_CONFIG says them",
+    )
+    cluster.add_argument("--role", choices=("chief", "worker", "ps"), help="of this process (default: chief)")
+    cluster.add_argument("--index", type=int, metavar="I", help="of this process in its role, from 0")
     alone = parser.add_argument_group("the input alone")
     alone.add_argument(
         "--input-only",
@@ -101,6 +110,35 @@ def main() -> int:
         print(describe_recipe(recipe), end="")
         return 0
 
+    # ----------------------------------------------------------------------- role in a cluster
+    from segmenter.devices.control import watching
+
+    roles = _roles(arguments, recipe)
+    if roles is not None and roles.role != "chief":
+        from segmenter.devices.serving import serve
+
+        return serve(recipe.distribution, roles)
+    with watching(roles) as watch:
+        return _train(arguments, recipe, watch)
+
+
+def _roles(arguments: argparse.Namespace, recipe: Any) -> Any:
+    """The process' role in a cluster with parameter servers; None without one."""
+    from segmenter.devices.roles import refuse_options, roles_of
+
+    strategy = recipe.distribution.strategy
+    given = {name: getattr(arguments, name) for name in ("cluster", "role", "index")}
+    if strategy != "parameter_server" or arguments.input_only:
+        got = "--input-only" if arguments.input_only else strategy
+        refuse_options(given, f"with distribution.strategy: parameter_server, got {got}")
+        return None
+    logical = {"logical-devices": arguments.logical_devices}
+    refuse_options(logical, "without distribution.strategy: parameter_server, got both")
+    return roles_of(*given.values())
+
+
+def _train(arguments: argparse.Namespace, recipe: Any, watch: Any) -> int:
+    """Alone, or as the chief of a cluster."""
     # -------------------------------------------------------------------- dataset, index, run
     from datasets import load_dataset
     from segmenter.raster import quiet_gdal
@@ -128,6 +166,8 @@ def main() -> int:
     from segmenter.feeding.start import worker_processes
 
     gpus = gpus_expected(recipe.distribution, arguments.logical_devices)
+    if watch is not None:  # the chief's cores are free for what its workers need
+        gpus = len(watch.roles.workers)
     with worker_processes(recipe, *tiles.image_form, gpus) as workers:
         if arguments.input_only:
             print(_input_alone(arguments, recipe, tiles, dataset.classes.names, workers))
@@ -136,8 +176,12 @@ def main() -> int:
         # ----------------------------------------------------------------------------- devices
         from segmenter.devices import strategy
 
-        strategy.load_tensorflow(arguments.logical_devices, log_placement=recipe.distribution.log_placement)
-        devices = strategy.make_devices(recipe.distribution, arguments.logical_devices)
+        strategy.load_tensorflow(
+            arguments.logical_devices,
+            log_placement=recipe.distribution.log_placement,
+            remote=watch is not None,
+        )
+        devices = strategy.make_devices(recipe.distribution, arguments.logical_devices, watch)
         print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
 
         # ---------------------------------------------------------------------------- training

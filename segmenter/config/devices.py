@@ -22,8 +22,10 @@ class LogicalGpus(Section):
 class DistributionConfig(Section):
     """Devices of a training, and how they work together."""
 
-    strategy: Literal["auto", "one_device", "mirrored"] = setting(
-        "auto", "", "auto: all GPUs if there are any, else all CPU devices"
+    strategy: Literal["auto", "one_device", "mirrored", "parameter_server"] = setting(
+        "auto",
+        "",
+        "auto: all GPUs if there are any, else all CPU devices; parameter_server: docs/several_machines.md",
     )
     devices: tuple[DeviceNumber, ...] | None = setting(
         None,
@@ -62,9 +64,26 @@ class DistributionConfig(Section):
             raise PydanticCustomError(f"distribution.{key}", message)
         return self
 
+    def _unserved(self) -> list[tuple[str, str]]:
+        """Settings that mean nothing with parameter servers."""
+        whys = {
+            "devices": "each worker computes on one device",
+            "cross_device": "nothing is summed over devices",
+            "logical_gpus": "each worker computes on one device",
+            "memory_limit": "workers take memory as they need it",
+            "deterministic": "updates come in any order, so that no run repeats another's bits",
+            "log_placement": "the workers' operations are not the chief's to log",
+        }
+        fields = type(self).model_fields
+        return [
+            (key, f"{why} under strategy: parameter_server: expected the default, got {getattr(self, key)}")
+            for key, why in whys.items()
+            if self.strategy == "parameter_server" and getattr(self, key) != fields[key].default
+        ]
+
     def _contradictions(self) -> list[tuple[str, str]]:
         """(setting, what is wrong with it) for each pair of settings that cannot both hold."""
-        found = []
+        found = self._unserved()
         numbers = self.devices
         if numbers is not None:
             if self.strategy == "auto":

@@ -351,6 +351,31 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _served(self) -> Recipe:
+        """Settings that mean nothing where asynchronous workers compute a step each."""
+        if self.distribution.strategy != "parameter_server":
+            return self
+        whys = {
+            "xla": "its step reads from and writes to other machines, which XLA cannot compile",
+            "steps_per_call": "a worker is given one step at a time",
+        }
+        for key, why in whys.items():
+            value, default = getattr(self.training, key), type(self.training).model_fields[key].default
+            if value != default:
+                raise PydanticCustomError(
+                    f"training.{key}",
+                    "expected {default} with distribution.strategy: parameter_server ({why}), got {value}",
+                    {"default": str(default).lower(), "why": why, "value": str(value).lower()},
+                )
+        if self.sampling.planned_per_replica:
+            raise PydanticCustomError(
+                "sampling.per_replica",
+                "expected best_effort or off with distribution.strategy: parameter_server, where each step "
+                "is one worker's, got guarantee",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _stride(self) -> Recipe:
         stride = self.model.stride
         if self.tiles.size % stride:

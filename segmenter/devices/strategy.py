@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from segmenter.config.devices import DistributionConfig
+from segmenter.devices.control import Watch
+from segmenter.devices.parameter_server import ServerCluster, connect
 from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
 from segmenter.errors import ConfigError, DeviceError
@@ -22,12 +24,14 @@ class Devices:
         used: one device per replica.
         idle: names of the GPUs that are visible and not used.
         cpu_chosen: the CPU was asked for, whatever GPUs there are.
+        cluster: workers and parameter servers that train, where `used` only validates; None without.
     """
 
     strategy: Any
     used: tuple[Device, ...]
     idle: tuple[str, ...] = ()
     cpu_chosen: bool = False
+    cluster: ServerCluster | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,7 +46,7 @@ class Devices:
     @property
     def computed_on(self) -> dict[str, str]:
         """Hardware on which the last bits depend: models, threads (`setup.computed_on`)."""
-        return computed_on(self.used)
+        return computed_on(self.used) | ({} if self.cluster is None else self.cluster.computed_on)
 
     def local_batch(self, global_batch: int) -> int:
         """Tiles of a step on each replica.
@@ -88,11 +92,14 @@ class Devices:
         return tensor[(slice(None),) * axis + (within,)]
 
 
-def make_devices(config: DistributionConfig, logical_devices: int | None = None) -> Devices:
+def make_devices(
+    config: DistributionConfig, logical_devices: int | None = None, watch: Watch | None = None
+) -> Devices:
     """Set up TensorFlow's devices and the recipe's strategy.
 
     Args:
         logical_devices: split the CPU into so many, to run several replicas without a GPU.
+        watch: of a chief, to connect its cluster with parameter servers.
 
     Raises:
         DeviceError: TensorFlow has started its devices already, or there are too few for what is asked.
@@ -110,13 +117,14 @@ def make_devices(config: DistributionConfig, logical_devices: int | None = None)
     visible = [gpu.name.removeprefix("/physical_device:") for gpu in tf.config.get_visible_devices("GPU")]
     idle = tuple(card for card in visible if card not in cards)
     cpu_chosen = logical_devices is not None or config.visible_devices == ()
-    return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen)
+    cluster = None if watch is None else connect(watch)  # before anything is made on the devices
+    return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen, cluster)
 
 
 def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
     """The devices that the recipe numbers; otherwise the first, or all."""
     if config.devices is None:
-        return there[:1] if config.strategy == "one_device" else there
+        return there[:1] if config.strategy in ("one_device", "parameter_server") else there
     if missing := [number for number in config.devices if number >= len(there)]:
         names = ", ".join(device.name for device in there)
         raise DeviceError(
@@ -209,7 +217,8 @@ def describe(devices: Devices, global_batch: int, precision: str) -> str:
     local = str(devices.local_batch(global_batch))
     head = ("device", "name", "memory", "local batch", "precision")
     rows = [(d.name, d.model, d.memory or "unknown", local, precision) for d in devices.used]
-    return "\n".join([*aligned(head, rows, left=len(head)), *_warnings(devices)])
+    cluster = [] if devices.cluster is None else [devices.cluster.describe()]
+    return "\n".join([*aligned(head, rows, left=len(head)), *cluster, *_warnings(devices)])
 
 
 def _warnings(devices: Devices) -> list[str]:

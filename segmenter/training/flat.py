@@ -244,13 +244,20 @@ class FlatOptimiser:
         paths = {v.path for v in trained}
         return [segment for segment in self.segments if segment.weights[0].path in paths]
 
-    def _update(self, gradient: Any, trained: Sequence[Any]) -> None:
+    def clipped(self, gradient: Any) -> Any:
+        """The gradient (n,) within the limits."""
         if self.clip_norm:
             (gradient,), _ = tf.clip_by_global_norm([gradient], self.clip_norm)
         elif self.clip_value:
             gradient = tf.clip_by_value(gradient, -self.clip_value, self.clip_value)
+        return gradient
+
+    def _update(self, gradient: Any, trained: Sequence[Any]) -> None:
+        gradient = self.clipped(gradient)
         segments = self._now(trained)
-        own = tf.split(gradient, [_size(s.weights) for s in segments]) if len(segments) > 1 else [gradient]
+        own = (
+            tf.split(gradient, [numbers_in(s.weights) for s in segments]) if len(segments) > 1 else [gradient]
+        )
         for segment, part in zip(segments, own, strict=True):
             self._update_segment(segment, part)
         self.iterations.assign_add(1)
@@ -323,7 +330,7 @@ class FlatOptimiser:
     def _moments_by_name(self) -> dict[str, NDArray[Any]]:
         found = {}
         for segment in self.segments:
-            ends = np.cumsum([_size([v]) for v in segment.weights])[:-1]
+            ends = np.cumsum([numbers_in([v]) for v in segment.weights])[:-1]
             for moment, variable in zip(self.rule.moments, segment.moments, strict=True):
                 parts = np.split(variable.numpy(), ends)
                 for weight, part in zip(segment.weights, parts, strict=True):
@@ -345,7 +352,9 @@ def _segments(rule: Rule, weights: Sequence[Any], pace: Pace) -> list[Segment]:
         decayed, others = (
             tuple(v for v, d in zip(members, decays, strict=True) if d == which) for which in (True, False)
         )
-        moments = tuple(_variable((_size(members),), members[0].dtype, f"{m}{number}") for m in rule.moments)
+        moments = tuple(
+            _variable((numbers_in(members),), members[0].dtype, f"{m}{number}") for m in rule.moments
+        )
         found.append(Segment(decayed, others, rate, late, moments))
     return found
 
@@ -355,7 +364,8 @@ def _variable(shape: tuple[int, ...], dtype: str, name: str, value: float = 0) -
     return keras.Variable(np.full(shape, value, dtype), dtype=dtype, trainable=False, name=name)
 
 
-def _size(weights: Sequence[Any]) -> int:
+def numbers_in(weights: Sequence[Any]) -> int:
+    """How many numbers some variables or tensors have, all together."""
     return sum(int(np.prod(v.shape)) for v in weights)
 
 
@@ -367,5 +377,5 @@ def as_vector(parts: Sequence[Any]) -> Any:
 
 def write_vector(variables: Sequence[Any], vector: Any) -> None:
     """Set variables to the parts of a vector."""
-    for variable, part in zip(variables, tf.split(vector, [_size([v]) for v in variables]), strict=True):
+    for variable, part in zip(variables, tf.split(vector, [numbers_in([v]) for v in variables]), strict=True):
         variable.assign(tf.reshape(part, variable.shape))

@@ -32,6 +32,7 @@ from segmenter.training.prepare import Tiles, changed_data, class_weights, descr
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
+from segmenter.training.served import ServedTrainer
 from segmenter.training.summary import describe_result
 from segmenter.training.trainer import StoppedError, Trainer
 
@@ -106,6 +107,11 @@ def check_training(
         WeightsError: the encoder's pretrained weights are not there, or do not fit.
     """
     check_devices(recipe, devices)
+    if profile and devices.cluster is not None:
+        raise ConfigError(
+            "--profile: expected without distribution.strategy: parameter_server, whose steps are done by "
+            "other processes"
+        )
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
     pretrained = None
     if checkpoint is None and source is None:
@@ -153,7 +159,8 @@ def _trainer(checked: CheckedTraining) -> Trainer:
     run, tiles, devices = checked.run, checked.tiles, checked.devices
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, run.band_count, run.dtype, devices.replicas)
     feed = Feed(loader, run.recipe.training.global_batch, checked.workers)
-    return Trainer(
+    kind = Trainer if devices.cluster is None else ServedTrainer
+    return kind(
         run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
     )
 

@@ -51,7 +51,7 @@ from segmenter.training.validation import validate, validation_protocol
 
 _AHEAD = 1
 """Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
-_PATIENCE = 10.0
+PATIENCE = 10.0
 """Seconds that the end of an epoch waits for a file that is being read."""
 
 
@@ -245,7 +245,7 @@ class Trainer:
         stacks = epoch_dataset(self.feed, rows, epoch, self.position.step, stacked=most)
         meter = self._meter(rows, bar)
         dealt = (self.devices.distributed(stack, axis=1) for stack in stacks)
-        feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=_PATIENCE)
+        feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=PATIENCE)
         with closing(feeder):
             for stack in self._fed(feeder):
                 count = min(most, rows.steps - self.position.step)
@@ -263,6 +263,14 @@ class Trainer:
                 if self._due(count):
                     meter.close()  # what the log lacks cannot be had again after a resume
                     self.save()
+        self._end_epoch(rows, meter, stop)
+
+    def _end_epoch(self, rows: Plan, meter: Meter, stop: list[int]) -> None:
+        """Close the books of an epoch's steps, whole or stopped.
+
+        Raises:
+            StoppedError: a signal came; the checkpoint of the last whole step is written.
+        """
         self._called = True
         if stop and self.position.step < rows.steps:
             self.save()  # first of all: what is said next may find nobody who reads it
