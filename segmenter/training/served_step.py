@@ -140,11 +140,11 @@ def _updated(
         with tf.device(shard.device):
             # Here before the lock is taken: a worker that is lost half-way leaves it to the others.
             part = tf.identity(part)
-            changes = {path: tf.identity(statistics[path] - read.values[path]) for path in kept}
+            changes = {p: (tf.identity(read.values[p]), tf.identity(statistics[p])) for p in kept}
             ok = None if finite is None else tf.identity(finite)
             scale = state.loss_scale if shard is state.shards[0] else None
             update = functools.partial(_update_shard, shard, own, part, changes, ok, scale)
-            with tf.control_dependencies([part, *changes.values()]):
+            with tf.control_dependencies([part, *(t for pair in changes.values() for t in pair)]):
                 before = shard.lock.execute(update)
         if shard.optimiser is state.counter:
             late = tf.identity(before) - read.updates
@@ -152,11 +152,17 @@ def _updated(
 
 
 def _update_shard(
-    shard: Shard, trained: Sequence[Any], gradient: Any, changes: dict[str, Any], ok: Any, scale: Any
+    shard: Shard,
+    trained: Sequence[Any],
+    gradient: Any,
+    changes: dict[str, tuple[Any, Any]],
+    ok: Any,
+    scale: Any,
 ) -> Any:
     """Update what a server keeps; the number of updates before this one.
 
     Args:
+        changes: of the statistics, see `_follow`.
         ok: whether the gradient is finite; None without a loss scale.
         scale: the loss scale that is kept there, or None.
     """
@@ -184,15 +190,19 @@ def _apply(shard: Shard, trained: Sequence[Any], gradient: Any) -> None:
         shard.optimiser.iterations.assign_add(1)
 
 
-def _follow(shard: Shard, changes: dict[str, Any]) -> None:
-    """Add to the statistics what a step has changed of those that it read.
+def _follow(shard: Shard, changes: dict[str, tuple[Any, Any]]) -> None:
+    """Take in what a step has made of the statistics that it read: (before, after) by path.
 
-    As a change, so that none is lost where several steps have read the same.
+    What others have changed meanwhile is changed further, so that nothing is lost where several steps have
+    read the same; what is still the same becomes the step's, to the bit.
     """
     for v in shard.kept:
         if v.path in changes:
-            after = v.value + changes[v.path]
-            v.assign(tf.maximum(after, 0) if v.path.endswith(_NOT_NEGATIVE) else after)
+            now, (before, after) = tf.convert_to_tensor(v.value), changes[v.path]
+            further = now + (after - before)
+            if v.path.endswith(_NOT_NEGATIVE):
+                further = tf.maximum(further, 0)
+            v.assign(tf.where(now == before, after, further))
 
 
 def _by_type(variables: Sequence[Any]) -> list[list[Any]]:
