@@ -90,12 +90,12 @@ class Watch:
             self._changed.wait_for(lambda: self._refused or not self.missing, patience)
             if self._refused:
                 raise DeviceError(self._refused)
-        self._started = True
         if missing := self.missing:
             raise DeviceError(
                 f"{self._titles(missing)}: not there after {patience:.0f} s; start the same command there "
                 "with --role and --index, and see that the chief's port and theirs are open"
             )
+        self._started = True
 
     @property
     def missing(self) -> list[Member]:
@@ -168,8 +168,8 @@ class Watch:
 
     def _welcome(self, connection: socket.socket, hello: Mapping[str, Any]) -> str:
         """Take in who says hello; why not, where it is refused."""
-        member = hello.get("role"), hello.get("index")
-        if member not in self.roles.members:
+        member = str(hello.get("role")), hello.get("index")
+        if not isinstance(member[1], int) or member not in self.roles.members:
             return shortened(f"{member[0]} {member[1]} is no part of the chief's cluster")
         title, here, there = self.roles.title(*member), versions_here(), hello.get("versions")
         if not isinstance(there, dict):
@@ -193,7 +193,9 @@ class Watch:
             self._been.add(member)
             self._changed.notify_all()
         if again and member[0] == "worker":
-            self._say(f"{title} is back")
+            # TensorFlow takes the lost ones in again when all of them are there.
+            wait = f"; it works again when {lost} is back too" if (lost := self.lost_workers) else ""
+            self._say(f"{title} is back{wait}")
         return ""
 
     def _remember(self, refused: str) -> str:
@@ -216,7 +218,7 @@ def watching(roles: Roles | None, say: Callable[[str], None] = print) -> Iterato
     last = "has failed"
     try:
         yield watch
-        last = "is done"
+        last = "has ended"
     finally:
         watch.close(last)
 
@@ -243,7 +245,8 @@ def stay(roles: Roles, say: Callable[[str], None] = print) -> int:
             if "welcome" in heard:
                 say(f"{own}: with the chief at {roles.chief}")
             if "end" in heard:
-                say(f"{own}: the chief {plain(str(heard['end']))}, and so is this")
+                last = plain(str(heard["end"]))
+                say(f"{own}: the chief {last}, so this ends")
                 return 0
     say(f"{own}: the chief at {roles.chief} is gone, so this ends")
     return 1
