@@ -73,6 +73,7 @@ class ServedTrainer(Trainer):
             self.steps,
             self.pace,
             self._cluster.servers,
+            self._cluster.workers,
         )
         self._ahead = False
         """Whether the servers have what the chief has not."""

@@ -1,9 +1,13 @@
 """State of a training on parameter servers: weights, statistics, optimiser and average, each on one server.
 
 The chief has a model, an optimiser and an average of its own, as without servers: they start a run, are
-validated with and saved. `push` takes them to the servers, `pull` back. What is kept on a server is read and
-updated there as a whole, under a lock: no update is lost between two workers, and no step reads weights of
-which an update has written some.
+validated with and saved. `push` takes them to the servers, `pull` back.
+
+Where several workers update a server at the same time, each adds its change to each variable in one operation
+(`flat.write_vector`), so that none is lost. There is no lock: a lost worker could not give it back, and
+TensorFlow's own (`tf.CriticalSection`) came to a standstill with three workers and two servers. So a step may
+read some weights before and some after another's update. A single worker writes what it has computed: the
+bits of one device.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from segmenter.config.recipe import TrainingConfig
@@ -22,6 +27,8 @@ from segmenter.model.stages import Pace
 from segmenter.training.ema import AveragedWeights
 from segmenter.training.flat import FlatOptimiser, LossScale, numbers_in
 from segmenter.training.optimisers import flat_optimiser
+
+_NOT_NEGATIVE = "/moving_variance"
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,6 @@ class Shard:
         kept: those on the server, in the same order and with the same paths.
         optimiser: of those that train in some epoch; None where none does.
         averaged: of all that is kept; None without an average.
-        lock: a `tf.CriticalSection` of the server.
     """
 
     device: str
@@ -42,7 +48,6 @@ class Shard:
     kept: tuple[Any, ...]
     optimiser: FlatOptimiser | None
     averaged: AveragedWeights | None
-    lock: Any
 
     def among(self, variables: Sequence[Any]) -> list[Any]:
         """Those of some variables of the model that are kept here, in the model's order."""
@@ -58,11 +63,13 @@ class ServedState:
         loss_scale: on the first server; None without one.
         statistics: paths of what steps follow without a gradient: BatchNorm's moving statistics, the number
             of dropout's masks.
+        shared: whether several workers write at the same time.
 
     Args:
         model, optimiser, averaged: the chief's.
         steps: of the whole training.
         servers: TensorFlow's names of the servers' processors.
+        workers: that update them.
     """
 
     def __init__(
@@ -74,18 +81,20 @@ class ServedState:
         steps: int,
         pace: Pace,
         servers: Sequence[str],
+        workers: int,
     ) -> None:
+        self.shared = workers > 1
         self._model, self._optimiser, self._averaged = model, optimiser, averaged
-        self.statistics = frozenset(v.path for v in model.non_trainable_variables)
-        weights = {v.path for v in model.trainable_variables}
+        weights = {v.path for v in optimiser.weights}
+        self.statistics = frozenset(v.path for v in model.non_trainable_variables if v.path not in weights)
 
         def shard(device: str, own: tuple[Any, ...]) -> Shard:
             with tf.device(device):
                 kept = tuple(_like(v) for v in own)
-                trained = [v for v in kept if v.path in weights and pace.trains(v.path)]
-                rule = flat_optimiser(config, trained, steps, pace) if trained else None
-                average = _average(kept, config.ema) if averaged is not None else None
-                return Shard(device, own, kept, rule, average, tf.CriticalSection(name="shard"))
+                trained = [v for v in kept if v.path in weights]
+                rule = flat_optimiser(config, trained, steps, pace, shared=self.shared) if trained else None
+                average = _average(kept, config.ema, self.shared) if averaged is not None else None
+                return Shard(device, own, kept, rule, average)
 
         parts = dealt(model.variables, len(servers))
         self.shards = tuple(shard(*pair) for pair in zip(servers, parts, strict=True))
@@ -153,9 +162,9 @@ def _like(variable: Any) -> Any:
         return keras.Variable(variable.numpy(), dtype=variable.dtype, trainable=False, name=name)
 
 
-def _average(kept: Sequence[Any], decay: float) -> AveragedWeights:
+def _average(kept: Sequence[Any], decay: float, shared: bool) -> AveragedWeights:
     weights, averages = (SimpleNamespace(variables=list(v)) for v in (kept, map(_like, kept)))
-    return AveragedWeights(tf.distribute.get_strategy(), weights, averages, decay)
+    return AveragedWeights(tf.distribute.get_strategy(), weights, averages, decay, shared=shared)
 
 
 def _of_scale(scale: LossScale) -> list[Any]:
@@ -164,4 +173,6 @@ def _of_scale(scale: LossScale) -> list[Any]:
 
 def _copy(of: Sequence[Any], to: Sequence[Any]) -> None:
     for source, target in zip(of, to, strict=True):
-        target.assign(source.numpy())
+        values = source.numpy()
+        # Of very many workers at once, each takes its share off the same variance: it may fall below 0.
+        target.assign(np.maximum(values, 0) if source.path.endswith(_NOT_NEGATIVE) else values)

@@ -7,7 +7,6 @@ deep networks, NIPS 2012, section 4.1). How many did is part of the result.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +15,6 @@ import tensorflow as tf
 from segmenter.training.flat import as_vector, numbers_in
 from segmenter.training.served_state import ServedState, Shard
 from segmenter.training.step import StepParts, StepResult, held_in, micro_batch
-
-_NOT_NEGATIVE = "/moving_variance"
 
 
 class _Read(NamedTuple):
@@ -46,14 +43,17 @@ def make_served_step(parts: StepParts, state: ServedState) -> Any:
         gradient = parts.optimiser.clipped(gradient)
         late = _updated(parts, state, read, gradient, statistics, finite)
         applied = tf.constant(True) if finite is None else finite
-        scale = tf.ones(()) if read.scale is None else read.scale
+        scale = tf.ones(())
+        if state.loss_scale is not None:
+            with tf.control_dependencies([late]):
+                scale = tf.identity(state.loss_scale.scale.value)
         return StepResult(tf.cast(loss, tf.float32), held, applied, scale), late
 
     return step
 
 
 def _read(state: ServedState) -> _Read:
-    """Weights and statistics of all servers, of each as they were between two updates."""
+    """Weights and statistics of all servers."""
     values: dict[str, Any] = {}
     updates, scale = None, None
     for shard in state.shards:
@@ -64,7 +64,7 @@ def _read(state: ServedState) -> _Read:
         with_scale = shard is state.shards[0] and state.loss_scale is not None
         more = [*counter, *([state.loss_scale.scale] if with_scale and state.loss_scale else [])]
         with tf.device(shard.device):
-            found = shard.lock.execute(functools.partial(_values_of, groups, more))
+            found = [*(as_vector(group) for group in groups), *(tf.identity(v.value) for v in more)]
         for group, vector in zip(groups, found, strict=False):
             # As one tensor over the network, and only then in parts.
             parts = tf.split(tf.identity(vector), [numbers_in([v]) for v in group])
@@ -74,10 +74,6 @@ def _read(state: ServedState) -> _Read:
         if with_scale:
             scale = tf.identity(found[-1])
     return _Read(values, updates, scale)
-
-
-def _values_of(groups: Sequence[Sequence[Any]], more: Sequence[Any]) -> list[Any]:
-    return [*(as_vector(group) for group in groups), *(tf.identity(v.value) for v in more)]
 
 
 def _computed(parts: StepParts, state: ServedState, read: _Read, *batch: Any) -> Any:
@@ -123,7 +119,8 @@ def _in_order(model: Any, state: ServedState, gradients: Sequence[Any]) -> Any:
     of = {v.path: g for v, g in zip(model.trainable_variables, gradients, strict=True)}
     found = []
     for shard in state.shards:
-        if shard.optimiser is not None and (trained := shard.among(model.trainable_variables)):
+        trained = shard.among(model.trainable_variables)
+        if shard.optimiser is not None and trained:
             found.append(shard.optimiser.flat([of[v.path] for v in trained], trained))
     return as_vector(found)
 
@@ -131,78 +128,59 @@ def _in_order(model: Any, state: ServedState, gradients: Sequence[Any]) -> Any:
 def _updated(
     parts: StepParts, state: ServedState, read: _Read, gradient: Any, statistics: dict[str, Any], finite: Any
 ) -> Any:
-    """Updates by others between the reading and this update, which is applied on each server as a whole."""
+    """Updates by others between the reading and this one, which is applied on each server."""
     trained = [shard.among(parts.model.trainable_variables) for shard in state.shards]
     own_parts = tf.split(gradient, [numbers_in(own) for own in trained])
     late = None
     for shard, own, part in zip(state.shards, trained, own_parts, strict=True):
         kept = [v.path for v in shard.kept if v.path in statistics]
         with tf.device(shard.device):
-            # Here before the lock is taken: a worker that is lost half-way leaves it to the others.
-            part = tf.identity(part)
+            there = tf.identity(part)
             changes = {p: (tf.identity(read.values[p]), tf.identity(statistics[p])) for p in kept}
             ok = None if finite is None else tf.identity(finite)
-            scale = state.loss_scale if shard is state.shards[0] else None
-            update = functools.partial(_update_shard, shard, own, part, changes, ok, scale)
-            with tf.control_dependencies([part, *(t for pair in changes.values() for t in pair)]):
-                before = shard.lock.execute(update)
+            # All of it is there before any is applied: a worker that is lost while it sends changes nothing.
+            with tf.control_dependencies([there, *(t for pair in changes.values() for t in pair)]):
+                before = None if shard.optimiser is None else tf.identity(shard.optimiser.iterations.value)
+                _update_shard(shard, own, there, ok)
+                follow(shard, changes, shared=state.shared)
+                if shard.averaged is not None:
+                    shard.averaged.update(ok)
+                if shard is state.shards[0] and state.loss_scale is not None:
+                    state.loss_scale.follow(ok)
         if shard.optimiser is state.counter:
             late = tf.identity(before) - read.updates
     return late
 
 
-def _update_shard(
-    shard: Shard,
-    trained: Sequence[Any],
-    gradient: Any,
-    changes: dict[str, tuple[Any, Any]],
-    ok: Any,
-    scale: Any,
-) -> Any:
-    """Update what a server keeps; the number of updates before this one.
+def _update_shard(shard: Shard, trained: Sequence[Any], gradient: Any, ok: Any) -> None:
+    """Update what a server keeps, where the gradient is finite (`ok`; None without a loss scale)."""
 
-    Args:
-        changes: of the statistics, see `_follow`.
-        ok: whether the gradient is finite; None without a loss scale.
-        scale: the loss scale that is kept there, or None.
-    """
-    before = tf.zeros((), tf.int64) if shard.optimiser is None else shard.optimiser.iterations.value
-    before = tf.identity(before)
-    with tf.control_dependencies([before]):
-        if ok is None:
-            _apply(shard, trained, gradient)
-        else:
-            tf.cond(ok, lambda: _apply(shard, trained, gradient), lambda: None)
-    _follow(shard, changes)
-    if shard.averaged is not None:
-        shard.averaged.update(ok)
-    if scale is not None:
-        scale.follow(ok)
-    return before
+    def apply() -> None:
+        if shard.optimiser is None:
+            return
+        if trained:
+            shard.optimiser.apply(gradient, trained)
+        else:  # frozen for now: its learning rate goes on with that of the others
+            shard.optimiser.count()
+
+    if ok is None:
+        apply()
+    else:
+        tf.cond(ok, apply, lambda: None)
 
 
-def _apply(shard: Shard, trained: Sequence[Any], gradient: Any) -> None:
-    if shard.optimiser is None:
-        return
-    if trained:
-        shard.optimiser.apply(gradient, trained)
-    else:  # frozen for now: its learning rate goes on with that of the others
-        shard.optimiser.iterations.assign_add(1)
-
-
-def _follow(shard: Shard, changes: dict[str, tuple[Any, Any]]) -> None:
+def follow(shard: Shard, changes: dict[str, tuple[Any, Any]], *, shared: bool) -> None:
     """Take in what a step has made of the statistics that it read: (before, after) by path.
 
-    What others have changed meanwhile is changed further, so that nothing is lost where several steps have
-    read the same; what is still the same becomes the step's, to the bit.
+    What several workers have made of the same is added up, so that nothing is lost.
     """
     for v in shard.kept:
         if v.path in changes:
-            now, (before, after) = tf.convert_to_tensor(v.value), changes[v.path]
-            further = now + (after - before)
-            if v.path.endswith(_NOT_NEGATIVE):
-                further = tf.maximum(further, 0)
-            v.assign(tf.where(now == before, after, further))
+            before, after = changes[v.path]
+            if shared:
+                v.value.assign_add(after - before)
+            else:
+                v.assign(after)
 
 
 def _by_type(variables: Sequence[Any]) -> list[list[Any]]:
