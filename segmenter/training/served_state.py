@@ -4,9 +4,9 @@ The chief has a model, an optimiser and an average of its own, as without server
 validated with and saved. `push` takes them to the servers, `pull` back.
 
 Where several workers update a server at the same time, each adds its change to each variable in one operation
-(`flat.write_vector`), so that none is lost. There is no lock: a lost worker could not give it back, and
-TensorFlow's own (`tf.CriticalSection`) came to a standstill with three workers and two servers. So a step may
-read some weights before and some after another's update. A single worker writes what it has computed: the
+(`flat.write_vector`), so that none is lost. There is no lock: TensorFlow's own (`tf.CriticalSection`) chains
+those of several devices, and a step came to wait for itself. So a step may read some weights before and some
+after another's update. A single worker writes what it has computed: the
 bits of one device.
 """
 
