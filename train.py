@@ -117,7 +117,7 @@ def main() -> int:
     if roles is not None and roles.role != "chief":
         from segmenter.devices.serving import serve
 
-        return serve(recipe.distribution, roles)
+        serve(recipe.distribution, roles)
     with watching(roles) as watch:
         return _train(arguments, recipe, watch)
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import os
+import sys
+from typing import Any, NoReturn
 
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.control import check_port, stay
 from segmenter.devices.roles import Roles
 from segmenter.devices.setup import load_tensorflow
-from segmenter.errors import DeviceError
+from segmenter.errors import DeviceError, run_script
 
 
-def serve(config: DistributionConfig, roles: Roles) -> int:
-    """Serve the chief until it ends; the exit code: 0, or 1 where it is gone without a word.
+def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
+    """Serve the chief until it ends, and end the process: 0, or 1 where the chief is gone without a word.
 
     Raises:
-        DeviceError: the port is taken, this worker has no GPU of its own, or the chief refuses it.
+        DeviceError: the port is taken, or this worker has no GPU of its own.
     """
     title = roles.title(roles.role, roles.index)
     check_port(title, roles.address)
@@ -34,7 +37,11 @@ def serve(config: DistributionConfig, roles: Roles) -> int:
     except tf.errors.OpError as error:
         raise DeviceError(f"{title}: TensorFlow cannot serve there: {str(error).splitlines()[0]}") from None
     print(f"{title}: serves as {server.target}", flush=True)
-    return stay(roles, lambda line: print(line, flush=True))
+    code = run_script(functools.partial(stay, roles, lambda line: print(line, flush=True)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # TensorFlow's server cannot be stopped, and crashes where Python ends around it in the middle of a step.
+    os._exit(code)
 
 
 def _session(config: DistributionConfig, roles: Roles) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from segmenter.training.flat import as_vector, write_vector
+from segmenter.training.vectors import as_vector, write_vector
 
 
 class AveragedWeights:

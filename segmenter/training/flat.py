@@ -23,6 +23,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from segmenter.model.stages import Pace, is_decayed
+from segmenter.training.vectors import as_vector, numbers_in, write_vector
 
 
 class Rule(Protocol):
@@ -374,30 +375,3 @@ def _segments(rule: Rule, weights: Sequence[Any], pace: Pace) -> list[Segment]:
 def _variable(shape: tuple[int, ...], dtype: str, name: str, value: float = 0) -> Any:
     """A variable of which each replica updates a copy of its own."""
     return keras.Variable(np.full(shape, value, dtype), dtype=dtype, trainable=False, name=name)
-
-
-def numbers_in(weights: Sequence[Any]) -> int:
-    """How many numbers some variables or tensors have, all together."""
-    return sum(int(np.prod(v.shape)) for v in weights)
-
-
-def as_vector(parts: Sequence[Any]) -> Any:
-    """Tensors, or the values of Keras variables, one after the other."""
-    values = [part.value if isinstance(part, keras.Variable) else part for part in parts]
-    return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
-
-
-def write_vector(variables: Sequence[Any], vector: Any, before: Any = None) -> None:
-    """Set variables to the parts of a vector.
-
-    Args:
-        before: what they were when the vector was computed, where others may write them at the same time:
-            the difference is then added to each, in one operation, so that no change is lost.
-    """
-    sizes = [numbers_in([v]) for v in variables]
-    if before is None:
-        for variable, part in zip(variables, tf.split(vector, sizes), strict=True):
-            variable.assign(tf.reshape(part, variable.shape))
-        return
-    for variable, part in zip(variables, tf.split(vector - before, sizes), strict=True):
-        variable.value.assign_add(tf.reshape(part, variable.shape))

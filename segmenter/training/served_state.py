@@ -25,8 +25,9 @@ import tensorflow as tf
 from segmenter.config.recipe import TrainingConfig
 from segmenter.model.stages import Pace
 from segmenter.training.ema import AveragedWeights
-from segmenter.training.flat import FlatOptimiser, LossScale, numbers_in
+from segmenter.training.flat import FlatOptimiser, LossScale
 from segmenter.training.optimisers import flat_optimiser
+from segmenter.training.vectors import numbers_in
 
 _NOT_NEGATIVE = "/moving_variance"
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from segmenter.training.flat import as_vector, numbers_in
 from segmenter.training.served_state import ServedState, Shard
 from segmenter.training.step import StepParts, StepResult, held_in, micro_batch
+from segmenter.training.vectors import as_vector, numbers_in
 
 
 class _Read(NamedTuple):
