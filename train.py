@@ -41,15 +41,21 @@ def parse_arguments() -> argparse.Namespace:
         help="split the CPU into N replicas, to try out several",
     )
     parser.add_argument(
-        "--cluster",
-        metavar="HOST:PORT,...",
-        help="train with other processes: addresses of all workers, the chief first; or slurm",
-    )
-    parser.add_argument(
-        "--index", type=int, metavar="I", help="number of this worker in --cluster, from 0; 0 is the chief"
-    )
-    parser.add_argument(
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
+    )
+    cluster = parser.add_argument_group("several machines (docs/several_machines.md)")
+    cluster.add_argument(
+        "--cluster",
+        nargs="+",
+        metavar="HOST:PORT,…",
+        help="addresses of all workers, the chief first; or slurm; of parameter servers ROLE=HOST:PORT,… for "
+        "the roles chief, worker and ps. Without it, TF_CONFIG says them",
+    )
+    cluster.add_argument(
+        "--index", type=int, metavar="I", help="number of this process in --cluster, or in its role, from 0"
+    )
+    cluster.add_argument(
+        "--role", choices=("chief", "worker", "ps"), help="with parameter servers (default: chief)"
     )
     alone = parser.add_argument_group("the input alone")
     alone.add_argument(
@@ -89,7 +95,7 @@ def _refuse_unused(parser: argparse.ArgumentParser, arguments: argparse.Namespac
     """Options that would do nothing: more likely a slip than meant."""
     of_input, of_training = (
         ("steps", "minutes", "need"),
-        ("run", "resume", "resume_from", "init_from", "profile", "cluster", "index"),
+        ("run", "resume", "resume_from", "init_from", "profile", "cluster", "index", "role"),
     )
     for name in of_training if arguments.input_only else of_input:
         if getattr(arguments, name) not in (None, False):
@@ -110,19 +116,45 @@ def main() -> int:
         print(describe_recipe(recipe), end="")
         return 0
 
+    # ----------------------------------------------------------------------- role in a cluster
+    from segmenter.devices.control import watching
+
+    roles, cluster = _place(arguments, recipe)
+    if roles is not None and roles.role != "chief":
+        from segmenter.devices.serving import serve
+
+        serve(recipe.distribution, roles)
+    with watching(roles) as watch:
+        return _train(arguments, recipe, cluster, watch)
+
+
+def _place(arguments: argparse.Namespace, recipe: Any) -> tuple[Any, Any]:
+    """The process' role among parameter servers, or its place among workers; None where it has none."""
+    from segmenter.devices.cluster import find_cluster
+    from segmenter.devices.roles import refuse_options, roles_of
+
+    if arguments.input_only:
+        return None, None
+    strategy, words = recipe.distribution.strategy, arguments.cluster
+    if strategy == "parameter_server":
+        logical = {"logical-devices": arguments.logical_devices}
+        refuse_options(logical, "without distribution.strategy: parameter_server, got both")
+        return roles_of(words, arguments.role, arguments.index), None
+    refuse_options({"role": arguments.role}, f"with distribution.strategy: parameter_server, got {strategy}")
+    asked = None if words is None else ",".join(words)
+    return None, find_cluster(strategy, asked, arguments.index, os.environ)
+
+
+def _train(arguments: argparse.Namespace, recipe: Any, cluster: Any, watch: Any) -> int:
+    """Alone, as one of several workers (`cluster`), or as the chief of parameter servers (`watch`)."""
     # -------------------------------------------------------------------- dataset, index, run
     from datasets import load_dataset
-    from segmenter.devices.cluster import find_cluster
     from segmenter.raster import quiet_gdal
     from segmenter.terminal import quiet
     from segmenter.training import fine_tuning, prepare, pretraining
 
     quiet_gdal()
-    cluster, chief = None, True
-    if not arguments.input_only:
-        strategy_asked = recipe.distribution.strategy
-        cluster = find_cluster(strategy_asked, arguments.cluster, arguments.index, os.environ)
-        chief = cluster is None or cluster.chief
+    chief = cluster is None or cluster.chief
     run_path = arguments.run or Path("runs") / recipe.name
     resume = arguments.resume or arguments.resume_from is not None
     checkpoint = None
@@ -145,6 +177,8 @@ def main() -> int:
     from segmenter.feeding.start import worker_processes
 
     gpus = gpus_expected(recipe.distribution, arguments.logical_devices)
+    if watch is not None:  # the chief's cores are free for what its workers need
+        gpus = len(watch.roles.workers)
     workers_of_training = 1 if cluster is None else cluster.workers
     with worker_processes(recipe, *tiles.image_form, gpus, workers_of_training) as workers:
         if arguments.input_only:
@@ -156,10 +190,9 @@ def main() -> int:
         from segmenter.runs.run import load_run
 
         log = recipe.distribution.log_placement
-        strategy.load_tensorflow(
-            arguments.logical_devices, log_placement=log, clustered=workers_of_training > 1
-        )
-        devices = strategy.make_devices(recipe.distribution, arguments.logical_devices, cluster)
+        logical, remote = arguments.logical_devices, watch is not None
+        strategy.load_tensorflow(logical, log_placement=log, clustered=workers_of_training > 1, remote=remote)
+        devices = strategy.make_devices(recipe.distribution, logical, cluster, watch)
         from segmenter.training.shares import share_out
 
         known = load_run(run_path).shares if checkpoint is not None else None

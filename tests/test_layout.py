@@ -53,6 +53,7 @@ TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise", "inference.re
 LIGHT_MODULES = {
     *("model", "model.architectures", "model.receptive_field", "model.weight_shapes"),
     *("model.stages", "devices", "training"),
+    *("devices.roles", "devices.control"),
     *("model.graph", "model.layer_reach", "model.tensor_sizes", "model.model_memory"),
 }
 """In rooms of TensorFlow, but used where it is not loaded."""

@@ -72,13 +72,19 @@ class LogicalGpus(Section):
 class DistributionConfig(Section):
     """Devices of a training, and how they work together."""
 
-    strategy: Literal["auto", "one_device", "mirrored", "multi_worker_mirrored", "central_storage", "tpu"] = (
-        setting(
-            "auto",
-            "",
-            "auto: all GPUs if there are any, else all CPU devices, of all workers where a cluster is given "
-            "(--cluster, TF_CONFIG); docs/several_machines.md",
-        )
+    strategy: Literal[
+        "auto",
+        "one_device",
+        "mirrored",
+        "multi_worker_mirrored",
+        "central_storage",
+        "parameter_server",
+        "tpu",
+    ] = setting(
+        "auto",
+        "",
+        "auto: all GPUs if there are any, else all CPU devices, of all workers where a cluster is given "
+        "(--cluster, TF_CONFIG); docs/several_machines.md",
     )
     devices: tuple[DeviceNumber, ...] | None = setting(
         None,
@@ -149,9 +155,27 @@ class DistributionConfig(Section):
             raise PydanticCustomError(f"distribution.{key}", message)
         return self
 
+    def _unserved(self) -> list[tuple[str, str]]:
+        """Settings that mean nothing with parameter servers."""
+        whys = {
+            "devices": "each worker computes on one device",
+            "shares": "each worker computes whole steps",
+            "cross_device": "nothing is summed over devices",
+            "logical_gpus": "each worker computes on one device",
+            "memory_limit": "workers take memory as they need it",
+            "deterministic": "updates come in any order, so that no run repeats another's bits",
+            "log_placement": "the workers' operations are not the chief's to log",
+        }
+        fields = type(self).model_fields
+        return [
+            (key, f"{why} under strategy: parameter_server: expected the default, got {getattr(self, key)}")
+            for key, why in whys.items()
+            if self.strategy == "parameter_server" and getattr(self, key) != fields[key].default
+        ]
+
     def _contradictions(self) -> list[tuple[str, str]]:
         """(setting, what is wrong with it) for each pair of settings that cannot both hold."""
-        found = []
+        found = self._unserved()
         numbers = self.devices
         if numbers is not None:
             if self.strategy == "auto":
@@ -220,7 +244,7 @@ class DistributionConfig(Section):
         return found
 
     def misfits(
-        self, planned_per_replica: bool, precision: str, xla: bool
+        self, planned_per_replica: bool, precision: str, xla: bool, steps_per_call: int
     ) -> Iterator[tuple[LiteralString, LiteralString]]:
         """(setting, what is wrong with it) for those that do not go with other sections of a recipe."""
         if self.shares is not None and planned_per_replica:
@@ -238,6 +262,31 @@ class DistributionConfig(Section):
                 "training.xla",
                 "expected false with distribution.strategy: tpu, which compiles all, got true",
             )
+        if self.strategy == "parameter_server":
+            yield from _unserved_elsewhere(planned_per_replica, xla, steps_per_call)
+
+
+def _unserved_elsewhere(
+    planned_per_replica: bool, xla: bool, steps_per_call: int
+) -> Iterator[tuple[LiteralString, LiteralString]]:
+    """Settings of other sections that mean nothing where asynchronous workers compute a step each."""
+    if xla:
+        yield (
+            "training.xla",
+            "expected false with distribution.strategy: parameter_server (its step reads from and writes to "
+            "other machines, which XLA cannot compile), got true",
+        )
+    if steps_per_call != 1:
+        yield (
+            "training.steps_per_call",
+            "expected 1 with distribution.strategy: parameter_server (a worker is given one step at a time)",
+        )
+    if planned_per_replica:
+        yield (
+            "sampling.per_replica",
+            "expected best_effort or off with distribution.strategy: parameter_server, where each step is "
+            "one worker's, got guarantee",
+        )
 
 
 _NOT_OF_A_TPU = (

@@ -370,7 +370,9 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _devices_fit(self) -> Recipe:
         planned, training = self.sampling.planned_per_replica, self.training
-        for key, message in self.distribution.misfits(planned, training.precision, training.xla):
+        for key, message in self.distribution.misfits(
+            planned, training.precision, training.xla, training.steps_per_call
+        ):
             raise PydanticCustomError(key, message)
         return self
 

@@ -42,7 +42,11 @@ _DEVICE_FILES = Path("/dev")
 
 
 def load_tensorflow(
-    logical_devices: int | None = None, *, log_placement: bool = False, clustered: bool = False
+    logical_devices: int | None = None,
+    *,
+    log_placement: bool = False,
+    clustered: bool = False,
+    remote: bool = False,
 ) -> None:
     """Import TensorFlow with what it reads at its import: once, late, and without its greetings.
 
@@ -50,6 +54,10 @@ def load_tensorflow(
     empty batch gets a wrong shape; on one device oneDNN is a third faster, and stays. The log of placements
     is one of TensorFlow's informations, which are held back otherwise. Of several workers (`clustered`),
     TensorFlow logs each failure many times over before it raises it; we say it in one line.
+
+    Args:
+        remote: this process is one of a cluster with parameter servers: what is lost is an error at once,
+            and native code says nothing of it, which the program does.
 
     Raises:
         DeviceError: TensorFlow is imported already, and several CPU replicas or the log are asked for; or
@@ -64,7 +72,9 @@ def load_tensorflow(
         if "tensorflow" in sys.modules and os.environ.get(variable) != value:
             raise DeviceError(f"{setting}: expected before TensorFlow is imported; it was too late")
         os.environ[variable] = value
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if clustered else "2")
+    if remote:
+        os.environ["GRPC_FAIL_FAST"] = "use_caller"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if clustered or remote else "2")
     if "tensorflow" not in sys.modules:
         _check_room()
     try:

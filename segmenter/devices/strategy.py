@@ -10,6 +10,8 @@ from typing import Any
 
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.cluster import Cluster
+from segmenter.devices.control import Watch
+from segmenter.devices.parameter_server import ServerCluster, connect
 from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
 from segmenter.devices.shares import dealt
@@ -33,6 +35,7 @@ class Devices:
         cpu_chosen: the CPU was asked for, whatever GPUs there are.
         shares: parts of the global batch, one for each replica; empty: equal ones.
         workers: that train together; each has as many devices.
+        cluster: workers and parameter servers that train, where `used` only validates; None without.
     """
 
     strategy: Any
@@ -41,6 +44,7 @@ class Devices:
     cpu_chosen: bool = False
     shares: tuple[int, ...] = ()
     workers: Workers = field(default_factory=Workers)
+    cluster: ServerCluster | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,6 +82,8 @@ class Devices:
         found = computed_on(self.used)
         if self.shares:
             found["shares"] = ", ".join(map(str, self.shares))
+        if self.cluster is not None:
+            found |= self.cluster.computed_on
         return found | ({"variables": "one copy, on the host"} if self.central else {})
 
     def dealt(self, global_batch: int) -> tuple[int, ...]:
@@ -135,13 +141,17 @@ class Devices:
 
 
 def make_devices(
-    config: DistributionConfig, logical_devices: int | None = None, cluster: Cluster | None = None
+    config: DistributionConfig,
+    logical_devices: int | None = None,
+    cluster: Cluster | None = None,
+    watch: Watch | None = None,
 ) -> Devices:
     """Set up TensorFlow's devices and the recipe's strategy.
 
     Args:
         logical_devices: split the CPU into so many, to run several replicas without a GPU.
         cluster: the workers to train with; one alone trains like none.
+        watch: of a chief, to connect its cluster with parameter servers.
 
     Raises:
         DeviceError: TensorFlow has started its devices already, or there are too few for what is asked.
@@ -169,7 +179,9 @@ def make_devices(
     visible = [gpu.name.removeprefix("/physical_device:") for gpu in tf.config.get_visible_devices("GPU")]
     idle = tuple(card for card in visible if card not in cards)
     cpu_chosen = logical_devices is not None or config.visible_devices == ()
-    return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen, shares)
+    servers = None if watch is None else connect(watch)  # before anything is made on the devices
+    strategy = _strategy(config, used)
+    return Devices(strategy, tuple(used), idle, cpu_chosen, shares, cluster=servers)
 
 
 def _shares(config: DistributionConfig, used: Sequence[Device]) -> tuple[int, ...]:
@@ -220,7 +232,7 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
 def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
     """The devices that the recipe numbers; otherwise the first, or all."""
     if config.devices is None:
-        return there[:1] if config.strategy == "one_device" else there
+        return there[:1] if config.strategy in ("one_device", "parameter_server") else there
     if missing := [number for number in config.devices if number >= len(there)]:
         names = ", ".join(device.name for device in there)
         raise DeviceError(
@@ -341,6 +353,8 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
             f"multi_worker_mirrored: {devices.workers.count} workers of {each} each; these are of "
             f"{devices.workers.name()}"
         )
+    if devices.cluster is not None:
+        lines.append(devices.cluster.describe())
     slow = _without_bfloat16(devices) if precision == "mixed_bfloat16" else []
     return "\n".join([*lines, *_warnings(devices), *slow])
 

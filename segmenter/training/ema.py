@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from segmenter.training.flat import as_vector, write_vector
+from segmenter.training.vectors import as_vector, write_vector
 
 
 class AveragedWeights:
@@ -20,12 +20,17 @@ class AveragedWeights:
     The average is on each replica, computed there from its own copy of the weights: nothing is sent.
     """
 
-    def __init__(self, strategy: Any, model: Any, averaged: Any, decay: float) -> None:
+    def __init__(
+        self, strategy: Any, model: Any, averaged: Any, decay: float, *, shared: bool = False
+    ) -> None:
         """`averaged` is another model of the same make, whose weights become the average.
 
         Both were built in the strategy's scope.
+
+        Args:
+            shared: others update it at the same time, see `flat.write_vector`.
         """
-        self._strategy, self._decay = strategy, decay
+        self._strategy, self._decay, self._shared = strategy, decay, shared
         self.model = averaged
         self._pairs = list(zip(averaged.variables, model.variables, strict=True))
         with strategy.scope():  # each replica counts for itself
@@ -60,7 +65,9 @@ class AveragedWeights:
             before, now = (as_vector(values) for values in zip(*pairs, strict=True))
             n = tf.cast(self._updates, dtype)
             decay = tf.minimum(tf.cast(self._decay, dtype), (1 + n) / (10 + n))
-            write_vector([average for average, _ in pairs], before + (1 - decay) * (now - before))
+            averages = [average for average, _ in pairs]
+            after = before + (1 - decay) * (now - before)
+            write_vector(averages, after, before if self._shared else None)
 
     def arrays(self) -> dict[str, Any]:
         """Arrays that a checkpoint holds beside the averaged model's weights."""

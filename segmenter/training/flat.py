@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from segmenter.model.stages import Pace, is_decayed
 from segmenter.training.rules import Rule
+from segmenter.training.vectors import as_vector, numbers_in, write_vector
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class FlatOptimiser:
     """Weights of a model as one vector, and what updates it; to be made in the strategy's scope.
 
     Attributes:
+        weights: those that it updates in some epoch.
         iterations: Keras variable, updates so far; skipped steps are not in it.
         dynamic_scale: Keras variable of the loss scale; None without one.
     """
@@ -92,6 +94,7 @@ class FlatOptimiser:
         clip_norm: float = 0.0,
         clip_value: float = 0.0,
         scaled: bool = False,
+        shared: bool = False,
     ) -> None:
         """State for the weights, which train in some epoch, in the model's order.
 
@@ -101,13 +104,14 @@ class FlatOptimiser:
                 for the weights that `is_decayed` tells.
             clip_norm, clip_value: limits of the gradient's norm, or of its numbers; 0: none.
             scaled: with a dynamic loss scale.
+            shared: others update the same variables at the same time: changes are added, each at once.
         """
         self.rule, self.schedule, self.weight_decay = rule, schedule, weight_decay
         self.clip_norm, self.clip_value = clip_norm, clip_value
-        self._weights = tuple(weights)
+        self.weights, self.shared = tuple(weights), shared
         self.loss_scale = LossScale() if scaled else None
         self.iterations = _variable((), "int64", "iteration")
-        self.segments = _segments(rule, self._weights, pace)
+        self.segments = _segments(rule, self.weights, pace)
         late = any(segment.late for segment in self.segments) and rule.bias_corrected
         self._late_steps = _variable((), "int64", "late_steps") if late else None
 
@@ -165,18 +169,32 @@ class FlatOptimiser:
         paths = {v.path for v in trained}
         return [segment for segment in self.segments if segment.weights[0].path in paths]
 
-    def _update(self, gradient: Any, trained: Sequence[Any]) -> None:
+    def clipped(self, gradient: Any) -> Any:
+        """The gradient (n,) within the limits."""
         if self.clip_norm:
             (gradient,), _ = tf.clip_by_global_norm([gradient], self.clip_norm)
         elif self.clip_value:
             gradient = tf.clip_by_value(gradient, -self.clip_value, self.clip_value)
+        return gradient
+
+    def _update(self, gradient: Any, trained: Sequence[Any]) -> None:
+        gradient = self.clipped(gradient)
         segments = self._now(trained)
-        own = tf.split(gradient, [_size(s.weights) for s in segments]) if len(segments) > 1 else [gradient]
+        own = (
+            tf.split(gradient, [numbers_in(s.weights) for s in segments]) if len(segments) > 1 else [gradient]
+        )
         for segment, part in zip(segments, own, strict=True):
             self._update_segment(segment, part)
-        self.iterations.assign_add(1)
+        self.count()
         if self._late_steps is not None and any(segment.late for segment in segments):
-            self._late_steps.assign_add(1)
+            self._add_one(self._late_steps)
+
+    def count(self) -> None:
+        """Count an update."""
+        self._add_one(self.iterations)
+
+    def _add_one(self, counter: Any) -> None:
+        (counter.value if self.shared else counter).assign_add(1)  # Keras' own reads, and then writes
 
     def _update_segment(self, segment: Segment, gradient: Any) -> None:
         dtype, now = gradient.dtype, self.iterations.value
@@ -184,18 +202,20 @@ class FlatOptimiser:
         if segment.rate != 1:
             rate *= tf.cast(segment.rate, dtype)
         decayed, others = (as_vector(v) if v else None for v in (segment.decayed, segment.others))
+        now_at = (
+            tf.concat([part for part in (decayed, others) if part is not None], 0) if self.shared else None
+        )
         if self.weight_decay and decayed is not None:
             decayed -= decayed * tf.cast(self.weight_decay, dtype) * rate
         step = tf.cast(now + 1, dtype)
         if segment.late and self._late_steps is not None:
             rate = self._corrected(rate, step, self._late_steps.value)
-        moments = self.rule.new_moments(
-            gradient, [tf.convert_to_tensor(m.value) for m in segment.moments], rate
-        )
-        for variable, value in zip(segment.moments, moments, strict=True):
-            variable.assign(value)
+        before = [tf.convert_to_tensor(m.value) for m in segment.moments]
+        moments = self.rule.new_moments(gradient, before, rate)
+        for variable, value, old in zip(segment.moments, moments, before, strict=True):
+            write_vector([variable], value, old if self.shared else None)
         weights = tf.concat([part for part in (decayed, others) if part is not None], 0)
-        write_vector(segment.weights, weights - self.rule.change(gradient, moments, rate, step))
+        write_vector(segment.weights, weights - self.rule.change(gradient, moments, rate, step), now_at)
 
     def _corrected(self, rate: Any, step: Any, late_steps: Any) -> Any:
         """Learning rate of late weights, such that the correction for all becomes that for their steps.
@@ -221,7 +241,7 @@ class FlatOptimiser:
         counters = (self.iterations, *(() if self._late_steps is None else (self._late_steps,)))
         found |= {v.name: np.asarray(v.numpy()) for v in counters}
         moments = self._moments_by_name()
-        names = [f"{v.path}/{moment}" for v in self._weights for moment in self.rule.moments]
+        names = [f"{v.path}/{moment}" for v in self.weights for moment in self.rule.moments]
         return found | {name: moments[name] for name in names}
 
     def assign(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -244,7 +264,7 @@ class FlatOptimiser:
     def _moments_by_name(self) -> dict[str, NDArray[Any]]:
         found = {}
         for segment in self.segments:
-            ends = np.cumsum([_size([v]) for v in segment.weights])[:-1]
+            ends = np.cumsum([numbers_in([v]) for v in segment.weights])[:-1]
             for moment, variable in zip(self.rule.moments, segment.moments, strict=True):
                 parts = np.split(variable.numpy(), ends)
                 for weight, part in zip(segment.weights, parts, strict=True):
@@ -266,7 +286,9 @@ def _segments(rule: Rule, weights: Sequence[Any], pace: Pace) -> list[Segment]:
         decayed, others = (
             tuple(v for v, d in zip(members, decays, strict=True) if d == which) for which in (True, False)
         )
-        moments = tuple(_variable((_size(members),), members[0].dtype, f"{m}{number}") for m in rule.moments)
+        moments = tuple(
+            _variable((numbers_in(members),), members[0].dtype, f"{m}{number}") for m in rule.moments
+        )
         found.append(Segment(decayed, others, rate, late, moments))
     return found
 
@@ -274,19 +296,3 @@ def _segments(rule: Rule, weights: Sequence[Any], pace: Pace) -> list[Segment]:
 def _variable(shape: tuple[int, ...], dtype: str, name: str, value: float = 0) -> Any:
     """A variable of which each replica updates a copy of its own."""
     return keras.Variable(np.full(shape, value, dtype), dtype=dtype, trainable=False, name=name)
-
-
-def _size(weights: Sequence[Any]) -> int:
-    return sum(int(np.prod(v.shape)) for v in weights)
-
-
-def as_vector(parts: Sequence[Any]) -> Any:
-    """Tensors, or the values of Keras variables, one after the other."""
-    values = [part.value if isinstance(part, keras.Variable) else part for part in parts]
-    return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
-
-
-def write_vector(variables: Sequence[Any], vector: Any) -> None:
-    """Set variables to the parts of a vector."""
-    for variable, part in zip(variables, tf.split(vector, [_size([v]) for v in variables]), strict=True):
-        variable.assign(tf.reshape(part, variable.shape))

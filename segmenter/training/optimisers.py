@@ -7,6 +7,7 @@ the gradient of the global batch, and an overflow on any replica is an overflow 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -92,16 +93,22 @@ def build_optimiser(
         )
     if for_fit:
         return _of_keras(config, model, steps)
-    pace = pace or Pace()
+    scaled = config.loss_scaled
+    limits = {"clip_norm": config.clip_norm, "clip_value": config.clip_value}
+    return flat_optimiser(config, model.trainable_variables, steps, pace or Pace(), scaled=scaled, **limits)
+
+
+def flat_optimiser(
+    config: TrainingConfig, weights: Sequence[Any], steps: int, pace: Pace, **options: Any
+) -> FlatOptimiser:
+    """The recipe's rule, rate and decay for some weights; `options` as of `FlatOptimiser`."""
     return FlatOptimiser(
         _rule(config),
-        [v for v in model.trainable_variables if pace.trains(v.path)],
+        [v for v in weights if pace.trains(v.path)],
         schedule_of(config, steps),
         pace,
         weight_decay=config.weight_decay,
-        clip_norm=config.clip_norm,
-        clip_value=config.clip_value,
-        scaled=config.loss_scaled,
+        **options,
     )
 
 

@@ -35,6 +35,7 @@ from segmenter.training.prepare import Tiles, changed_data, class_weights, descr
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
+from segmenter.training.served import ServedTrainer
 from segmenter.training.shares import models_of
 from segmenter.training.summary import describe_result
 from segmenter.training.together import (
@@ -120,6 +121,11 @@ def check_training(
         WeightsError: the encoder's pretrained weights are not there, or do not fit.
     """
     check_devices(recipe, devices)
+    if profile and devices.cluster is not None:
+        raise ConfigError(
+            "--profile: expected without distribution.strategy: parameter_server, whose steps are done by "
+            "other processes"
+        )
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
     pretrained, chief = None, devices.workers.chief
     if checkpoint is None and source is None and chief:
@@ -202,7 +208,8 @@ def _trainer(checked: CheckedTraining) -> Trainer:
     form = run.band_count, run.dtype, devices.dealt(batch)
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
     feed = Feed(loader, batch if own is None else own.stop - own.start, checked.workers)
-    return Trainer(
+    kind = Trainer if devices.cluster is None else ServedTrainer
+    return kind(
         run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
     )
 

@@ -131,7 +131,7 @@ def _at_once(parts: StepParts) -> Callable[[Any], Any]:
     def own(image: Any, valid: Any, label: Any) -> Any:
         loss, gradients = _gradients(parts, image, valid, label)
         gradient = parts.optimiser.flat(gradients, parts.model.trainable_variables)
-        return loss, _held(parts, label), gradient
+        return loss, held_in(parts, label), gradient
 
     def replica(image: Any, valid: Any, label: Any) -> Any:
         loss, held, gradient = own(image, valid, label)
@@ -194,7 +194,7 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
         return parts.loss.valid_weight(label, dtype) if known else tf.zeros((), dtype)
 
     def micro(image: Any, valid: Any, label: Any, weight: Any, i: Any) -> None:
-        own = (_part(tensor, parts.accumulate, i) for tensor in (image, valid, label))
+        own = (micro_batch(tensor, parts.accumulate, i) for tensor in (image, valid, label))
         known = (weight,) if parts.loss.needs_valid_weight else ()
         loss, gradients = _gradients(parts, *own, *known)
         gradient_sum.assign_add(parts.optimiser.flat(gradients, trained))
@@ -203,10 +203,10 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
     def finish(image: Any, valid: Any, label: Any) -> Any:
         # A copy: over several processes, what is read of such a variable has no device to be summed on.
         own = tf.identity(gradient_sum)
-        return tf.identity(loss_sum), _held(parts, label), *_applied(parts, own)
+        return tf.identity(loss_sum), held_in(parts, label), *_applied(parts, own)
 
     def finish_own(image: Any, valid: Any, label: Any) -> Any:
-        return tf.identity(loss_sum) / strategy.num_replicas_in_sync, _held(parts, label)
+        return tf.identity(loss_sum) / strategy.num_replicas_in_sync, held_in(parts, label)
 
     def finish_centrally(batch: Any) -> Any:
         # What a replica adds to a variable that all share is summed over them at once.
@@ -224,7 +224,7 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
     return update
 
 
-def _part(tensor: Any, parts: int, i: Any) -> Any:
+def micro_batch(tensor: Any, parts: int, i: Any) -> Any:
     """The i-th of so many equal parts along the first axis, which is static."""
     return tf.reshape(tensor, (parts, tensor.shape[0] // parts, *tensor.shape[1:]))[i]
 
@@ -250,7 +250,7 @@ def _images_before(parts: StepParts) -> Any:
     return tf.constant(before, tf.int64)[replica]
 
 
-def _held(parts: StepParts, label: Any) -> Any:
+def held_in(parts: StepParts, label: Any) -> Any:
     """(2, K) float32: the tiles of this replica that hold each class, and whether any does."""
     tiles_K = tiles_holding(label, parts.model.outputs[0].shape[-1], parts.min_pixels)
     return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.float32)])

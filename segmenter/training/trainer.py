@@ -54,7 +54,7 @@ from segmenter.training.validation import validate, validate_together, validatio
 
 _AHEAD = 1
 """Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
-_PATIENCE = 10.0
+PATIENCE = 10.0
 """Seconds that the end of an epoch waits for a file that is being read."""
 
 
@@ -271,7 +271,7 @@ class Trainer:
         stacks = epoch_dataset(self.feed, rows, epoch, self.position.step, stacked=most)
         meter = self._meter(rows, bar)
         dealt = (self.devices.distributed(stack, axis=1) for stack in stacks)
-        feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=_PATIENCE)
+        feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=PATIENCE)
         with closing(feeder):
             for stack in self._fed(feeder):
                 count = min(most, rows.steps - self.position.step)
@@ -293,6 +293,14 @@ class Trainer:
                     self.save()
         stop.drain()
         self._workers.mark(SHARE, self.position.done)
+        self._end_epoch(rows, meter, stop)
+
+    def _end_epoch(self, rows: Plan, meter: Meter, stop: Stop) -> None:
+        """Close the books of an epoch's steps, whole or stopped.
+
+        Raises:
+            StoppedError: a signal came; the checkpoint of the last whole step is written.
+        """
         self._called = True
         if stop and self.position.step < rows.steps:
             self.save()  # first of all: what is said next may find nobody who reads it

@@ -320,3 +320,33 @@ def test_the_projects_recipes_load(path: Path) -> None:
     recipe = load_recipe(path)
     assert recipe_from(yaml.safe_load(dump_recipe(recipe)), "again") == recipe
     assert path.read_text(encoding="utf-8").startswith("#"), "the header says source, command and result"
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"training": {"xla": True}},
+            "training.xla: expected false with distribution.strategy: parameter_server",
+        ),
+        (
+            {"training": {"steps_per_call": 2}},
+            "training.steps_per_call: expected 4 with distribution.strategy: param",
+        ),
+        (
+            {"sampling": {"per_replica": "guarantee"}},
+            "sampling.per_replica: expected best_effort or off with distr",
+        ),
+        ({"distribution": {"deterministic": True}}, "distribution.deterministic: updates come in any order"),
+        (
+            {"distribution": {"cross_device": "nccl"}},
+            "distribution.cross_device: nothing is summed over devices",
+        ),
+        ({"distribution": {"devices": [0]}}, "distribution.devices: each worker computes on one device"),
+    ],
+)
+def test_what_means_nothing_with_parameter_servers_is_refused(sections: dict[str, Any], message: str) -> None:
+    served = {"strategy": "parameter_server", **sections.get("distribution", {})}
+    with pytest.raises(ConfigError, match=message):
+        _recipe(**{**sections, "distribution": served})
+    assert _recipe(distribution={"strategy": "parameter_server"}).distribution.devices is None

@@ -72,7 +72,7 @@ class Training:
         if isinstance(loss, LossConfig):
             weights = None if loss.class_weights == "none" else WEIGHTS
             loss = segmentation_loss(loss, weights, BATCH)
-        self._parts = StepParts(
+        self.parts = StepParts(
             strategy,
             self.model,
             self.optimiser,
@@ -91,7 +91,7 @@ class Training:
         from segmenter.training.step import make_step, make_steps
 
         set_trained(self.model, self.pace, epoch)
-        self.step, self._many = make_step(self._parts), make_steps(self._parts)
+        self.step, self._many = make_step(self.parts), make_steps(self.parts)
 
     def operations(self, stack: Any) -> Counter[str]:
         """Kinds of operations of the compiled step, with those of the functions in it."""

@@ -1,0 +1,144 @@
+"""Steps on parameter servers: one worker computes what one device does, several lose nothing of each other's.
+
+The servers are this process' own devices here; as processes of their own: test_served.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
+from tests.helpers.equivalence_matrix import BATCH
+from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches
+
+ADAMW = TrainingConfig(
+    global_batch=BATCH, learning_rate=0.01, warmup=2, clip_norm=0.5, ema=AVERAGE, weight_decay=0.1
+)
+MIXED = ADAMW.model_copy(update={"precision": "mixed_float16", "clip_norm": 0.0, "clip_value": 0.01})
+LATE = ADAMW.model_copy(update={"freeze_encoder": 1, "rates": {"head": 0.5}, "optimizer": "sgd"})
+DROPOUT = UNetConfig(depth=1, width=3, dropout=0.3)
+REGION = LossConfig(dice=1.0)
+
+
+def served(one: Training, config: TrainingConfig, servers: int = 2, workers: int = 1) -> Any:
+    from segmenter.training.served_state import ServedState
+
+    names = [f"CPU:{i}" for i in range(servers)]
+    state = ServedState(one.model, one.optimiser, one.averaged, config, 10, one.pace, names, workers)
+    state.push()
+    return state
+
+
+def state_of(training: Training) -> dict[str, Any]:
+    found = {f"model {v.path}": v.numpy() for v in training.model.variables}
+    found |= {f"optimiser {name}": array for name, array in training.optimiser.arrays().items()}
+    if training.averaged is not None:
+        found |= {f"average {v.path}": v.numpy() for v in training.averaged.model.variables}
+        found |= training.averaged.arrays()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "dtype", "config", "options"),
+    [
+        pytest.param(DROPOUT, REGION, "float64", ADAMW, {}, id="dropout, Dice, clipping by norm"),
+        pytest.param(NORM, PER_IMAGE, "mixed_float16", MIXED, {}, id="loss scale with an overflow"),
+        pytest.param(NORM, PER_PIXEL, "float64", LATE, {"accumulate": 2}, id="micro-batches, frozen encoder"),
+    ],
+)
+def test_one_worker_computes_what_one_device_does(
+    model: UNetConfig, loss: LossConfig, dtype: str, config: TrainingConfig, options: dict[str, Any]
+) -> None:
+    from segmenter.training.served_step import make_served_step
+
+    one, other = (Training(model, loss, 1, dtype, AVERAGE, config, **options) for _ in range(2))
+    state = served(other, config, servers=1 if config.clip_norm else 2)  # a norm's sum has the servers' order
+    stack = batches(6)
+    if config is MIXED:  # the second step overflows, and is skipped
+        one.optimiser.loss_scale.scale.assign(2.0**24)
+        state.loss_scale.scale.assign(2.0**24)
+    applied = []
+    for i in range(6):
+        if i in (0, 3):
+            one.enter(i // 3)
+            other.enter(i // 3)
+            step = make_served_step(other.parts, state)
+        batch = tuple(part[i] for part in stack)
+        expected = one.step(one.devices.distributed(batch))
+        result, late = step(*batch)
+        assert late == 0
+        for got, wanted in zip(result, expected, strict=True):
+            np.testing.assert_array_equal(got, np.asarray(wanted, got.dtype.as_numpy_dtype))
+        applied.append(bool(result.applied))
+    state.pull()
+    assert (False in applied) == (config is MIXED)
+    got, wanted = state_of(other), state_of(one)
+    assert got.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+def test_two_workers_at_once_lose_no_update() -> None:
+    from segmenter.training.served_step import make_served_step
+
+    training = Training(DROPOUT, REGION, 1, "float32", AVERAGE, ADAMW)
+    state, steps = served(training, ADAMW, workers=2), 30
+    step = make_served_step(training.parts, state)
+    stack = batches(2)
+    late: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(steps):
+            late.append(int(step(*(part[number] for part in stack))[1]))
+
+    work(0)
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    state.pull()
+    assert len(late) == 3 * steps
+    assert min(late) >= 0
+    counts = {int(shard.optimiser.iterations.numpy()) for shard in state.shards}
+    assert counts == {int(training.optimiser.iterations.numpy())} == {3 * steps}
+    assert training.averaged is not None
+    assert training.averaged.arrays()["ema_updates"] == 3 * steps
+    masks = [v.numpy()[1] for v in training.model.variables if v.path.endswith("/masks")]
+    assert masks
+    assert set(masks) == {3 * steps}
+
+
+def test_statistics_that_others_have_changed_meanwhile_are_changed_further() -> None:
+    import keras
+
+    from segmenter.training.served_state import Shard
+    from segmenter.training.served_step import follow
+
+    with keras.name_scope("norm"):
+        names = ("moving_mean", "moving_variance", "masks")
+        kept = [keras.Variable([1.0, 3.0], trainable=False, name=name) for name in names]
+    shard = Shard("CPU:0", tuple(kept), tuple(kept), None, None)
+    read, made = np.float32([1.0, 9.0]), np.float32([0.25, 8.0])
+    follow(shard, {v.path: (read, made) for v in kept}, shared=True)
+    for v in kept:
+        np.testing.assert_array_equal(v.numpy(), [0.25, 2.0], err_msg=v.path)  # 3 + (8 − 9)
+    follow(shard, {v.path: (read, made) for v in kept}, shared=False)
+    for v in kept:
+        np.testing.assert_array_equal(v.numpy(), made, err_msg=v.path)
+
+
+def test_servers_keep_about_as_much_each() -> None:
+    from segmenter.training.served_state import dealt
+
+    training = Training(UNetConfig(depth=2, width=8), PER_IMAGE)
+    variables = training.model.variables
+    parts = dealt(variables, 3)
+    assert sorted(v.path for part in parts for v in part) == sorted(v.path for v in variables)
+    loads = [sum(v.numpy().size for v in part) for part in parts]
+    assert max(loads) - min(loads) <= max(v.numpy().size for v in variables)
+    assert dealt(variables, 1) == [tuple(variables)]
