@@ -66,7 +66,8 @@ def done(training: Training, stack: Any) -> dict[str, Any]:
     averaged = training.weights(averaged=True) if training.averaged is not None else []
     kinds = {
         "weights": training.weights(),
-        "optimiser": moments,
+        "moments": moments,
+        "counts": counts,
         "ema": averaged,
         "losses": [np.array(losses)],
     }
