@@ -55,4 +55,6 @@ def ended_with(commands: list[list[str]]) -> Iterator[list[subprocess.Popen[str]
     finally:
         for worker in running:
             worker.kill()
-            worker.communicate()
+            worker.wait()
+            if worker.stdout is not None:
+                worker.stdout.close()
