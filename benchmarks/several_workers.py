@@ -1,8 +1,8 @@
 """Several training processes on this machine beside one device: law 2 over process borders.
 
-Prints one JSON line a row: the largest difference of weights with BatchNorm's statistics, of the optimiser's
-state and of the averaged weights after five steps, with 2 and 4 processes of one CPU device each. `--page`
-writes them as a table.
+Prints one JSON line a row: the largest difference of weights with BatchNorm's statistics, of the moments and
+of the averaged weights after five steps, with 2 and 4 processes of one CPU device each. `--page` writes them
+as a table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.helpers.small_training import difference
 
 COUNTS = (2, 4)
 _MARK = "<!-- table: python -m benchmarks.several_workers --page -->"
-_KINDS = ("weights", "optimiser", "ema")
+_KINDS = ("weights", "moments", "ema")
 
 
 def main() -> int:

@@ -29,8 +29,6 @@ _MIB = 2**20
 _IMPORT_BYTES = 1400 * _MIB, 512 * _MIB, 384 * _MIB
 """Address space, data and memory that importing TensorFlow 2.21 takes and starting it, at the least: measured
 on two cores without a GPU, the import took 1350, 450 and, with what is read of its libraries, 560 MiB."""
-_NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
-"""How CUDA and cuDNN say it, in errors that are not TensorFlow's own ResourceExhaustedError."""
 
 
 _ELSEWHERE: ContextVar[tuple[int | None] | None] = ContextVar("elsewhere", default=None)
@@ -396,25 +394,3 @@ def processor_model() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-# ------------------------------------------------------------------------------- out of memory
-
-
-@contextmanager
-def memory_errors(doing: str, remedy: str) -> Iterator[None]:
-    """Turn TensorFlow's out-of-memory errors into one line; both texts become part of it.
-
-    Raises:
-        DeviceError: in place of such an error; all others pass.
-    """
-    import tensorflow as tf
-
-    try:
-        yield
-    except tf.errors.OpError as error:
-        text = str(error)
-        if not isinstance(error, tf.errors.ResourceExhaustedError) and not any(w in text for w in _NO_MEMORY):
-            raise
-        cause = next((line for line in text.splitlines() if "OOM" in line), text.splitlines()[0])
-        raise DeviceError(f"out of memory {doing}: {remedy} ({cause.strip()})") from None

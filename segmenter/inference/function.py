@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from segmenter.devices.setup import memory_errors
+from segmenter.devices.exhausted import memory_errors
 from segmenter.devices.strategy import Devices
 from segmenter.geometry import Size, Window
 from segmenter.inference.pixelwise import fused, per_pixel

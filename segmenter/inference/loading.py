@@ -38,7 +38,8 @@ def load_predictor(
         CheckpointError: no checkpoint, a damaged one, or one of another model.
         DeviceError: the device has no memory for the model; also from the function, for a batch.
     """
-    from segmenter.devices.setup import let_memory_grow, load_tensorflow, memory_errors
+    from segmenter.devices.exhausted import memory_errors
+    from segmenter.devices.setup import let_memory_grow, load_tensorflow
 
     weights = [_weights(member) for member in members(run)]
     load_tensorflow()

@@ -13,6 +13,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HEARD = b"\nstopping after this call of the devices or validation; once more ends at once\n"
 
 
+class StoppedError(Exception):
+    """Training was told to stop by a signal, and left a checkpoint."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
 @contextmanager
 def stop_signal() -> Iterator[list[int]]:
     """SIGINT or SIGTERM fills the list, to be seen after the call under way; a second one ends at once.

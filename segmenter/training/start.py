@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segmenter.config.recipe import Recipe
-from segmenter.devices.strategy import Devices, sums_not_compiled
+from segmenter.devices.strategy import Devices
 from segmenter.devices.workers import Workers
-from segmenter.errors import CheckpointError, ConfigError, OutputError
+from segmenter.errors import OutputError
 from segmenter.evaluation.named import title_of
 from segmenter.feeding.feed import Feed
 from segmenter.feeding.processes import WorkerPool
@@ -30,13 +30,15 @@ from segmenter.scenes import Dataset
 from segmenter.terminal import quiet
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
+from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
-from segmenter.training.prepare import Tiles, changed_data, class_weights, describe_plan, epoch_plan
+from segmenter.training.prepare import Tiles, class_weights, describe_plan
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.served import ServedTrainer
 from segmenter.training.shares import models_of
+from segmenter.training.signals import StoppedError
 from segmenter.training.summary import describe_result
 from segmenter.training.together import (
     arrays_from_chief,
@@ -44,7 +46,7 @@ from segmenter.training.together import (
     facts_of,
     from_chief,
 )
-from segmenter.training.trainer import StoppedError, Trainer
+from segmenter.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,7 @@ def check_training(
         CheckpointError: the run to go on with was begun with other data or another plan.
         WeightsError: the encoder's pretrained weights are not there, or do not fit.
     """
-    check_devices(recipe, devices)
-    if profile and devices.cluster is not None:
-        raise ConfigError(
-            "--profile: expected without distribution.strategy: parameter_server, whose steps are done by "
-            "other processes"
-        )
+    check_devices(recipe, devices, profile=profile)
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
     pretrained, chief = None, devices.workers.chief
     if checkpoint is None and source is None and chief:
@@ -325,22 +322,6 @@ def _describe_early_end(trainer: Trainer) -> str:
     )
 
 
-def check_devices(recipe: Recipe, devices: Devices) -> None:
-    """Refuse what does not go with so many devices."""
-    training, replicas = recipe.training, devices.replicas
-    if training.xla and replicas > 1 and (why := sums_not_compiled(recipe.distribution, devices.used)):
-        raise ConfigError(
-            f"training.xla: expected false on {replicas} devices, got true: {why}; use "
-            "distribution.strategy: one_device, or leave it out"
-        )
-    dealt = devices.dealt(training.global_batch)
-    if uneven := [tiles for tiles in dealt if tiles % training.accumulate]:
-        raise ConfigError(
-            f"training.accumulate: expected a divisor of the {uneven[0]} "
-            f"tiles that each of {replicas} devices gets, got {training.accumulate}"
-        )
-
-
 def _describe_accumulation(recipe: Recipe, devices: Devices) -> str:
     """What accumulation means for this recipe; empty without it."""
     training = recipe.training
@@ -405,19 +386,3 @@ def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
         for device, tiles in zip(devices.used, at_once, strict=True)
     ]
     return f"memory of the tiles at a time: {', '.join(found)}"
-
-
-def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
-    """Refuse to go on with other data, or with another plan than that of which the rest is to be done."""
-    if changed := changed_data(run, tiles):
-        raise CheckpointError(
-            f"{run.path}: {changed} since this run was started: what follows would be another training; put "
-            "back what was there, or use --init-from to start a new run from it"
-        )
-    if run.planned_replicas != planned_for:
-        raise CheckpointError(
-            f"{run.path}: sampling.per_replica: guarantee planned its steps for {run.planned_replicas} "
-            f"devices, there are {planned_for}; resume on as many, or use --init-from to start a new run"
-        )
-    epoch, names = checkpoint.position.planned_epoch, run.classes.names
-    checkpoint.check_plan(epoch_plan(run.recipe, tiles.index, names, epoch, planned_for))

@@ -47,7 +47,7 @@ from segmenter.training.prepare import epoch_plan
 from segmenter.training.profiler import Profiler
 from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter
 from segmenter.training.schedules import schedule_of
-from segmenter.training.signals import stop_signal
+from segmenter.training.signals import StoppedError, stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
 from segmenter.training.together import Stop
 from segmenter.training.validation import validate, validate_together, validation_protocol
@@ -56,14 +56,6 @@ _AHEAD = 1
 """Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
 PATIENCE = 10.0
 """Seconds that the end of an epoch waits for a file that is being read."""
-
-
-class StoppedError(Exception):
-    """Training was told to stop by a signal, and left a checkpoint."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.exit_code = 128 + number
 
 
 @dataclass

@@ -198,7 +198,7 @@ def test_predict_ends_with_that_line_and_without_a_map(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, make_classes: Callable[..., Any],
     make_geotiff: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    from segmenter.devices.setup import memory_errors
+    from segmenter.devices.exhausted import memory_errors
     from segmenter.inference.prediction import FunctionPredictor
     from tests.helpers.exact_network import fake_run, run_predict
 
@@ -215,7 +215,7 @@ def test_predict_ends_with_that_line_and_without_a_map(
 
 
 def test_other_errors_keep_their_traceback(tensorflow: ModuleType) -> None:
-    from segmenter.devices.setup import memory_errors
+    from segmenter.devices.exhausted import memory_errors
 
     with pytest.raises(tensorflow.errors.InvalidArgumentError), memory_errors("", ""):
         raise tensorflow.errors.InvalidArgumentError(None, None, "shapes")

@@ -61,11 +61,13 @@ ROWS = {
 def done(training: Training, stack: Any) -> dict[str, Any]:
     """All that is trained after the steps, and their losses."""
     losses = training.each(stack)
-    moments = [v.numpy() for v in training.optimiser.variables]
+    state = [v.numpy() for v in training.optimiser.variables]
+    moments, counts = ([a for a in state if bool(a.ndim) is vector] for vector in (True, False))
     averaged = training.weights(averaged=True) if training.averaged is not None else []
     kinds = {
         "weights": training.weights(),
-        "optimiser": moments,
+        "moments": moments,
+        "counts": counts,
         "ema": averaged,
         "losses": [np.array(losses)],
     }

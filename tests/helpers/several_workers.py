@@ -46,10 +46,15 @@ def ended_with(commands: list[list[str]]) -> Iterator[list[subprocess.Popen[str]
     running: list[subprocess.Popen[str]] = []
     try:
         for command in commands:
-            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-            running.append(subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **streams))
+            to = subprocess.PIPE, subprocess.STDOUT
+            started = subprocess.Popen(
+                command, cwd=ROOT, env=environment, text=True, stdout=to[0], stderr=to[1]
+            )
+            running.append(started)
         yield running
     finally:
         for worker in running:
             worker.kill()
             worker.wait()
+            if worker.stdout is not None:
+                worker.stdout.close()

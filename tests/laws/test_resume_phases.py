@@ -57,9 +57,9 @@ def made_validations(tensorflow: ModuleType) -> Iterator[None]:
     after = {"epoch": 0}
     real = trainer.Trainer._validate
 
-    def noted(self: Any, bar: Any) -> None:
+    def noted(self: Any, *parts: Any) -> None:
         after["epoch"] = self.position.epoch
-        real(self, bar)
+        real(self, *parts)
 
     def validate(run: Any, *_: Any) -> ConfusionMatrix:
         confusion = ConfusionMatrix(run.classes)

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.image import imread
 
 from segmenter.config.recipe import TrainingConfig
+from segmenter.devices.workers import Workers
 from segmenter.errors import ConfigError
 from segmenter.evaluation.named import check_name
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
@@ -42,6 +43,7 @@ def validate(
     """`validate(wrong)`: the trainer's state after the validation of one more epoch of seven steps."""
     from segmenter.training import trainer
     from segmenter.training.log import TrainLog
+    from segmenter.training.together import Stop
 
     classes = make_classes(2)
     protocol = Protocol(tuple(classes.names), "full", "validation")
@@ -52,6 +54,7 @@ def validate(
         position=Position(),
         _predictor=lambda: None,
         _log=TrainLog(tmp_path),
+        _workers=Workers(),
         _arrays=lambda: {"done": np.array(state.position.done)},
     )
     monkeypatch.setattr(trainer, "validation_protocol", lambda _: protocol)
@@ -62,7 +65,8 @@ def validate(
         state.position = state.position.after(7).at_next_epoch()
         monkeypatch.setattr(trainer, "validate", lambda *_: confusion_of(classes, wrong))
         bar: Any = SimpleNamespace(set_description=lambda _: None)
-        trainer.Trainer._validate(state, bar)  # type: ignore[arg-type]
+        devices: Any = SimpleNamespace(workers=Workers())
+        trainer.Trainer._validate(state, bar, Stop(devices, []))  # type: ignore[arg-type]
         return state
 
     return validate

@@ -1,0 +1,30 @@
+"""TensorFlow's errors where a device's memory is exhausted, as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from segmenter.errors import DeviceError
+
+_NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
+"""How CUDA and cuDNN say it, in errors that are not TensorFlow's own ResourceExhaustedError."""
+
+
+@contextmanager
+def memory_errors(doing: str, remedy: str) -> Iterator[None]:
+    """Turn TensorFlow's out-of-memory errors into one line; both texts become part of it.
+
+    Raises:
+        DeviceError: in place of such an error; all others pass.
+    """
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        text = str(error)
+        if not isinstance(error, tf.errors.ResourceExhaustedError) and not any(w in text for w in _NO_MEMORY):
+            raise
+        cause = next((line for line in text.splitlines() if "OOM" in line), text.splitlines()[0])
+        raise DeviceError(f"out of memory {doing}: {remedy} ({cause.strip()})") from None
