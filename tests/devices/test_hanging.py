@@ -71,7 +71,7 @@ def test_who_says_nothing_any_more_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     ("text", "line"),
     [
         (
-            "Error reported from /job:worker/task:2: These tasks are unhealthy (stopped sending heartbeats):\n"
+            "Error reported from /job:worker/task:2: Tasks are unhealthy (stopped sending heartbeats):\n"
             "/job:worker/replica:0/task:1\nThe tasks have crashed.",
             "worker 1 (b:2) was lost: no sign of life for 60 s; all workers end, go on with the same command",
         ),
