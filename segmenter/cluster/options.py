@@ -39,7 +39,9 @@ class ClusterOptions:
                 "own; give one of the two"
             )
         if self.workers is None and self.scheduler is None:
-            raise ClusterError("expected --workers or --scheduler, got neither")
+            raise ClusterError(
+                "--tls-ca, --tls-cert and --tls-key are for --scheduler tls://HOST:PORT, got none"
+            )
         if self.workers is not None and self.workers < 1:
             raise ClusterError(f"--workers: expected 1 or more, got {self.workers}")
         if self.scheduler is not None:

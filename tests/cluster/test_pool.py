@@ -134,6 +134,7 @@ def test_all_workers_lost_is_one_line() -> None:
     [
         ({"workers": 2, "scheduler": "tcp://a:1"}, "give one of the two"),
         ({"workers": 0}, "--workers: expected 1 or more, got 0"),
+        ({"tls_ca": Path("a.pem")}, "are for --scheduler tls://HOST:PORT, got none"),
         ({"scheduler": "host:8786"}, "expected tcp://HOST:PORT or tls://HOST:PORT, got host:8786"),
         ({"scheduler": "tcp://host"}, "expected tcp://HOST:PORT"),
         ({"workers": 1, "tls_ca": Path("a.pem")}, "--tls-ca: is for --scheduler tls://"),

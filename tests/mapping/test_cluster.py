@@ -106,7 +106,7 @@ def test_what_fails_on_a_cluster_is_said_as_by_one_process(
     make_geotiff("b_label.tif", np.full((300, 90), 3, np.uint8))
     with damaged.open("r+b") as file:
         file.truncate(damaged.stat().st_size * 2 // 3)
-    arguments = ("in", "--window-size", "64", "--batch", "2", "--labels", "{stem}_label.tif")
+    arguments = ("in", "--window-size", "64", "--batch", "2", "--labels", "{stem}_label.tif", "--pictures")
     said = []
     for output, more in (("one", ()), ("maps", ("--scheduler", two_workers))):
         assert call(*arguments, *more, output=output) == 1
@@ -114,7 +114,7 @@ def test_what_fails_on_a_cluster_is_said_as_by_one_process(
         said.append((re.sub("Mpixel/s|[0-9.]+ Mpixel.*|one|maps", "", out), err))
     assert "in/a.tif: " in said[0][1]
     assert said[0] == said[1]
-    assert files(tmp_path / "maps").keys() >= {"b.tif", "scores.json", "confusion.png"}
+    assert files(tmp_path / "maps").keys() >= {"b.tif", "b.view.png", "scores.json"}
     assert files(tmp_path / "maps") == files(tmp_path / "one")
 
 
