@@ -142,12 +142,12 @@ def test_foreign_bytes_change_nothing(roles: Roles) -> None:
             b'{"role": [1], "index": {}}\n',
             b"",
         ):
-            with socket.create_connection((host, int(port))) as connection:
+            # The chief may hang up before all was sent or read.
+            with socket.create_connection((host, int(port))) as connection, suppress(OSError):
                 connection.sendall(sent)
                 connection.shutdown(socket.SHUT_WR)
-                with suppress(ConnectionError):  # where not all was read
-                    while connection.recv(4096):
-                        pass
+                while connection.recv(4096):
+                    pass
         assert watch.missing == [("worker", 1), ("ps", 0)]
 
 

@@ -15,6 +15,8 @@ from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from tests.helpers.equivalence_matrix import BATCH
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches
 
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
 ADAMW = TrainingConfig(
     global_batch=BATCH, learning_rate=0.01, warmup=2, clip_norm=0.5, ema=AVERAGE, weight_decay=0.1
 )
@@ -47,7 +49,15 @@ def state_of(training: Training) -> dict[str, Any]:
     [
         pytest.param(DROPOUT, REGION, "float64", ADAMW, {}, id="dropout, Dice, clipping by norm"),
         pytest.param(NORM, PER_IMAGE, "mixed_float16", MIXED, {}, id="loss scale with an overflow"),
-        pytest.param(NORM, PER_PIXEL, "float64", LATE, {"accumulate": 2}, id="micro-batches, frozen encoder"),
+        pytest.param(
+            NORM,
+            PER_PIXEL,
+            "float64",
+            LATE,
+            {"accumulate": 2},
+            id="micro-batches, frozen encoder",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_one_worker_computes_what_one_device_does(
