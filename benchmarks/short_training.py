@@ -63,11 +63,10 @@ def train(
     """
     import tensorflow as tf
 
-    from segmenter.model.building import build_model
+    from segmenter.model.building import build_model, keras_seed
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step
-    from segmenter.training.trainer import keras_seed
 
     keras_seed(recipe.seed)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")

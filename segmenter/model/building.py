@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import keras
+import tensorflow as tf
 
 from segmenter.config.models import ModelConfig
 from segmenter.model.encoder_decoder import encoder_decoder
@@ -51,3 +52,9 @@ def stages_of(model: keras.Model, config: ModelConfig) -> dict[str, str]:
 
 
 BUILDERS: dict[str, Callable[..., keras.Model]] = {"unet": unet, "encoder_decoder": encoder_decoder}
+
+
+def keras_seed(seed: int) -> None:
+    """Seed the initialisers and dropout of the models built from here on."""
+    keras.utils.set_random_seed(seed)
+    tf.random.set_seed(seed)

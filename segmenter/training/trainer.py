@@ -22,7 +22,7 @@ from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.feeding.feed import Feed
 from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
-from segmenter.model.building import build_model, stages_of
+from segmenter.model.building import build_model, keras_seed, stages_of
 from segmenter.model.stages import pace_of
 from segmenter.runs.arrays import META, save_arrays
 from segmenter.runs.checkpoints import BEST, save_checkpoint
@@ -396,11 +396,3 @@ class Trainer:
         keep_as_best(self.run.path)
         picture, title = self.run.path / SUMMARY, f"validation after epoch {self.position.epoch}"
         summary_figure(confusion, examples.read(self.dataset), self.run.classes, picture, title)
-
-
-def keras_seed(seed: int) -> None:
-    """Seed the initialisers and dropout of the models built from here on."""
-    import keras
-
-    keras.utils.set_random_seed(seed)
-    tf.random.set_seed(seed)
