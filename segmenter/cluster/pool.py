@@ -33,6 +33,8 @@ _AHEAD = 3
 """Items for each place: one is worked on, one waits there, and one result waits for an earlier one."""
 _HELD_BYTES = 1 << 30
 _POLL_SECONDS, _LOOK_SECONDS = 0.1, 1.0
+_SILENT_SECONDS = 15.0
+"""Without an answer of a scheduler whose connection stands: it may be busy for a while."""
 _PATIENCE_SECONDS = 60.0
 """Without any worker, until it is given up: one that was killed is started anew within seconds."""
 _KEPT = "what is done is kept, and the same call goes on from there"
@@ -69,7 +71,7 @@ class Pool:
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client, self._options, self._patience, self.warn = client, options, patience, warn
-        self._looked = self._last_seen = 0.0
+        self._looked = self._last_seen = self._answered = 0.0
         self._numbers, self._idle = itertools.count(), 0
         self._places: dict[str, int] = {}
 
@@ -228,9 +230,12 @@ class Pool:
         if self._client.status != "running":
             raise self._lost()
         try:
-            workers = self._client.scheduler_info()["workers"]
-        except Exception as error:  # the connection broke in the middle
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        except Exception as error:  # it is busy, or the connection broke in the middle
+            if self._client.status == "running" and moment - self._answered < _SILENT_SECONDS:
+                return True
             raise self._lost() from error
+        self._answered = moment
         places = {address: int(facts["resources"].get(name, 0)) for address, facts in workers.items()}
         for address in self._places.keys() - places.keys():
             self.warn(f"worker {address} is gone; what it had is done by others")

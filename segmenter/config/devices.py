@@ -244,9 +244,13 @@ class DistributionConfig(Section):
         return found
 
     def misfits(
-        self, planned_per_replica: bool, precision: str, xla: bool, steps_per_call: int
+        self, planned_per_replica: bool, precision: str, xla: bool, per_call: bool
     ) -> Iterator[tuple[LiteralString, LiteralString]]:
-        """(setting, what is wrong with it) for those that do not go with other sections of a recipe."""
+        """(setting, what is wrong with it) for those that do not go with other sections of a recipe.
+
+        Args:
+            per_call: `training.steps_per_call` is not the default.
+        """
         if self.shares is not None and planned_per_replica:
             yield (
                 "distribution.shares",
@@ -263,11 +267,11 @@ class DistributionConfig(Section):
                 "expected false with distribution.strategy: tpu, which compiles all, got true",
             )
         if self.strategy == "parameter_server":
-            yield from _unserved_elsewhere(planned_per_replica, xla, steps_per_call)
+            yield from _unserved_elsewhere(planned_per_replica, xla, per_call)
 
 
 def _unserved_elsewhere(
-    planned_per_replica: bool, xla: bool, steps_per_call: int
+    planned_per_replica: bool, xla: bool, per_call: bool
 ) -> Iterator[tuple[LiteralString, LiteralString]]:
     """Settings of other sections that mean nothing where asynchronous workers compute a step each."""
     if xla:
@@ -276,10 +280,11 @@ def _unserved_elsewhere(
             "expected false with distribution.strategy: parameter_server (its step reads from and writes to "
             "other machines, which XLA cannot compile), got true",
         )
-    if steps_per_call != 1:
+    if per_call:
         yield (
             "training.steps_per_call",
-            "expected 1 with distribution.strategy: parameter_server (a worker is given one step at a time)",
+            "expected the default with distribution.strategy: parameter_server, where a worker is given one step "
+            "at a time",
         )
     if planned_per_replica:
         yield (

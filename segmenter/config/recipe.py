@@ -370,9 +370,8 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _devices_fit(self) -> Recipe:
         planned, training = self.sampling.planned_per_replica, self.training
-        for key, message in self.distribution.misfits(
-            planned, training.precision, training.xla, training.steps_per_call
-        ):
+        per_call = training.steps_per_call != type(training).model_fields["steps_per_call"].default
+        for key, message in self.distribution.misfits(planned, training.precision, training.xla, per_call):
             raise PydanticCustomError(key, message)
         return self
 

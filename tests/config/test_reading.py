@@ -331,7 +331,7 @@ def test_the_projects_recipes_load(path: Path) -> None:
         ),
         (
             {"training": {"steps_per_call": 2}},
-            "training.steps_per_call: expected 4 with distribution.strategy: param",
+            "training.steps_per_call: expected the default with distribution.str",
         ),
         (
             {"sampling": {"per_replica": "guarantee"}},

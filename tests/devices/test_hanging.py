@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,7 +63,8 @@ def test_while_one_goes_on_nobody_hangs(monkeypatch: pytest.MonkeyPatch) -> None
 def test_who_says_nothing_any_more_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_service", lambda: Service({}))
     cluster = ClusterWorkers(Cluster(0, 3, "test", ADDRESSES), DistributionConfig(progress_timeout=9))
-    long_ago = {1: ("x", time.monotonic() - 20)}
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    long_ago = {1: ("x", 80.0)}
     assert cluster._least_far(long_ago, 9) == (1, "hangs: it says nothing for 9 s")
 
 

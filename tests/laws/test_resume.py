@@ -36,7 +36,7 @@ HANGING = """
     what, sys.argv = sys.argv[1], sys.argv[2:]
     fsync = os.fsync
 
-    def hang(*_):
+    def hang(*_, **__):
         os.write(1, b"hanging\\n")
         while True:
             ctypes.CDLL(None).sleep(1000)

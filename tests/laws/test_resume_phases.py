@@ -61,7 +61,7 @@ def made_validations(tensorflow: ModuleType) -> Iterator[None]:
         after["epoch"] = self.position.epoch
         real(self, *parts)
 
-    def validate(run: Any, *_: Any) -> ConfusionMatrix:
+    def validate(run: Any, *_: Any, **__: Any) -> ConfusionMatrix:
         confusion = ConfusionMatrix(run.classes)
         truth = np.repeat(np.arange(3, dtype=np.uint8), 100)
         found = truth.copy()

@@ -51,6 +51,7 @@ def validate(
     state = SimpleNamespace(
         run=SimpleNamespace(path=tmp_path, classes=classes, recipe=recipe),
         dataset=None,
+        feed=SimpleNamespace(check=None),
         position=Position(),
         _predictor=lambda: None,
         _log=TrainLog(tmp_path),
@@ -63,7 +64,7 @@ def validate(
         if settings:
             state.run.recipe.training = TrainingConfig(**settings)
         state.position = state.position.after(7).at_next_epoch()
-        monkeypatch.setattr(trainer, "validate", lambda *_: confusion_of(classes, wrong))
+        monkeypatch.setattr(trainer, "validate", lambda *_, **__: confusion_of(classes, wrong))
         bar: Any = SimpleNamespace(set_description=lambda _: None)
         devices: Any = SimpleNamespace(workers=Workers())
         trainer.Trainer._validate(state, bar, Stop(devices, []))  # type: ignore[arg-type]
