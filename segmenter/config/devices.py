@@ -283,8 +283,8 @@ def _unserved_elsewhere(
     if per_call:
         yield (
             "training.steps_per_call",
-            "expected the default with distribution.strategy: parameter_server, where a worker is given one step "
-            "at a time",
+            "expected the default with distribution.strategy: parameter_server, where a worker is given one "
+            "step at a time",
         )
     if planned_per_replica:
         yield (
