@@ -36,7 +36,8 @@ ARROWS = {
     "training": (
         "ground config raster evaluation sampling model devices tiles feeding runs inference pretrained"
     ),
-    "mapping": "ground raster evaluation runs inference",
+    "vectors": "ground raster",
+    "mapping": "ground raster evaluation runs inference vectors",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
     "datasets": "ground config raster tiles",
 }
