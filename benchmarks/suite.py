@@ -144,6 +144,7 @@ ENTRIES = (
     Entry(
         "worker_overhead", ("clock_ratio_32", "processor_ratio_32"), quick=("--rounds", "1", "--steps", "5")
     ),
+    Entry("vectorise", (), quick=("--side", "2000")),
     Entry("unequal_cards", ("ratio", "at_best"), quick=("--rounds", "3")),
     Entry("overhead", ("ratio",), quick=("--steps", "8", "--rounds", "3"), rounds=2),
     Entry("augmentation", ()),

@@ -37,7 +37,8 @@ ARROWS = {
     "training": (
         "ground config raster evaluation sampling model devices tiles feeding runs inference pretrained"
     ),
-    "mapping": "ground raster evaluation runs inference cluster",
+    "vectors": "ground raster",
+    "mapping": "ground raster evaluation runs inference cluster vectors",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
     "datasets": "ground config raster tiles cluster",
 }

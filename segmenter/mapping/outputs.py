@@ -27,6 +27,9 @@ _MAX_PNG_SIDE = 1_000_000
 _QUICKLOOK_SIDE = 1024
 """Pixels of a quick look's longer side, at most."""
 
+BESIDE = (".confidence.tif", ".probabilities.tif")
+"""Endings of GeoTIFFs that lie beside a map and are none."""
+
 _HEADERS = 1 << 20
 """Bytes of all that is in files beside pixels, at most."""
 

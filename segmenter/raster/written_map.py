@@ -1,0 +1,106 @@
+"""Class maps that `predict.py` has written, read again by whoever makes something else of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Window
+from segmenter.labels import IGNORE
+from segmenter.raster.faults import naming
+from segmenter.raster.header import RasterInfo
+from segmenter.raster.opening import open_dataset
+from segmenter.raster.reading import Raster, open_raster
+
+CONFIDENCE = ".confidence.tif"
+"""Ending of the confidence that lies beside a map."""
+
+
+@dataclass(frozen=True)
+class MapClass:
+    """A class as a map's metadata have it."""
+
+    name: str
+    code: int
+
+
+class WrittenMap:
+    """An open class map and, where there is one beside it, its confidence; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it.
+
+        Raises:
+            RasterError: it is none that `predict.py` wrote as a GeoTIFF, or its confidence has another size.
+        """
+        self.classes = _classes(path)
+        self._map = open_raster(path, (1,))
+        self._confidence: Raster | None = None
+        beside = path.with_name(path.name.removesuffix(path.suffix) + CONFIDENCE)
+        try:
+            if beside.is_file():
+                self._confidence = open_raster(beside, (1,))
+                if self._confidence.info.size != self.info.size:
+                    raise RasterError(
+                        f"{beside}: expected {self.info.size} pixels as {path.name} has, got "
+                        f"{self._confidence.info.size}; is it of another call?"
+                    )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def info(self) -> RasterInfo:
+        """The map's header."""
+        return self._map.info
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether the largest probability of each pixel is known."""
+        return self._confidence is not None
+
+    def read(self, window: Window) -> tuple[NDArray[np.uint8], NDArray[np.float32] | None]:
+        """(H, W) class ids, `IGNORE` without data, and the largest probability (0 … 1), where it is known."""
+        raw, valid = self._map.read(window)
+        ids = raw[..., 0]
+        unknown = valid & (ids >= len(self.classes))
+        if unknown.any():
+            raise RasterError(
+                f"{self.info.path}: expected class ids below {len(self.classes)}, got {ids[unknown][0]}"
+            )
+        ids = np.where(valid, ids, np.uint8(IGNORE))
+        if self._confidence is None:
+            return ids, None
+        return ids, self._confidence.read(window)[0][..., 0].astype(np.float32, copy=False)
+
+    def close(self) -> None:
+        """Close the files; `with` does it too."""
+        for raster in (self._map, self._confidence):
+            if raster is not None:
+                raster.close()
+
+    def __enter__(self) -> WrittenMap:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _classes(path: Path) -> tuple[MapClass, ...]:
+    dataset, _ = open_dataset(path)
+    with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
+        tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])
+    found: list[MapClass] = []
+    while (name := tags.get(f"CLASS_{len(found)}")) is not None:
+        code = tags.get(f"CODE_{len(found)}", str(len(found)))
+        found.append(MapClass(name, int(code) if code.isdecimal() else len(found)))
+    if not found or kinds != (1, "uint8"):
+        raise RasterError(
+            f"{path}: expected a class map as predict.py writes it (one band of class ids, their names in "
+            f"its metadata as CLASS_0 …), got {kinds[0]} bands of {kinds[1]}, {len(found)} class names"
+        )
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Polygons of class maps, of any raster size in bounded memory. Needs the extra `vectors`."""
