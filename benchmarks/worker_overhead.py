@@ -37,7 +37,8 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        print(json.dumps(_child(*json.loads(given.child), given.steps)))
+        width, processes, index, addresses = json.loads(given.child)
+        print(json.dumps(_child(width, processes, index, addresses, given.steps)))
         return
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for _ in range(given.rounds):
