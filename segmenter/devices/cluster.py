@@ -114,7 +114,8 @@ def _addresses(listed: Sequence[Any], where: str) -> tuple[str, ...]:
 def _index(index: Any, workers: int, where: str) -> int:
     if type(index) is not int or not 0 <= index < workers:
         of = f"0 to {workers - 1}" if workers > 1 else "0"
-        raise ConfigError(f"{where}: expected the number of this worker, {of}, got {shortened(str(index))}")
+        got = "none" if index is None else shortened(str(index))
+        raise ConfigError(f"{where}: expected the number of this worker, {of}, got {got}")
     return index
 
 

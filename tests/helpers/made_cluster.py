@@ -14,17 +14,14 @@ from types import TracebackType
 from typing import Any
 
 from tests.helpers.made_training import ROOT
+from tests.helpers.several_workers import free_ports
 
 SERVED = ("--set", "distribution.strategy=parameter_server", "--set", "training.input_workers=0")
 
 
 def addresses(count: int) -> tuple[str, ...]:
     """Addresses of this machine whose ports are free."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = tuple(f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets)
-    for opened in sockets:
-        opened.close()
-    return found
+    return tuple(f"127.0.0.1:{port}" for port in free_ports(count))
 
 
 def is_free(address: str) -> bool:
