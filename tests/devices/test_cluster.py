@@ -66,7 +66,7 @@ def test_without_a_cluster_one_process_trains() -> None:
         ("auto", "a:1,", 0, {}, r"--cluster: expected host1:2222,host2:2222, got an empty address"),
         ("auto", "a:1,b:70000", 0, {}, r"got b:70000"),
         ("auto", "a:1,a:1", 0, {}, r"--cluster: expected each address once, got a:1 twice"),
-        ("auto", "a:1,b:2", None, {}, r"--index: expected the number of this worker, 0 to 1, got None"),
+        ("auto", "a:1,b:2", None, {}, r"--index: expected the number of this worker, 0 to 1, got none"),
         ("auto", "a:1,b:2", 2, {}, r"--index: expected the number of this worker, 0 to 1, got 2"),
         ("auto", None, None, {"TF_CONFIG": "{"}, r"TF_CONFIG: expected JSON like .*, got \{$"),
         ("auto", None, None, {"TF_CONFIG": "[1]"}, r"TF_CONFIG: expected JSON like"),
