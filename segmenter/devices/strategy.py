@@ -274,7 +274,7 @@ def share_a_card(used: Sequence[Device]) -> bool:
     return len(set(cards)) < len(cards)
 
 
-def sums_not_compiled(config: DistributionConfig, used: Sequence[Device]) -> str:
+def sums_not_compiled(config: DistributionConfig, used: Sequence[Device], workers: int = 1) -> str:
     """Why sums over several devices cannot be part of what XLA compiles; empty where they can.
 
     TensorFlow 2.21 leaves `merge_call` out, which cannot be compiled, where all devices are GPUs and its own
@@ -282,6 +282,8 @@ def sums_not_compiled(config: DistributionConfig, used: Sequence[Device]) -> str
     """
     if config.strategy == "tpu":
         return ""
+    if workers > 1:
+        return "compiled sums over several workers were never tried"
     if config.strategy == "central_storage":
         return "strategy: central_storage adds and updates on the host"
     if others := [device.name for device in used if not device.name.startswith("GPU")]:

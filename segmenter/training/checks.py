@@ -18,7 +18,8 @@ def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) ->
             "other processes"
         )
     training, replicas = recipe.training, devices.replicas
-    if training.xla and replicas > 1 and (why := sums_not_compiled(recipe.distribution, devices.used)):
+    why = sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)
+    if training.xla and replicas > 1 and why:
         raise ConfigError(
             f"training.xla: expected false on {replicas} devices, got true: {why}; use "
             "distribution.strategy: one_device, or leave it out"

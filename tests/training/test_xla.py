@@ -70,3 +70,7 @@ def test_where_sums_cannot_be_compiled_it_says_why(
     found = sums_not_compiled(DistributionConfig(cross_device=cross_device), devices(*cards))
     assert found.endswith(why)
     assert bool(found) == bool(why)
+
+
+def test_over_several_workers_nothing_is_compiled() -> None:
+    assert "never tried" in sums_not_compiled(DistributionConfig(), devices("GPU:0", "GPU:1"), workers=2)
