@@ -51,6 +51,8 @@ class _Task:
     future: Any = None
     answer: Answer | None = None
     bytes: int = 0
+    patience: float = 1.0
+    """Seconds in which its result is fetched, once it is there."""
 
 
 class Pool:
@@ -140,7 +142,8 @@ class Pool:
             if not tasks:
                 return
             while tasks[0].answer is None and not stop():
-                self._settle(ready)
+                if (lost := self._settle(ready)) is not None:
+                    self._submit(lost, name, alone, ready)
                 if self._look(name) and self._stuck(name):
                     for task in tasks:
                         if task.answer is None:
@@ -170,18 +173,28 @@ class Pool:
         task.future = future
         future.add_done_callback(lambda done: ready.put((task, done)))
 
-    def _settle(self, ready: queue.SimpleQueue[tuple[_Task, Future]]) -> None:
-        """Fetch what is done, at once: what lies here is not lost with a worker."""
+    def _settle(self, ready: queue.SimpleQueue[tuple[_Task, Future]]) -> _Task | None:
+        """Fetch what is done, at once: what lies here is not lost with a worker.
+
+        Gives a task whose result was lost with its worker, to be submitted again.
+        """
         try:
             task, future = ready.get(timeout=_POLL_SECONDS)
         except queue.Empty:
-            return
-        if task.answer is None and task.future is future:
-            task.answer = self._answer(future)
-            task.future = None
-            task.bytes = _bytes(task.answer.value)
-            future.release()
-            self._idle = 0
+            return None
+        if task.answer is not None or task.future is not future:
+            return None
+        answer = self._answer(task, future)
+        if answer is None:
+            if future.status != "finished":
+                return task
+            task.patience *= 2  # a large result over a slow line is not fetched from the beginning for ever
+            ready.put((task, future))
+            return None
+        task.answer, task.future, task.bytes = answer, None, _bytes(answer.value)
+        future.release()
+        self._idle = 0
+        return None
 
     def _stuck(self, name: str) -> bool:
         """Whether workers are ready, and none is at work: twice, since what is done may be on its way.
@@ -197,25 +210,38 @@ class Pool:
         self._idle = 0
         return True
 
-    def _answer(self, future: Future) -> Answer:
+    def _answer(self, task: _Task, future: Future) -> Answer | None:
+        """What came of a task; None where that is not to be had, for now or for good."""
         if future.status == "error":
             error = future.exception()
             if isinstance(error, KilledWorker):
                 count = dask.config.get("distributed.scheduler.allowed-failures") + 1
                 return Answer(error=PieceKilledError(f"ended {count} workers, one after the other"))
             raise error
+        there = self._client.status == "running"
         if future.status != "finished":
-            raise self._lost()
+            self._check_there(there)
+            return None
         try:
-            answer = future.result()
+            # Not without end: the worker that has the result may go at this very moment, with all others.
+            answer = future.result(timeout=task.patience)
+        except TimeoutError:
+            self._check_there(there)
+            return None
         except (OSError, SegmenterError) as error:
             raise self._lost() from error
         except BaseException as error:
             if type(error).__name__.endswith("CancelledError"):
-                raise self._lost() from None
+                self._check_there(there)
+                return None
             raise
         assert isinstance(answer, Answer)
         return answer
+
+    def _check_there(self, there: bool) -> None:
+        """Where nothing is to be had because the scheduler is gone, and not a worker, raise that."""
+        if not there:
+            raise self._lost()
 
     def _look(self, name: str, *, now: bool = False) -> bool:
         """Whether the scheduler and some worker are there; counts the places. Gives whether it has looked.
