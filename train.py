@@ -43,6 +43,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
     )
+    _add_cluster_options(parser)
+    _add_input_options(parser)
+    arguments = parser.parse_args()
+    _refuse_unused(parser, arguments)
+    if arguments.init_from_partial and arguments.init_from is None:
+        parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
+    return arguments
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     cluster = parser.add_argument_group("several machines (docs/several_machines.md)")
     cluster.add_argument(
         "--cluster",
@@ -57,6 +67,9 @@ def parse_arguments() -> argparse.Namespace:
     cluster.add_argument(
         "--role", choices=("chief", "worker", "ps"), help="with parameter servers (default: chief)"
     )
+
+
+def _add_input_options(parser: argparse.ArgumentParser) -> None:
     alone = parser.add_argument_group("the input alone")
     alone.add_argument(
         "--input-only",
@@ -71,11 +84,6 @@ def parse_arguments() -> argparse.Namespace:
         metavar="TILES_PER_S",
         help="of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
     )
-    arguments = parser.parse_args()
-    _refuse_unused(parser, arguments)
-    if arguments.init_from_partial and arguments.init_from is None:
-        parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
-    return arguments
 
 
 def _positive(kind: type) -> Any:
@@ -185,21 +193,11 @@ def _train(arguments: argparse.Namespace, recipe: Any, cluster: Any, watch: Any)
             print(_input_alone(arguments, recipe, tiles, dataset.classes.names, workers))
             return 0
 
-        # ----------------------------------------------------------------------------- devices
-        from segmenter.devices import strategy
-        from segmenter.runs.run import load_run
-
-        log = recipe.distribution.log_placement
-        logical, remote = arguments.logical_devices, watch is not None
-        strategy.load_tensorflow(logical, log_placement=log, clustered=workers_of_training > 1, remote=remote)
-        devices = strategy.make_devices(recipe.distribution, logical, cluster, watch)
-        from segmenter.training.shares import share_out
-
-        known = load_run(run_path).shares if checkpoint is not None else None
-        devices = share_out(devices, recipe, tiles.image_form, len(dataset.classes), known)
-        print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
-
-        # ---------------------------------------------------------------------------- training
+        # ----------------------------------------------------------------- devices, then training
+        known = checkpoint is not None
+        devices = _devices(
+            arguments, recipe, tiles, len(dataset.classes), run_path if known else None, cluster, watch
+        )
         from segmenter.training.start import start_training
 
         return start_training(
@@ -213,6 +211,35 @@ def _train(arguments: argparse.Namespace, recipe: Any, cluster: Any, watch: Any)
             profile=arguments.profile,
             workers=workers,
         )
+
+
+def _devices(
+    arguments: argparse.Namespace,
+    recipe: Any,
+    tiles: Any,
+    classes: int,
+    resumed: Path | None,
+    cluster: Any,
+    watch: Any,
+) -> Any:
+    """The devices, with what each gets of a step, and a table of them; `resumed`: the run to go on with."""
+    from segmenter.devices import strategy
+    from segmenter.runs.run import load_run
+
+    logical, several = arguments.logical_devices, cluster is not None and cluster.workers > 1
+    strategy.load_tensorflow(
+        logical,
+        log_placement=recipe.distribution.log_placement,
+        clustered=several,
+        remote=watch is not None,
+    )
+    devices = strategy.make_devices(recipe.distribution, logical, cluster, watch)
+    from segmenter.training.shares import share_out
+
+    known = None if resumed is None else load_run(resumed).shares
+    devices = share_out(devices, recipe, tiles.image_form, classes, known)
+    print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
+    return devices
 
 
 def _input_alone(
