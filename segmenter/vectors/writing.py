@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from segmenter.files import sync
 
 ENDINGS = (".gpkg", ".parquet")
 _CODEC = "zstd"
+_LEFTOVER_SECONDS = 3600.0
+"""Age of what nobody writes to any more; another machine may be at work in the same folder."""
 _GEOPARQUET = "1.1.0"
 
 
@@ -60,6 +64,9 @@ def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
         raise SegmenterError(f"{path}: expected a name that ends in .gpkg or .parquet, got {path.suffix!r}")
     if not path.parent.is_dir():
         raise SegmenterError(f"{path}: there is no folder {path.parent}; make it first")
+    for left in path.parent.glob(f".{glob.escape(path.stem)}.tmp-*"):  # by calls that were killed
+        if time.time() - left.stat().st_mtime > _LEFTOVER_SECONDS:
+            left.unlink(missing_ok=True)
     aside = path.with_name(f".{path.stem}.tmp-{os.getpid()}{path.suffix}")
     write = _geopackage if path.suffix == ".gpkg" else _geoparquet
     try:
