@@ -8,8 +8,9 @@ the five is held out and scored whole, as `datasets stitch` joins its parts.
     python -m benchmarks.dubai_arms --dubai DIR --smp-python ENV/bin/python     all runs, one by one
     python -m benchmarks.dubai_arms --dubai DIR --page                          the table of what is there
 
-Every run is `train.py` and `predict.py` on one core, and leaves a JSON file in `--results`; one that is there
-is not done again. Epochs are chosen so that a training takes about 20 minutes of processor; what each took is
+Every run is `train.py` and `predict.py` on one core, and leaves a JSON file in `--results`, which is kept
+with the sources, so that others go on from there; one that is there is not done again, one that was ended
+begins anew. Epochs are chosen so that a training takes about 20 minutes of processor; what each took is
 printed beside its score.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -60,7 +62,8 @@ class Task:
 def main() -> int:
     """The exit code is 1 if a run failed."""
     given = _arguments()
-    given.results.mkdir(parents=True, exist_ok=True)
+    for folder in (given.results, given.work):
+        folder.mkdir(parents=True, exist_ok=True)
     if given.page:
         print(_table(given.results))
         return 0
@@ -84,7 +87,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--dubai", type=Path, required=True, metavar="DIR", help="tile_N/images, tile_N/masks"
     )
-    parser.add_argument("--results", type=Path, default=Path("runs/dubai_arms"))
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/dubai_arms"))
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/dubai_arms"), help="runs, logs and stitched tiles"
+    )
     parser.add_argument("--arms", nargs="+", default=list(RECIPES), choices=list(RECIPES))
     parser.add_argument("--held-out", nargs="+", default=list(EPOCHS), choices=list(EPOCHS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
@@ -101,7 +107,7 @@ def _file(results: Path, task: Task) -> Path:
 def _stitch(given: argparse.Namespace, tile: str) -> None:
     """The held-out tile and its label, each as one raster."""
     for kind, pattern in (("images", "*.jpg"), ("masks", "*.png")):
-        output = given.results / f"{tile}_{kind}.tif"
+        output = given.work / f"{tile}_{kind}.tif"
         if not output.is_file():
             parts = str(given.dubai / tile / kind / pattern)
             command = ["-m", "datasets", "stitch", parts, "--columns", "3", "--output", str(output)]
@@ -120,10 +126,11 @@ def _on_a_core(task: Task, given: argparse.Namespace, cores: SimpleQueue[int]) -
 
 
 def _run(task: Task, given: argparse.Namespace, core: int) -> bool:
-    folder = given.results / task.name
+    folder = given.work / task.name
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was ended
     seconds, found = 0.0, None
     for command in _commands(task, given, folder):
-        code, used = _timed(command, given.results / f"{task.name}.log", core)
+        code, used = _timed(command, given.work / f"{task.name}.log", core)
         if code:
             print(f"{task.name}: ended with {code}, see {task.name}.log", file=sys.stderr, flush=True)
             return False
@@ -137,7 +144,7 @@ def _run(task: Task, given: argparse.Namespace, core: int) -> bool:
         "mIoU": scores["miou"],
         "IoU": scores["iou"],
         "processor_minutes": round(seconds / 60, 1),
-        "overrides": _overrides(task, given),
+        "settings": _settings(task),
     }
     write_whole(_file(given.results, task), json.dumps(result, indent=1).encode())
     print(f"{task.name}: mIoU {scores['miou']:.3f} in {seconds / 60:.1f} minutes of processor", flush=True)
@@ -145,9 +152,18 @@ def _run(task: Task, given: argparse.Namespace, core: int) -> bool:
 
 
 def _overrides(task: Task, given: argparse.Namespace) -> list[str]:
-    cache = (given.results / f"cache-{task.name}").absolute()
-    common = [f"dataset.root={given.dubai.absolute()}", f"dataset.cache={cache}", f"seed={task.seed}"]
-    common += [f'dataset.split.test=["{task.held_out}"]', f"training.epochs={_epochs(task)}"]
+    cache = (given.work / f"cache-{task.name}").absolute()
+    where = [f"dataset.root={given.dubai.absolute()}", f"dataset.cache={cache}"]
+    return [*where, *_settings(task)]
+
+
+def _settings(task: Task) -> list[str]:
+    """Changes to the recipe, other than paths."""
+    common = [
+        f"seed={task.seed}",
+        f'dataset.split.test=["{task.held_out}"]',
+        f"training.epochs={_epochs(task)}",
+    ]
     return [*common, *(_SCRATCH if task.arm == "tuned" else [])]
 
 
@@ -157,7 +173,7 @@ def _epochs(task: Task) -> int:
 
 
 def _commands(task: Task, given: argparse.Namespace, folder: Path) -> list[list[str]]:
-    image, labels = (str(given.results / f"{task.held_out}_{kind}.tif") for kind in ("images", "masks"))
+    image, labels = (str(given.work / f"{task.held_out}_{kind}.tif") for kind in ("images", "masks"))
     sets = [part for override in _overrides(task, given) for part in ("--set", override)]
     recipe = RECIPES[task.arm]
     if task.arm == "smp":

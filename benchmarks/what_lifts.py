@@ -4,10 +4,11 @@
     python -m benchmarks.what_lifts --dubai DIR --jobs 2 two side by side
     python -m benchmarks.what_lifts --page               tables and a plot of what is there, into docs/
 
-Each run is a process of its own and leaves one small JSON file in `--results`; one that is there is not done
-again, so whatever ends this, it goes on where it was, and loses no more than the runs under way. It may be
-started several times at once: they share the runs. The order is seed by seed, so that a whole comparison is
-there as soon as it can be. `docs/what_lifts.md` says what is compared and how.
+Each run is a process of its own and leaves one small JSON file in `--results`, which is kept with the
+sources, so that others go on from there; one that is there is not done again, so whatever ends this, it
+goes on where it was, and loses no more than the runs under way. It may be started several times at once:
+they share the runs. The order is seed by seed, so that a whole comparison is there as soon as it can be.
+`docs/what_lifts.md` says what is compared and how.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ LOSSES: dict[str, dict[str, Any]] = {
 ARMS = [(sampling, "cross_entropy") for sampling in SAMPLINGS]
 ARMS += list(product(("plan", "shuffle"), ("weighted", "logit_adjusted", "ohem")))
 _PAGE = Path("docs/what_lifts.md")
+_RESULTS = Path("benchmarks/results/what_lifts")
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,9 @@ def main() -> int:
     arguments = _arguments()
     quiet_gdal()
     results: Path = arguments.results
-    results.mkdir(parents=True, exist_ok=True)
-    study = Study(results, arguments.dubai, arguments.hold_out)
+    for folder in (results, arguments.work):
+        folder.mkdir(parents=True, exist_ok=True)
+    study = Study(arguments.work, arguments.dubai, arguments.hold_out)
     chosen = (arguments.seeds, arguments.steps, arguments.hold_out)
     try:
         if arguments.page:
@@ -98,7 +101,7 @@ def main() -> int:
             return 0
         if arguments.one is not None:
             (task,) = (task for task in tasks_of(list(DATA), *chosen) if task.name == arguments.one)
-            return _run(task, study, arguments.threads)
+            return _run(task, study, results, arguments.threads)
         data = [name for name in DATA if name != "dubai" or arguments.dubai]
         tasks = tasks_of(data, *chosen, only=arguments.only)
         pending = [task for task in tasks if not finished(results, task)]
@@ -121,7 +124,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--dubai", type=Path, metavar="DIR", help="folder of tile_N/images and tile_N/masks")
     parser.add_argument("--hold-out", default="tile_7", help="the tile of it that is scored")
-    parser.add_argument("--results", type=Path, default=Path("runs/what_lifts"), help="a file for each run")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="a file for each run")
+    parser.add_argument("--work", type=Path, default=Path("runs/what_lifts"), help="data that is made, locks")
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="PATTERN", help="runs by their names, or parts"
     )
@@ -158,7 +162,8 @@ def finished(results: Path, task: Task) -> bool:
 def _call(task: Task, arguments: argparse.Namespace) -> int:
     """A run as a process of its own, with memory and TensorFlow of its own."""
     command = [sys.executable, "-m", "benchmarks.what_lifts", "--one", task.name, "--seeds", str(task.seed)]
-    command += ["--results", str(arguments.results), "--threads", str(arguments.threads)]
+    command += ["--results", str(arguments.results), "--work", str(arguments.work)]
+    command += ["--threads", str(arguments.threads)]
     command += ["--hold-out", arguments.hold_out, "--steps", str(task.steps)]
     command += ["--dubai", str(arguments.dubai)] if arguments.dubai else []
     code = subprocess.run(command, check=False).returncode
@@ -167,19 +172,19 @@ def _call(task: Task, arguments: argparse.Namespace) -> int:
     return code
 
 
-def _run(task: Task, study: Study, threads: int) -> int:
+def _run(task: Task, study: Study, results: Path, threads: int) -> int:
     """Train and score, and leave the result; not where another process does so or has done so."""
-    lock = FileLock(study.results / f"{task.name}.lock")
+    lock = FileLock(study.work / f"{task.name}.lock")
     try:
         lock.take()
     except BlockingIOError:
         print(f"{task.name}: another process is at it", file=sys.stderr)
         return 0
     try:
-        if not finished(study.results, task):
+        if not finished(results, task):
             result = _computed(task, study, threads)
             text = json.dumps(rounded(result), indent=1)
-            write_whole(study.results / f"{task.name}.json", text.encode())
+            write_whole(results / f"{task.name}.json", text.encode())
             print(json.dumps({key: rounded(result)[key] for key in _SAID}), flush=True)
     finally:
         lock.give_back()

@@ -56,12 +56,12 @@ class Study:
     """Where data come from and results go.
 
     Attributes:
-        results: folder of the results; what is made of the data goes into it, too.
+        work: folder of what is made of the data, and of locks.
         dubai: folder of the imagery, which is only read.
         hold_out: the tile of it that scores.
     """
 
-    results: Path
+    work: Path
     dubai: Path | None
     hold_out: str
 
@@ -78,7 +78,7 @@ class Study:
         return (self._naic if data == "naic" else self._dubai)(seed, settings)
 
     def _naic(self, seed: int, settings: Mapping[str, Any]) -> Trial:
-        root = self.results / "data" / "naic"
+        root = self.work / "data" / "naic"
         tiles = rare_tiles(root, _SCENES)
         recipe = rare_recipe(root, _BATCH, seed, settings.get("sampling", {}), settings.get("loss", {}))
         return Trial(tiles.material, recipe, tiles.rare, lambda model, predict: tiles.scores(predict))
@@ -86,7 +86,7 @@ class Study:
     def _dubai(self, seed: int, settings: Mapping[str, Any]) -> Trial:
         if self.dubai is None:
             raise ConfigError("--dubai: expected the folder of tile_N/images and tile_N/masks, got none")
-        recipe = recipe_from(_dubai_recipe(self.dubai, self.results, self.hold_out, seed, settings), "dubai")
+        recipe = recipe_from(_dubai_recipe(self.dubai, self.work, self.hold_out, seed, settings), "dubai")
         dataset = load_dataset(recipe)
         if not dataset.of("validation") or not dataset.of("train"):
             raise ConfigError(
@@ -104,7 +104,7 @@ class Study:
 
 
 def _dubai_recipe(
-    root: Path, results: Path, hold_out: str, seed: int, settings: Mapping[str, Any]
+    root: Path, work: Path, hold_out: str, seed: int, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """`configs/dubai.yaml` as it was when this was written, but for sampling and loss."""
     colours = {
@@ -120,7 +120,7 @@ def _dubai_recipe(
         "dataset": {
             "kind": "folder",
             "root": str(root),
-            "cache": str(results / "data"),
+            "cache": str(work / "data"),
             "images": "tile_{tile}/images/{part}.jpg",
             "labels": "tile_{tile}/masks/{part}.png",
             "encoding": "colours",
