@@ -10,7 +10,8 @@ the five is held out and scored whole, as `datasets stitch` joins its parts.
 
 Every run is `train.py` and `predict.py` on one core, and leaves a JSON file in `--results`, which is kept
 with the sources, so that others go on from there; one that is there is not done again, one that was ended
-begins anew. Epochs are chosen so that a training takes about 20 minutes of processor; what each took is
+begins anew. Epochs are chosen so that a training takes about 20 minutes of an idle core; `smp` gets the
+processor time that `pretrained` took with the same seed and tile, and so comes last. What each took is
 printed beside its score.
 """
 
@@ -24,7 +25,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from queue import SimpleQueue
@@ -42,7 +43,6 @@ _SCRATCH = ["model={depth: 3, width: 16}", "training.rates={}", "training.learni
 """Of `tuned`, instead of the pretrained model."""
 EPOCHS = {"tile_7": 14, "tile_4": 7}
 """Tile 4 is small: twice as many tiles train. Of `scratch`, whose tiles are smaller, 12 and 6."""
-MINUTES = 20.0
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,12 @@ def main() -> int:
     cores: SimpleQueue[int] = SimpleQueue()
     for core in sorted(os.sched_getaffinity(0)):
         cores.put(core)
+    others = [task for task in pending if task.arm != "smp"]
+    done = True
     with ThreadPoolExecutor(given.jobs) as pool:
-        return int(not all(list(pool.map(lambda task: _on_a_core(task, given, cores), pending))))
+        for part in (others, [task for task in pending if task.arm == "smp"]):
+            done &= all(list(pool.map(lambda task: _on_a_core(task, given, cores), part)))
+    return int(not done)
 
 
 def _arguments() -> argparse.Namespace:
@@ -172,25 +176,24 @@ def _epochs(task: Task) -> int:
     return EPOCHS[task.held_out] - less.get(task.held_out, 0)
 
 
+def _minutes(task: Task, results: Path) -> float:
+    """Processor time of `smp`: that of `pretrained`."""
+    pair = _file(results, replace(task, arm="pretrained"))
+    if not pair.is_file():
+        raise SystemExit(
+            f"{pair}: expected the result that gives {task.name} its minutes; run `pretrained` first"
+        )
+    return float(json.loads(pair.read_text())["processor_minutes"])
+
+
 def _commands(task: Task, given: argparse.Namespace, folder: Path) -> list[list[str]]:
     image, labels = (str(given.work / f"{task.held_out}_{kind}.tif") for kind in ("images", "masks"))
     sets = [part for override in _overrides(task, given) for part in ("--set", override)]
     recipe = RECIPES[task.arm]
     if task.arm == "smp":
         python = [given.smp_python or sys.executable, "-m", "benchmarks.smp_unet", recipe, *sets]
-        return [
-            [
-                *python,
-                "--image",
-                image,
-                "--labels",
-                labels,
-                "--minutes",
-                str(MINUTES),
-                "--output",
-                str(folder),
-            ]
-        ]
+        where = ["--image", image, "--labels", labels, "--output", str(folder)]
+        return [[*python, *where, "--minutes", str(_minutes(task, given.results))]]
     train = [sys.executable, "train.py", recipe, "--run", str(folder), *sets]
     maps = ["--labels", labels, "--output", str(folder / "maps"), "--pictures"]
     return [train, [sys.executable, "predict.py", str(folder), image, *maps]]
