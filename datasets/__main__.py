@@ -135,10 +135,11 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from datasets import load_dataset
-    from datasets.check import check_dataset
     from segmenter.cluster.spread import spread_over
     from segmenter.tiles.probing import check_augmentation
+
+    from . import load_dataset
+    from .check import check_dataset
 
     recipe, cluster = _recipe(args)
     dataset = load_dataset(recipe)
@@ -151,12 +152,13 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _coverage(args: argparse.Namespace) -> int:
-    from datasets import load_dataset
     from segmenter.cluster.spread import spread_over
     from segmenter.diagnosis import diagnose, table
     from segmenter.files import write_whole
     from segmenter.tiles.index import build_index
     from segmenter.tiles.scales import with_scales
+
+    from . import load_dataset
 
     recipe, cluster = _recipe(args)
     batches = _batches(args.batch, recipe.training.global_batch)
@@ -190,7 +192,6 @@ def _coverage(args: argparse.Namespace) -> int:
 
 
 def _augmented(args: argparse.Namespace) -> int:
-    from datasets import load_dataset
     from segmenter.config.reading import load_recipe
     from segmenter.diagnosis.augmented import draw_augmented
     from segmenter.tiles.batches import BatchLoader
@@ -198,6 +199,8 @@ def _augmented(args: argparse.Namespace) -> int:
     from segmenter.tiles.index import build_index
     from segmenter.tiles.probing import check_augmentation
     from segmenter.tiles.store import SceneStore
+
+    from . import load_dataset
 
     recipe = load_recipe(args.config, args.set)
     _check_writable(args.output)
@@ -215,9 +218,10 @@ def _augmented(args: argparse.Namespace) -> int:
 
 
 def _pack(args: argparse.Namespace) -> int:
-    from datasets import load_dataset
-    from datasets.pack import pack_dataset
     from segmenter.cluster.spread import spread_over
+
+    from . import load_dataset
+    from .pack import pack_dataset
 
     recipe, cluster = _recipe(args)
     dataset = load_dataset(recipe)
@@ -252,7 +256,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _make(args: argparse.Namespace) -> int:
-    from datasets.synthetic.make import make_naic2020, make_potsdam
+    from .synthetic.make import make_naic2020, make_potsdam
 
     sized = {} if args.size is None else {"size": args.size}
     if args.kind == "potsdam":
@@ -269,7 +273,7 @@ def _make(args: argparse.Namespace) -> int:
 
 
 def _stitch(args: argparse.Namespace) -> int:
-    from datasets.stitch import find_parts, stitch
+    from .stitch import find_parts, stitch
 
     parts = find_parts(args.pattern)
     size = stitch(parts, args.columns, args.output)
