@@ -1,4 +1,4 @@
-"""Command `python -m datasets`: check, pack or make a dataset, tell its class coverage, or stitch a scene."""
+"""Check, pack or make a dataset, tell its class coverage, or stitch a scene: `python -m datasets`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.cluster.options import ClusterOptions, add_cluster_options, taken_from
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
+from segmenter.invocation import invocation
 from segmenter.terminal import enduring_output
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
 
+_ABOUT = "Check, pack or make a dataset, tell its class coverage, or stitch a scene."
 _BATCHES = (16, 32, 64, 128)
 _LARGEST_BATCH = 65_536
 
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m datasets", description=__doc__)
+    parser = argparse.ArgumentParser(prog=invocation("datasets"), description=_ABOUT)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     check = commands.add_parser(

@@ -15,7 +15,7 @@ FOLDERS = ("segmenter", "datasets", "benchmarks", "fuzz", "tests")
 SCRIPTS = ("train.py", "predict.py")
 
 GROUND = {
-    *("errors", "terminal", "files", "finding", "locks", "sealed", "machine", "threads"),
+    *("errors", "terminal", "invocation", "files", "finding", "locks", "sealed", "machine", "threads"),
     *("geometry", "windows", "labels", "scenes", "scale", "resampling", "addresses"),
 }
 """Modules that all rooms may use and that use each other only."""
@@ -41,6 +41,7 @@ ARROWS = {
     "mapping": "ground raster evaluation runs inference cluster vectors",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
     "datasets": "ground config raster tiles cluster",
+    "commands": "ground config raster devices tiles feeding pretrained runs mapping training datasets",
 }
 """Room → the rooms that its modules may import. The one table of who may use whom."""
 
@@ -125,9 +126,9 @@ def _graph(*, types: bool) -> dict[str, set[str]]:
 def room_of(module: str) -> str:
     """The room of a module of `segmenter` or `datasets`; "?" if it is in none."""
     top, _, rest = module.partition(".")
-    if top == "datasets":
-        return top
     first = rest.split(".")[0]
+    if top == "datasets":
+        return "commands" if first == "commands" else top
     if first in GROUND:
         return "ground"
     return first if first in ARROWS else "?"
