@@ -2,80 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
-from segmenter.errors import grouped, run_script
-from segmenter.mapping.options import parse
-from segmenter.terminal import enduring_output
+from datasets.commands.predict import end_like_ctrl_c, main, run
 
-if TYPE_CHECKING:
-    from segmenter.mapping.request import MapRequest
-    from segmenter.mapping.truth import Images
-    from segmenter.runs.ensemble import AnyRun
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Read aloud: each stage is one call that returns a named value; gives the exit code."""
-    request = parse(arguments)
-
-    # rasterio and TensorFlow are imported once they are needed: --help answers at once.
-    from segmenter.mapping.quiet import quiet_libraries
-    from segmenter.mapping.session import output_folder
-
-    quiet_libraries()
-    with output_folder(request.output):
-        return _predict(request)
-
-
-def _predict(request: MapRequest) -> int:
-    # ------------------------------------------------------------------ the model and the images
-    from segmenter.runs.ensemble import joined
-    from segmenter.runs.run import load_run
-
-    run = joined([load_run(path) for path in request.runs])
-    images = _find_images(request, run)
-
-    # ------------------------------------------------------------------ maps, scores, pictures
-    from segmenter.mapping.session import map_rasters
-
-    mapped = map_rasters(request, run, images)
-
-    # ------------------------------------------------------------------ what went wrong
-    for line in grouped(str(error) for error in mapped.failures):
-        print(f"error: {line}", file=sys.stderr)
-    return mapped.exit_code
-
-
-def _find_images(request: MapRequest, run: AnyRun) -> Images:
-    """The inputs, or the scenes of a recipe's split, with the labels that they are scored with."""
-    from datasets import layout_of, load_dataset
-    from segmenter.config.reading import load_recipe
-    from segmenter.mapping.session import lines_of_notes
-    from segmenter.mapping.truth import check_root, images_of_inputs, images_of_split
-
-    if request.split is None:
-        return images_of_inputs(request, run, layout_of(run.recipe) if request.labels is not None else None)
-    recipe = run.recipe if request.recipe is None else load_recipe(request.recipe)
-    where = request.recipe or request.runs[0] / "recipe.yaml"
-    check_root(recipe.dataset.root, request.remote, where)
-    dataset = load_dataset(recipe)
-    left_out = ((reason, file) for file, reason in dataset.unused)
-    for note in (*lines_of_notes(left_out), *dataset.notes):
-        print(note)
-    return images_of_split(dataset, layout_of(recipe), request.split, run, where)
-
-
-def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
+__all__ = ["end_like_ctrl_c", "main", "run"]
 
 if __name__ == "__main__":
-    from segmenter.mapping.quiet import install_hooks
-
-    install_hooks()
-    signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # `kill` too removes what is half-written
-    with enduring_output():
-        sys.exit(run_script(main))
+    sys.exit(run())

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from datasets.files import path_of
-from datasets.folder import folder_layout, load_folder
-from datasets.naic2020 import load_naic2020, naic2020_layout
-from datasets.potsdam import load_potsdam, potsdam_layout
-from datasets.scale import with_scale
 from segmenter.config.recipe import Recipe
 from segmenter.scenes import Dataset, Layout
+
+from .files import path_of
+from .folder import folder_layout, load_folder
+from .naic2020 import load_naic2020, naic2020_layout
+from .potsdam import load_potsdam, potsdam_layout
+from .scale import with_scale
 
 __all__ = ["LAYOUTS", "LOADERS", "layout_of", "load_dataset"]
 

@@ -1,4 +1,4 @@
-"""Command `python -m datasets`: check, pack or make a dataset, tell its class coverage, or stitch a scene."""
+"""Check, pack or make a dataset, tell its class coverage, or stitch a scene: `python -m datasets`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.cluster.options import ClusterOptions, add_cluster_options, taken_from
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
+from segmenter.invocation import invocation
 from segmenter.terminal import enduring_output
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
 
+_ABOUT = "Check, pack or make a dataset, tell its class coverage, or stitch a scene."
 _BATCHES = (16, 32, 64, 128)
 _LARGEST_BATCH = 65_536
 
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m datasets", description=__doc__)
+    parser = argparse.ArgumentParser(prog=invocation("datasets"), description=_ABOUT)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     check = commands.add_parser(
@@ -135,10 +137,11 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from datasets import load_dataset
-    from datasets.check import check_dataset
     from segmenter.cluster.spread import spread_over
     from segmenter.tiles.probing import check_augmentation
+
+    from . import load_dataset
+    from .check import check_dataset
 
     recipe, cluster = _recipe(args)
     dataset = load_dataset(recipe)
@@ -151,12 +154,13 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _coverage(args: argparse.Namespace) -> int:
-    from datasets import load_dataset
     from segmenter.cluster.spread import spread_over
     from segmenter.diagnosis import diagnose, table
     from segmenter.files import write_whole
     from segmenter.tiles.index import build_index
     from segmenter.tiles.scales import with_scales
+
+    from . import load_dataset
 
     recipe, cluster = _recipe(args)
     batches = _batches(args.batch, recipe.training.global_batch)
@@ -190,7 +194,6 @@ def _coverage(args: argparse.Namespace) -> int:
 
 
 def _augmented(args: argparse.Namespace) -> int:
-    from datasets import load_dataset
     from segmenter.config.reading import load_recipe
     from segmenter.diagnosis.augmented import draw_augmented
     from segmenter.tiles.batches import BatchLoader
@@ -198,6 +201,8 @@ def _augmented(args: argparse.Namespace) -> int:
     from segmenter.tiles.index import build_index
     from segmenter.tiles.probing import check_augmentation
     from segmenter.tiles.store import SceneStore
+
+    from . import load_dataset
 
     recipe = load_recipe(args.config, args.set)
     _check_writable(args.output)
@@ -215,9 +220,10 @@ def _augmented(args: argparse.Namespace) -> int:
 
 
 def _pack(args: argparse.Namespace) -> int:
-    from datasets import load_dataset
-    from datasets.pack import pack_dataset
     from segmenter.cluster.spread import spread_over
+
+    from . import load_dataset
+    from .pack import pack_dataset
 
     recipe, cluster = _recipe(args)
     dataset = load_dataset(recipe)
@@ -252,7 +258,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _make(args: argparse.Namespace) -> int:
-    from datasets.synthetic.make import make_naic2020, make_potsdam
+    from .synthetic.make import make_naic2020, make_potsdam
 
     sized = {} if args.size is None else {"size": args.size}
     if args.kind == "potsdam":
@@ -269,7 +275,7 @@ def _make(args: argparse.Namespace) -> int:
 
 
 def _stitch(args: argparse.Namespace) -> int:
-    from datasets.stitch import find_parts, stitch
+    from .stitch import find_parts, stitch
 
     parts = find_parts(args.pattern)
     size = stitch(parts, args.columns, args.output)

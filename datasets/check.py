@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.files import few
-from datasets.inventory import class_table, crs_name, image_lines
-from datasets.leaks import Seen, equal_scenes, find_leaks
-from datasets.pixels import coarse_mask, digest_of, in_turn, pieces
-from datasets.scale_lines import contradictions, scale_line
 from segmenter.errors import BandsError, SegmenterError, grouped, plain
 from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
 from segmenter.scenes import SPLITS, Dataset, Scene
 from segmenter.threads import Spread, in_threads
+
+from .files import few
+from .inventory import class_table, crs_name, image_lines
+from .leaks import Seen, equal_scenes, find_leaks
+from .pixels import coarse_mask, digest_of, in_turn, pieces
+from .scale_lines import contradictions, scale_line
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""

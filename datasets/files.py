@@ -65,7 +65,7 @@ def files_under(root: Path, files: str | None = None) -> list[str]:
         SegmenterError: a folder or address cannot be listed, or a listed file is not there.
     """
     if is_address(str(root)):
-        from datasets.remote import remote_files
+        from .remote import remote_files
 
         names = remote_files(root, None if files is None else root_of(files))
     else:

@@ -7,8 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from datasets.classes import parse_colour
-from datasets.files import (
+from segmenter.config.datasets import FolderConfig, FolderSplit
+from segmenter.errors import ConfigError, DatasetError, shortened
+from segmenter.labels import ClassMap, Colour, LandCoverClass
+from segmenter.scenes import Dataset, Layout, Scene, Split
+
+from .classes import parse_colour
+from .files import (
     Candidates,
     Named,
     assign_splits,
@@ -18,10 +23,6 @@ from datasets.files import (
     matching,
     root_of,
 )
-from segmenter.config.datasets import FolderConfig, FolderSplit
-from segmenter.errors import ConfigError, DatasetError, shortened
-from segmenter.labels import ClassMap, Colour, LandCoverClass
-from segmenter.scenes import Dataset, Layout, Scene, Split
 
 Unused = tuple[tuple[Path, str], ...]
 

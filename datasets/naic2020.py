@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, ignoring
-from datasets.files import (
+from segmenter.config.datasets import Naic2020Config
+from segmenter.scenes import Dataset, Layout, Scene
+
+from .classes import NAIC2020_ROUND1, NAIC2020_ROUND2, ignoring
+from .files import (
     Candidates,
     Named,
     assign_splits,
@@ -16,8 +19,6 @@ from datasets.files import (
     matching,
     root_of,
 )
-from segmenter.config.datasets import Naic2020Config
-from segmenter.scenes import Dataset, Layout, Scene
 
 
 def load_naic2020(config: Naic2020Config) -> Dataset:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from datasets.classes import POTSDAM_TEST, POTSDAM_TRAIN, ignoring, parse_colour, potsdam_classes
-from datasets.files import Candidates, Named, assign_splits, data_root, files_under, matching, root_of
 from segmenter.config.datasets import PotsdamConfig, SplitByNames
 from segmenter.errors import DatasetError
 from segmenter.scenes import Dataset, Layout, Scene
+
+from .classes import POTSDAM_TEST, POTSDAM_TRAIN, ignoring, parse_colour, potsdam_classes
+from .files import Candidates, Named, assign_splits, data_root, files_under, matching, root_of
 
 METRES_PER_PIXEL = 0.05
 """As published."""

@@ -15,7 +15,7 @@ FOLDERS = ("segmenter", "datasets", "benchmarks", "fuzz", "tests")
 SCRIPTS = ("train.py", "predict.py")
 
 GROUND = {
-    *("errors", "terminal", "files", "finding", "locks", "sealed", "machine", "threads"),
+    *("errors", "terminal", "invocation", "files", "finding", "locks", "sealed", "machine", "threads"),
     *("geometry", "windows", "labels", "scenes", "scale", "resampling", "addresses"),
 }
 """Modules that all rooms may use and that use each other only."""
@@ -41,6 +41,7 @@ ARROWS = {
     "mapping": "ground raster evaluation runs inference cluster vectors",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
     "datasets": "ground config raster tiles cluster",
+    "commands": "ground config raster devices tiles feeding pretrained runs mapping training datasets",
 }
 """Room → the rooms that its modules may import. The one table of who may use whom."""
 
@@ -76,11 +77,12 @@ def _is_for_types_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
-def _imports(node: ast.AST, *, types: bool) -> Iterator[str]:
+def _imports(node: ast.AST, *, types: bool, package: str = "") -> Iterator[str]:
     """Names of all modules that are imported below a node, also inside functions.
 
     Args:
         types: with those that are imported for types only.
+        package: that a relative import starts from; only the loaders, which have two names, use those.
     """
     for child in ast.iter_child_nodes(node):
         if _is_for_types_only(child) and not types:
@@ -88,17 +90,35 @@ def _imports(node: ast.AST, *, types: bool) -> Iterator[str]:
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            assert child.level == 0, "imports are absolute"
-            yield str(child.module)
-            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+            module = _imported_from(child, package)
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in child.names)
         else:
-            yield from _imports(child, types=types)
+            yield from _imports(child, types=types, package=package)
+
+
+def _imported_from(node: ast.ImportFrom, package: str) -> str:
+    """The absolute name of the module that `from … import` names."""
+    if node.level == 0:
+        return str(node.module)
+    assert package, "imports are absolute, but for the loaders'"
+    parts = package.split(".")
+    assert node.level <= len(parts), "imports stay in their package"
+    return ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
+
+
+def _package_of(name: str) -> str:
+    """The package of a module of the loaders; "" for all others, whose imports are absolute."""
+    if name.split(".")[0] != "datasets":
+        return ""
+    return name if SOURCES[name].name == "__init__.py" else name.rpartition(".")[0]
 
 
 def _graph(*, types: bool) -> dict[str, set[str]]:
     """Module → modules of ours that it imports."""
     return {
-        name: {other for other in _imports(tree, types=types) if other in SOURCES} - {name}
+        name: {other for other in _imports(tree, types=types, package=_package_of(name)) if other in SOURCES}
+        - {name}
         for name, tree in TREES.items()
     }
 
@@ -106,9 +126,9 @@ def _graph(*, types: bool) -> dict[str, set[str]]:
 def room_of(module: str) -> str:
     """The room of a module of `segmenter` or `datasets`; "?" if it is in none."""
     top, _, rest = module.partition(".")
-    if top == "datasets":
-        return top
     first = rest.split(".")[0]
+    if top == "datasets":
+        return "commands" if first == "commands" else top
     if first in GROUND:
         return "ground"
     return first if first in ARROWS else "?"
@@ -116,7 +136,7 @@ def room_of(module: str) -> str:
 
 SOURCES = _sources()
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
-IMPORTS = {name: set(_imports(tree, types=False)) for name, tree in TREES.items()}
+IMPORTS = {name: set(_imports(tree, types=False, package=_package_of(name))) for name, tree in TREES.items()}
 GRAPH = _graph(types=False)
 WITH_TYPES = _graph(types=True)
 OURS = sorted(name for name in SOURCES if name.startswith(("segmenter.", "datasets")))
@@ -147,6 +167,22 @@ def test_imports_are_found() -> None:
     assert "segmenter.errors" in GRAPH["segmenter.labels"]
     assert "rasterio" in IMPORTS["segmenter.raster.opening"]
     assert "segmenter.errors" in _reached("segmenter.scenes")
+
+
+def test_relative_imports_are_found_and_only_the_loaders_have_them() -> None:
+    """The loaders' folder is `datasets` in a clone and `segmenter_datasets` where it is installed."""
+    assert "datasets.files" in GRAPH["datasets.folder"]
+    assert "datasets.classes" in GRAPH["datasets.synthetic.make"]
+    absolute = {name: _absolute_imports(TREES[name]) for name in SOURCES if name.split(".")[0] == "datasets"}
+    assert {name: found for name, found in absolute.items() if "datasets" in found} == {}
+
+
+def _absolute_imports(tree: ast.AST) -> set[str]:
+    """Packages at the top that are imported by their absolute name."""
+    nodes = list(ast.walk(tree))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
+    return {name.split(".")[0] for name in names}
 
 
 def test_every_module_is_in_a_room() -> None:

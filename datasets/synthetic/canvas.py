@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.synthetic.cover import Cover
-from datasets.synthetic.texture import Pattern, relief
 from segmenter.geometry import Size, Window
+
+from .cover import Cover
+from .texture import Pattern, relief
 
 Points = NDArray[np.float64]
 """(N, 2) corners in metres: x to the right, y down, from the scene's upper left corner."""

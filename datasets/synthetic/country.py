@@ -9,11 +9,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.synthetic.canvas import Canvas, Points, Surface
-from datasets.synthetic.cover import Cover, Season
-from datasets.synthetic.texture import Pattern
-from datasets.synthetic.things import Site, Tree, contrast
-from datasets.synthetic.town import PAINT, Town, draw_block, intervals, visible
+from .canvas import Canvas, Points, Surface
+from .cover import Cover, Season
+from .texture import Pattern
+from .things import Site, Tree, contrast
+from .town import PAINT, Town, draw_block, intervals, visible
 
 _STEP = 170.0
 """Metres from one corner of the pattern of land parcels to the next."""

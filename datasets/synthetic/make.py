@@ -18,13 +18,14 @@ from affine import Affine
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
-from datasets.potsdam import METRES_PER_PIXEL
-from datasets.synthetic import Cover, render_country, render_town
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size
 from segmenter.labels import ClassMap
 from segmenter.raster import RasterSpec, write_raster
+
+from ..classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
+from ..potsdam import METRES_PER_PIXEL
+from . import Cover, render_country, render_town
 
 POTSDAM_CRS = "EPSG:25833"
 """UTM zone 33 north, as published."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.synthetic.camera import Camera
-from datasets.synthetic.canvas import Canvas, Sun
-from datasets.synthetic.country import draw_country
-from datasets.synthetic.cover import Season
-from datasets.synthetic.town import draw_town
 from segmenter.geometry import Size
+
+from .camera import Camera
+from .canvas import Canvas, Sun
+from .country import draw_country
+from .cover import Season
+from .town import draw_town
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.synthetic.canvas import Canvas, Points, Surface, rectangle
-from datasets.synthetic.cover import Cover, Season
-from datasets.synthetic.texture import Pattern, sample_field
 from segmenter.geometry import Size
+
+from .canvas import Canvas, Points, Surface, rectangle
+from .cover import Cover, Season
+from .texture import Pattern, sample_field
 
 _GLASS = np.array([0.07, 0.08, 0.10, 0.08], np.float32)
 _WHITE = np.array([0.80, 0.80, 0.78, 0.78], np.float32)

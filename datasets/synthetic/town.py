@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.synthetic.canvas import Canvas, Surface
-from datasets.synthetic.cover import Cover, Season
-from datasets.synthetic.texture import Pattern
-from datasets.synthetic.things import (
+from .canvas import Canvas, Surface
+from .cover import Cover, Season
+from .texture import Pattern
+from .things import (
     CLUTTER,
     CLUTTER_HEIGHT,
     House,

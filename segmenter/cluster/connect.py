@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from segmenter.cluster.options import ClusterOptions
 from segmenter.devices.setup import cards_listed
 from segmenter.errors import ClusterError
+from segmenter.invocation import installation
 from segmenter.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -68,8 +69,7 @@ def _load(options: ClusterOptions) -> Any:
         from distributed import Client
     except ImportError as error:
         raise ClusterError(
-            f"{options.asked}: needs Dask, which is not installed ({error}); run make cluster, or pip "
-            "install 'coverage-segmenter[cluster]'"
+            f"{options.asked}: needs Dask, which is not installed ({error}); run {installation('cluster')}"
         ) from None
     dask.config.set({"distributed.logging.distributed": "critical"})
     known = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
@@ -126,7 +126,7 @@ def _local(options: ClusterOptions) -> Iterator[Any]:
                 )
                 stack.callback(_end, cluster)
         except ImportError as error:
-            raise ClusterError(f"{options.asked}: {error}; run make cluster") from None
+            raise ClusterError(f"{options.asked}: {error}; run {installation('cluster')}") from None
         except (OSError, RuntimeError) as error:
             raise ClusterError(f"{options.asked}: its processes cannot be started: {error}") from None
         finally:

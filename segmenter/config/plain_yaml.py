@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from segmenter.errors import ConfigError, shortened
+from segmenter.invocation import recipes_hint
 
 MAX_BYTES = 1 << 20
 """Of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""
@@ -113,7 +114,7 @@ def read_text(path: Path) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         where = shortened(str(path))
-        raise ConfigError(f"{where}: cannot read the recipe: {why}; see configs/ for recipes") from None
+        raise ConfigError(f"{where}: cannot read the recipe: {why}; {recipes_hint()}") from None
 
 
 def parse(text: str, where: str) -> Any:

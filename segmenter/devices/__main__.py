@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import DeviceError, run_script
+from segmenter.invocation import invocation
 from segmenter.terminal import enduring_output
 
 
@@ -58,7 +59,7 @@ def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m segmenter.devices", description=__doc__)
+    parser = argparse.ArgumentParser(prog=invocation("devices"), description=__doc__)
     parser.add_argument("recipe", nargs="?", type=Path, help="whose devices and precision; default: all GPUs")
     parser.add_argument(
         "--set",

@@ -17,6 +17,7 @@ from typing import Any
 from segmenter.devices.driver import MachineGpus, machine_gpus
 from segmenter.devices.setup import Device, processor_model
 from segmenter.devices.strategy import Devices
+from segmenter.invocation import installation
 from segmenter.machine import machine_memory, usable_cores
 from segmenter.terminal import aligned
 
@@ -139,7 +140,9 @@ def _no_driver(machine: MachineGpus, seen: Seen) -> str:
 
 
 def _no_cuda(machine: MachineGpus, seen: Seen) -> str:
-    return "" if seen.cuda else "the one that is installed computes on the CPU only; run make setup GPU=1"
+    return (
+        "" if seen.cuda else f"the one that is installed computes on the CPU only; run {installation('gpu')}"
+    )
 
 
 def _old_driver(machine: MachineGpus, seen: Seen) -> str:
@@ -155,7 +158,7 @@ def _no_library(machine: MachineGpus, seen: Seen) -> str:
         return ""
     other = os.environ.get("LD_LIBRARY_PATH")
     perhaps = f", and unset LD_LIBRARY_PATH={other}, which may name others" if other else ""
-    return f"it cannot load its CUDA libraries; run make setup GPU=1{perhaps} ({lines[0][:200]})"
+    return f"it cannot load its CUDA libraries; run {installation('gpu')}{perhaps} ({lines[0][:200]})"
 
 
 def _wrong_number(machine: MachineGpus, seen: Seen) -> str:

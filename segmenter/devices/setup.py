@@ -20,8 +20,10 @@ from typing import Any
 
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.driver import ask
+from segmenter.devices.installed import how_to_install
 from segmenter.devices.limits import memory_limits
 from segmenter.errors import DeviceError
+from segmenter.invocation import installation
 from segmenter.machine import shortages
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
@@ -79,9 +81,7 @@ def load_tensorflow(
         with _without_greetings():
             import tensorflow  # noqa: F401
     except ImportError as error:
-        raise DeviceError(
-            f"TensorFlow cannot be imported ({error}); run make setup, or make setup GPU=1"
-        ) from None
+        raise DeviceError(f"TensorFlow cannot be imported ({error}); {how_to_install()}") from None
 
 
 def _check_room() -> None:
@@ -312,7 +312,7 @@ def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
         why = "TensorFlow finds none of them: its CUDA libraries, or the driver, do not work"
     else:
         why = "the TensorFlow that is installed computes on the CPU only"
-    return f"{machine}, {why}; install the one for GPUs: make setup GPU=1"
+    return f"{machine}, {why}; install the one for GPUs: {installation('gpu')}"
 
 
 def smallest_card() -> int | None:

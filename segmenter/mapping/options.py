@@ -12,6 +12,7 @@ from segmenter.addresses import is_address
 from segmenter.cluster.options import add_cluster_options, taken_from
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
+from segmenter.invocation import invocation
 from segmenter.mapping.request import (
     BlendWeights,
     Format,
@@ -97,7 +98,7 @@ def _output(text: str, work: Path | None) -> tuple[str | None, Path]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="predict.py",
+        prog=invocation("predict").removeprefix("python "),
         description="Class maps from images, with the model of a run directory.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import SegmenterError, run_script
+from segmenter.invocation import invocation
 from segmenter.mapping.outputs import BESIDE
 from segmenter.raster import quiet_gdal
 from segmenter.terminal import enduring_output
@@ -49,7 +50,7 @@ def _maps(given: Path) -> list[Path]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m segmenter.mapping.vectorise",
+        prog=invocation("vectorise"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import WeightsError, run_script
+from segmenter.invocation import invocation
 from segmenter.pretrained.safe_tensors import write_safetensors
 from segmenter.pretrained.torch_files import read_torch
 
 
-def main() -> int:
-    """Read, write, and say what was written."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Read, write, and say what was written; gives the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m segmenter.pretrained.convert",
+        prog=invocation("convert-weights"),
         description="Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run.",
     )
     parser.add_argument("file", type=Path, help="a .pth, .pt or .ckpt file of torch.save")
     parser.add_argument("out", type=Path, help="a .safetensors file to write; must not be there yet")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     out: Path = arguments.out
     if out.suffix != ".safetensors":
         raise WeightsError(f"{out}: expected a name that ends with .safetensors")

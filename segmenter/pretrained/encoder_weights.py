@@ -8,6 +8,7 @@ from typing import Any
 
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.errors import WeightsError
+from segmenter.invocation import invocation
 from segmenter.model.architectures import FAMILIES
 from segmenter.pretrained.first_layer import channels_for, describe, fitted
 from segmenter.pretrained.packages import packaged_weights
@@ -16,7 +17,6 @@ from segmenter.pretrained.torch_files import read_torch
 from segmenter.pretrained.torch_names import encoder_arrays
 
 _FIRST = "stem_conv/kernel"
-CONVERT = "python -m segmenter.pretrained.convert FILE.pth OUT.safetensors"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,10 @@ def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:
         return path, read_torch(path)
     path = Path(weights)
     if path.suffix in (".pth", ".pt", ".ckpt", ".bin", ".tar"):
-        raise WeightsError(f"model.weights: {path}: expected a .safetensors file; convert it with: {CONVERT}")
+        raise WeightsError(
+            f"model.weights: {path}: expected a .safetensors file; convert it with: "
+            f"{invocation('convert-weights')} FILE.pth OUT.safetensors"
+        )
     if path.suffix != ".safetensors":
         raise WeightsError(
             f"model.weights: {path}: expected a .safetensors file for {config.encoder}"

@@ -26,6 +26,7 @@ from segmenter.config.datasets import CacheCodec
 from segmenter.errors import DatasetError
 from segmenter.files import gibibytes
 from segmenter.geometry import Size, Window
+from segmenter.invocation import invocation
 from segmenter.labels import IGNORE
 from segmenter.raster import KnownRasters, RasterInfo, raster_info
 from segmenter.raster.remote import RemotePath
@@ -268,7 +269,7 @@ class SceneStore:
             return ""
         return (
             f"images of {len(remote)} of {len(self._scenes)} scenes are read from {self._dataset.root}, with "
-            "requests for each tile; `python -m datasets pack` fetches them once, into "
+            f"requests for each tile; `{invocation('datasets')} pack` fetches them once, into "
             f"{self._folder.path}"
         )
 

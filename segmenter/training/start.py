@@ -16,6 +16,7 @@ from segmenter.evaluation.named import title_of
 from segmenter.feeding.feed import Feed
 from segmenter.feeding.processes import WorkerPool
 from segmenter.files import alone_in, remove_leftovers
+from segmenter.invocation import invocation
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
@@ -308,7 +309,8 @@ def train_to_end(trainer: Trainer) -> int:
         print(f"{path}: {_describe_early_end(trainer)}")
     for line in describe_result(path, trainer.run.recipe.training.best_by):
         print(line)
-    print(f"done: {path} holds the run; map rasters with: python predict.py {path} INPUT --output DIR")
+    predict = invocation("predict")
+    print(f"done: {path} holds the run; map rasters with: {predict} {path} INPUT --output DIR")
     return 0
 
 

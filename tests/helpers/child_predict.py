@@ -79,7 +79,7 @@ def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
     RasterWriter.publish = telling  # type: ignore[method-assign]
     segmenter.mapping.state.LEAST_PIXELS = least_pixels
     exact_run(slow)
-    signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
+    signal.signal(signal.SIGTERM, predict.end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     return run_script(lambda: predict.main(["run", *arguments]))
 

@@ -320,7 +320,7 @@ INTERRUPTED = """
     model = FunctionPredictor(slow)
     segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: model)
     segmenter.inference.loading.load_predictor = fake_load_predictor
-    signal.signal(signal.SIGTERM, predict._end_like_ctrl_c)
+    signal.signal(signal.SIGTERM, predict.end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     arguments = ["run", sys.argv[1], "--output", sys.argv[2], "--window-size", "64", "--batch", "1"]
     sys.exit(run_script(lambda: predict.main(arguments)))

@@ -1,0 +1,103 @@
+"""The installed command `segmenter TOOL …`, and what its tools wire of loaders and the library."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from segmenter import __version__
+from segmenter.errors import EXIT_WRONG_CALL, run_script
+from segmenter.invocation import COMMAND
+from segmenter.terminal import enduring_output
+
+Program = Callable[[Sequence[str]], int]
+"""Takes the arguments behind the tool's name; gives the exit code."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tool that the first argument names; gives the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in TOOLS:
+        return TOOLS[words[0]][0](words[1:])
+    with enduring_output():
+        if not words:
+            _parser().print_help(sys.stderr)
+            return EXIT_WRONG_CALL
+        _parser().parse_args(words)  # --help, --version, or what is wrong
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, TOOLS))
+    listed = "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in TOOLS.items())
+    parser = argparse.ArgumentParser(
+        prog=COMMAND,
+        usage=f"{COMMAND} TOOL … (its options: {COMMAND} TOOL --help)",
+        description="Land-cover segmentation of remote-sensing imagery.",
+        epilog=f"tools:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("tool", choices=TOOLS, metavar="TOOL", help="one of the tools below")
+    parser.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
+    return parser
+
+
+def _train(words: Sequence[str]) -> int:
+    from .train import run
+
+    return run(words)
+
+
+def _predict(words: Sequence[str]) -> int:
+    from .predict import run
+
+    return run(words)
+
+
+def _datasets(words: Sequence[str]) -> int:
+    from ..__main__ import main
+
+    return _ended(main, words)
+
+
+def _recipes(words: Sequence[str]) -> int:
+    from .recipes import main
+
+    return _ended(main, words)
+
+
+def _devices(words: Sequence[str]) -> int:
+    from segmenter.devices.__main__ import main
+
+    return _ended(main, words)
+
+
+def _vectorise(words: Sequence[str]) -> int:
+    from segmenter.mapping.vectorise import main
+
+    return _ended(main, words)
+
+
+def _convert_weights(words: Sequence[str]) -> int:
+    from segmenter.pretrained.convert import main
+
+    return _ended(main, words)
+
+
+def _ended(program: Program, words: Sequence[str]) -> int:
+    with enduring_output():
+        return run_script(lambda: program(words))
+
+
+TOOLS: dict[str, tuple[Program, str]] = {
+    "train": (_train, "train a model as a recipe says"),
+    "predict": (_predict, "class maps from images, with a trained model"),
+    "datasets": (_datasets, "check, coverage, pack: the data of a recipe; make, stitch: imagery"),
+    "devices": (_devices, "the GPUs of this machine, and what a training would use"),
+    "vectorise": (_vectorise, "class maps as polygons"),
+    "convert-weights": (_convert_weights, "weights of PyTorch as .safetensors"),
+    "recipes": (_recipes, "ready-made recipes: list them, copy one"),
+}
+"""Name → program and what it is for. Imports wait until a tool is started: `--help` answers at once."""

@@ -1,0 +1,61 @@
+"""Ready-made recipes, which come with the installed package: list them, copy one to change it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from segmenter.errors import ConfigError, plain
+from segmenter.files import write_whole
+from segmenter.invocation import COMMAND, for_installed
+
+_LOADERS = Path(__file__).parents[1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """List the recipes, or copy one; gives the exit code."""
+    args = _parser().parse_args(arguments)
+    recipes = ready_made()
+    if args.name is None:
+        width = max(map(len, recipes))
+        print("\n".join(f"{name:{width}}  {_first_line(path)}" for name, path in recipes.items()))
+        print(f"copy one, to change it: {COMMAND} recipes NAME [FILE.yaml]")
+        return 0
+    if args.name not in recipes:
+        raise ConfigError(f"{args.name}: expected one of the recipes {', '.join(recipes)}")
+    target = args.file or Path(f"{args.name}.yaml")
+    _copy(recipes[args.name], target)
+    print(plain(f"written: {target}"))
+    return 0
+
+
+def ready_made() -> dict[str, Path]:
+    """Name → file of each recipe, by name: those of the installed package, or of the clone around us."""
+    installed, clone = _LOADERS / "recipes", _LOADERS.parent / "configs"
+    folder = installed if installed.is_dir() else clone
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _copy(recipe: Path, target: Path) -> None:
+    """Write a copy whose comments name what is typed where the package is installed."""
+    if target.exists():
+        raise ConfigError(f"{target}: exists already; name another file")
+    if not target.parent.is_dir():
+        raise ConfigError(f"{target}: there is no folder {target.parent}; make it first")
+    text = for_installed(recipe.read_text(encoding="utf-8"))
+    write_whole(target, text.replace(f"configs/{recipe.name}", str(target)).encode())
+
+
+def _first_line(path: Path) -> str:
+    """What a recipe is for: the comment that it begins with."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"{COMMAND} recipes", description=__doc__)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to copy (default: list them)")
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE.yaml", help="to write (default: NAME.yaml)"
+    )
+    return parser
