@@ -171,7 +171,7 @@ def test_a_file_without_a_digest_is_damaged(tmp_path: Path) -> None:
 def test_arrays_of_another_format_are_refused(tmp_path: Path, version: int | None) -> None:
     path = tmp_path / "a.npz"
     written = {"weights": np.zeros(3)} | ({} if version is None else {"format": np.array(version)})
-    np.savez(path, allow_pickle=False, **{"sha256": arrays_module._digest(written), **written})
+    np.savez(path, allow_pickle=False, **{"sha256": arrays_module.arrays_digest(written), **written})
     with pytest.raises(CheckpointError) as caught:
         load_arrays(path)
     assert str(caught.value) == (
