@@ -27,6 +27,11 @@ PLACE = Place(
 )
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """Relative name → content of each file below a folder."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 def described_run(
     path: Path,
     *,
