@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,6 @@ class Packed:
     Attributes:
         files: in the packed run.
         size: of its file, in bytes.
-        anonymous: paths of this machine were left out.
         paths: settings of the recipe that hold such paths, with these; empty where they were left out.
         left_out: names in the run directory that are not in it.
         checkpoints: whether training can go on from it.
@@ -50,7 +49,6 @@ class Packed:
 
     files: int
     size: int
-    anonymous: bool
     paths: tuple[str, ...]
     left_out: tuple[str, ...]
     checkpoints: bool
@@ -76,33 +74,54 @@ def pack_run(
     with ExitStack() as undo:
         undo.enter_context(_alone(run))
         known = read_known(run)
-        steps = list(checkpoints(run).values()) if with_checkpoints else []
-        for path in steps:
-            load_arrays(path)
-        names = dict.fromkeys([known.weights.relative_to(run).as_posix()])
-        names |= dict.fromkeys(path.relative_to(run).as_posix() for path in steps)
-        names |= dict.fromkeys(name for name in RUN_FILES if (run / name).is_file())
-        folder = run
+        names = _names(known, with_checkpoints)
         if anonymous:
             folder = Path(undo.enter_context(_temporary_folder(output.parent)))
-            names = dict.fromkeys(copy_without_paths(known, names, folder))
+            names = copy_without_paths(known, names, folder)
             known = read_known(folder)
-        files: dict[str, Content] = {name: folder / name for name in names}
-        files |= _descriptions(run, known, [*names, CARD], licence, kept=not anonymous)
         manifest = Manifest(
             name=known.name,
-            weights=known.weights.relative_to(folder).as_posix(),
+            weights=_weights_name(known),
             fingerprint=known.fingerprint,
-            checkpoints=bool(steps),
+            checkpoints=any(name.startswith("checkpoints/") for name in names),
             anonymous=anonymous,
             program=__version__,
         )
+        files: dict[str, Content] = {name: known.run.path / name for name in names}
+        files |= _descriptions(run, known, [*names, CARD], licence, kept=not anonymous)
         files[MANIFEST] = (sealed(manifest.model_dump_json(indent=2)) + "\n").encode()
         _write(output, files)
-    packed = {name.split("/")[0] for name in files}
-    left_out = sorted(p.name for p in run.iterdir() if p.name not in packed and not p.name.startswith("."))
     paths = () if anonymous else tuple(paths_of(known.run.recipe))
-    return Packed(len(files) + 1, output.stat().st_size, anonymous, paths, tuple(left_out), bool(steps))
+    left_out = tuple(sorted(_left_out(run, "", files)))
+    return Packed(len(files) + 1, output.stat().st_size, paths, left_out, manifest.checkpoints)
+
+
+def _left_out(folder: Path, prefix: str, packed: Collection[str]) -> Iterator[str]:
+    """Names in a run directory that are not packed: of a folder of which nothing is, only its own."""
+    for path in folder.iterdir():
+        name = prefix + path.name
+        if any(each.startswith(f"{name}/") for each in packed):
+            yield from _left_out(path, f"{name}/", packed)
+        elif name not in packed and not path.name.startswith("."):
+            yield name
+
+
+def _weights_name(known: Known) -> str:
+    return known.weights.relative_to(known.run.path).as_posix()
+
+
+def _names(known: Known, with_checkpoints: bool) -> list[str]:
+    """Files of a run that are packed: the weights, checkpoints that are whole, and what there is beside them.
+
+    Raises:
+        CheckpointError: a checkpoint is damaged.
+    """
+    run = known.run.path
+    steps = list(checkpoints(run).values()) if with_checkpoints else []
+    for path in steps:
+        load_arrays(path)
+    found = [_weights_name(known), *(path.relative_to(run).as_posix() for path in steps)]
+    return list(dict.fromkeys([*found, *(name for name in RUN_FILES if (run / name).is_file())]))
 
 
 @contextmanager
@@ -111,14 +130,13 @@ def _alone(run: Path) -> Iterator[None]:
     lock = FileLock(run / ".lock")
     if run.is_dir():
         try:
-            with suppress(PermissionError):
-                lock.take()
+            lock.take()
         except BlockingIOError:
             raise CheckpointError(
                 f"{run}: a training is writing there; wait until it has ended, or stop it: --resume goes on"
             ) from None
         except OSError:
-            pass  # a read-only file system: nobody writes there
+            pass  # it cannot be written to: nobody trains there
     try:
         yield
     finally:

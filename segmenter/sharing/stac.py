@@ -143,11 +143,12 @@ def _description(known: Known, unknown_time: bool) -> str:
     text = f"Land-cover segmentation by coverage-segmenter. Classes: {classes}."
     if known.scores is not None:
         means = ", ".join(f"{title} {percent(getattr(known.scores, key))} %" for key, title in MEANS.items())
-        text += f" Scores: {means} ({known.scores.protocol}). They were the choice of the weights, too."
+        text += f" Scores: {means} ({known.scores.protocol}). The weights were chosen by them."
     else:
         text += f" Scores: none, {known.no_scores}."
     if unknown_time:
-        text += " When the imagery was taken is not known: the time is that of the training."
+        of = "the training's begin" if known.origin and known.origin.begun else "the file of weights"
+        text += f" When the imagery was taken is not known: the time is that of {of}."
     return text
 
 
@@ -176,9 +177,8 @@ def _model(known: Known) -> dict[str, Any]:
         found["mlm:framework_version"] = version[0]
     on = known.facts.computed_on.get("devices", "")
     if on:
-        found["mlm:accelerator"] = "amd64" if on == "CPU" else "cuda" if "NVIDIA" in on.upper() else None
+        found["mlm:accelerator"] = "amd64" if on == "CPU" else "xla" if "TPU" in on else "cuda"
         found["mlm:accelerator_summary"] = f"trained on {known.facts.replicas} × {on}; predicts on a CPU too"
-        found["mlm:accelerator_count"] = 1
     return found
 
 

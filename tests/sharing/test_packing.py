@@ -94,9 +94,11 @@ def test_without_checkpoints_it_predicts_and_does_not_go_on(run: Path, tmp_path:
 
 def test_a_run_without_a_best_is_packed_with_its_newest_checkpoint(tmp_path: Path) -> None:
     run = described_run(tmp_path / "run", best=False)
-    pack_run(run, tmp_path / "a.zip")
+    done = pack_run(run, tmp_path / "a.zip")
+    assert done.left_out == ("checkpoints/step-00000004.npz", "tensorboard")
     folder, manifest, _ = unpack_run(tmp_path / "a.zip", tmp_path / "theirs")
     assert manifest.weights == "checkpoints/step-00000008.npz"
+    assert manifest.checkpoints == done.checkpoints == (checkpoint_to_resume(folder).position.done == 8)
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000008.npz"]
     assert load_run(folder).checksum() == load_run(run).checksum()
 
@@ -203,6 +205,20 @@ def test_a_run_that_is_trained_is_not_packed(tmp_path: Path) -> None:
         lock.give_back()
     pack_run(run, tmp_path / "a.zip")
     assert not (run / ".lock").exists()
+
+
+def test_a_file_that_changes_meanwhile_is_not_packed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segmenter.sharing import packing
+
+    digest = packing._digest
+    monkeypatch.setattr(
+        packing, "_digest", lambda file: digest(b"old" if file == run / "log.jsonl" else file)
+    )
+    with pytest.raises(CheckpointError, match=r"log\.jsonl: has changed while it was packed"):
+        pack_run(run, tmp_path / "a.zip")
+    assert left_behind(tmp_path) == []
 
 
 def test_damaged_weights_are_not_handed_over(tmp_path: Path) -> None:

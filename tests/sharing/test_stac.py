@@ -123,9 +123,10 @@ def test_schemas_refuse_what_is_wrong(faults: Callable[..., list[str]], tmp_path
     assert faults(scaled) != []
 
 
-def test_an_item_says_what_the_run_knows(tmp_path: Path) -> None:
+def test_an_item_says_what_the_run_knows(faults: Callable[..., list[str]], tmp_path: Path) -> None:
     run = described_run(tmp_path / "run")
     found = made_item(run, "--license", "cc-by-4.0", "--datetime", "2024-05-01/2024-09-30")
+    assert faults(found) == []
     said, weights = found["properties"], found["assets"]["weights"]
     assert [each["mean"] for each in said["mlm:input"][0]["value_scaling"]] == [500.25, 40.0]
     assert said["mlm:input"][0]["bands"] == ["band 4", "band 1"]
