@@ -160,10 +160,13 @@ def _descriptions(
 ) -> dict[str, Content]:
     """The card and the STAC item: those in the run, which their owner may have edited, else made now.
 
+    Args:
+        kept: those in the run may go along; they may say where the scenes lie.
+
     Raises:
         CheckpointError: one in the run describes other weights.
     """
-    card: Content | None = _described(run / CARD, known.fingerprint, "card")
+    card = _described(run / CARD, known.fingerprint, "card") if kept else None
     stac = _described(run / STAC, known.fingerprint[:16], "stac") if kept else None
     if card is None:
         card = card_text(known, licence).encode()

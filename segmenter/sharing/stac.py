@@ -133,7 +133,7 @@ def _common(known: Known, licence: str | None, times: tuple[str, str] | None) ->
         "title": f"{known.name}: {known.architecture}",
         "description": _description(known, times is None),
         **({} if licence is None else {"license": licence}),
-        **({} if metres is None else {"gsd": metres}),
+        **({} if metres is None else {"gsd": float(f"{metres:.6g}")}),
         "bands": _bands(known),
     }
 

@@ -103,13 +103,16 @@ def test_a_run_without_a_best_is_packed_with_its_newest_checkpoint(tmp_path: Pat
     assert load_run(folder).checksum() == load_run(run).checksum()
 
 
-def test_anonymous_it_names_nothing_of_its_owner_and_has_the_same_weights(run: Path, tmp_path: Path) -> None:
+def test_anonymous_it_names_nothing_of_its_owner_and_has_the_same_weights(tmp_path: Path) -> None:
+    run = described_run(tmp_path / "home of kim" / "run")
+    assert main(["card", str(run)]) == main(["stac", str(run)]) == 0
+    assert "longitude 13.0000" in (run / "README.md").read_text()
     done = pack_run(run, tmp_path / "a.zip", with_checkpoints=True, anonymous=True)
     folder, manifest, _ = unpack_run(tmp_path / "a.zip", tmp_path / "theirs")
     assert manifest.anonymous
     assert done.paths == ()
     found = contents(folder)
-    for secret in (ROOT, "owner-kim", "kims-machine", str(run.parent), '"rings"'):
+    for secret in (ROOT, "owner-kim", "kims-machine", "home of kim", '"rings"', "longitude 13.0", "52.0,"):
         holding = [name for name, content in found.items() if secret.encode() in content]
         assert holding == [], secret
     assert "summary.png" not in found
