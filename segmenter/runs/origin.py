@@ -33,8 +33,8 @@ class Place(_Strict):
 
     Attributes:
         rings: closed outlines, counter-clockwise, in degrees of longitude and latitude (WGS 84).
-        scenes: how many are outlined; the others have no georeference that tells it.
-        exact: a ring for each scene; else one around all of them.
+        scenes: how many are outlined; the others have no georeference that tells it, or were not looked at.
+        exact: a ring for each of these; else one around all of them.
     """
 
     rings: Annotated[tuple[Ring, ...], Field(min_length=1, max_length=MOST_OUTLINES)]
@@ -53,7 +53,8 @@ class Origin(_Strict):
         tile_px: side of a tile.
         pixels: labelled ones of the training tiles, by the class's name.
         tiles_with: tiles that hold enough of a class to be counted on in a step, by its name.
-        metres_per_pixel: the finest and the coarsest of the training scenes; None: not known.
+        metres_per_pixel: the finest and the coarsest of the training scenes that were looked at; None: not
+            known.
         place: of the training scenes; None: not known, or left out.
         started_from: name of the run whose weights it started from; empty: of none; None: not known.
     """

@@ -15,6 +15,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.evaluation.named import title_of
 from segmenter.evaluation.scores import MEANS, Scores, percent
 from segmenter.model.normalisation import Normalisation
+from segmenter.runs.origin import Place
 from segmenter.sharing.known import Known
 from segmenter.sharing.limits import limits
 
@@ -140,9 +141,7 @@ def _input(known: Known) -> list[str]:
     )
     if origin is not None and origin.metres_per_pixel is not None:
         low, high = origin.metres_per_pixel
-        scale += (
-            f"; its scenes have {low:.4g} to {high:.4g} m" if high > 1.001 * low else ", in all its scenes"
-        )
+        scale += f"; its scenes have {low:.4g} to {high:.4g} m" if high > 1.001 * low else ""
     own = (
         "the training scenes' own" if run.scenes is None else "those that the first weights were trained with"
     )
@@ -191,18 +190,18 @@ def _data(known: Known) -> list[str]:
             f"- {origin.tiles:,} training tiles of {origin.tile_px}² pixels; {origin.tiles_left_out:,} were "
             "left out, which have too few labels"
         )
-        lines.append(_place(origin.place.rings if origin.place else (), origin.place and origin.place.scenes))
+        lines.append(_place(origin.place, origin.scenes.get("train", 0)))
     digest = f"`{run.tiles}` (tiles, class counts and files)" if run.tiles else "not known"
     return [*lines, f"- Fingerprint of the training data: {digest}"]
 
 
-def _place(rings: Sequence[Sequence[tuple[float, float]]], scenes: int | None) -> str:
-    points = [point for ring in rings for point in ring]
-    if not points:
+def _place(place: Place | None, total: int) -> str:
+    if place is None:
         return "- Place: not known: the training scenes have no georeference, or it was left out"
+    points = [point for ring in place.rings for point in ring]
     (west, south), (east, north) = (tuple(f(p[i] for p in points) for i in (0, 1)) for f in (min, max))
     return (
-        f"- Place of {scenes} training scene{'s' * (scenes != 1)}: longitude {west:.4f} to {east:.4f}, "
+        f"- Place, by {place.scenes} of {total} training scenes: longitude {west:.4f} to {east:.4f}, "
         f"latitude {south:.4f} to {north:.4f} (WGS 84)"
     )
 

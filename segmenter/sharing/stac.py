@@ -124,7 +124,7 @@ def _common(known: Known, licence: str | None, times: tuple[str, str] | None) ->
     begun = known.origin.begun if known.origin else None
     if begun is None:
         begun = datetime.fromtimestamp(int(known.weights.stat().st_mtime), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    when = {"datetime": begun}
+    when: dict[str, str | None] = {"datetime": begun}
     if times is not None:
         when = {"datetime": None, "start_datetime": times[0], "end_datetime": times[1], "created": begun}
     metres = known.run.metres_per_pixel

@@ -20,9 +20,10 @@ from segmenter.geometry import Size
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
 from segmenter.raster.header import RasterInfo
+from segmenter.raster.remote import RemotePath
 from segmenter.runs.origin import MOST_OUTLINES, load_origin
 from segmenter.tiles.index import TileIndex, build_index
-from segmenter.training.origin import origin_of, place_of, record_origin
+from segmenter.training.origin import origin_of, place_of, record_origin, sample
 from tests.helpers.made_training import made
 
 
@@ -87,6 +88,19 @@ def test_scenes_without_a_place_are_not_outlined(
     assert found.place is not None
     assert found.place.scenes == 2
     assert place_of([]) is None
+
+
+def test_of_many_scenes_a_bounded_number_is_looked_at(data: tuple[Any, Any, TileIndex]) -> None:
+    scene = data[2].scenes[0]
+    scenes = [replace(scene, name=str(i)) for i in range(12_345)]
+    found = sample(scenes)
+    assert len(found) == 1000
+    assert (found[0], found[-1]) == (scenes[0], scenes[-1])
+    steps = np.diff([int(scene.name) for scene in found])
+    assert (steps.min(), steps.max()) == (12, 13)
+    assert sample(scenes[:1000]) == scenes[:1000]
+    remote = [replace(each, image=RemotePath.of("s3://bucket/a.tif")) for each in scenes]
+    assert len(sample(remote)) == 100
 
 
 def test_many_scenes_have_one_outline_around_them(rng: np.random.Generator) -> None:
