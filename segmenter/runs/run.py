@@ -192,6 +192,11 @@ def load_run(path: Path) -> Run:
             what the training wrote; says what to do.
         ConfigError: the recipe is not valid.
     """
+    if path.is_file():
+        raise CheckpointError(
+            f"{path}: expected a run directory, got a file; a packed run is unpacked with: python -m "
+            f"segmenter.runs unpack {path}"
+        )
     for name in (RUN_FILE, _RECIPE):
         if not (path / name).exists():
             put_back(path / name, _weights_files(path))

@@ -180,7 +180,10 @@ def _extract(archive: zipfile.ZipFile, name: str, folder: Path, expected: str | 
             written.flush()
             os.fsync(written.fileno())
     except OSError as error:
-        raise OutputError(f"{target}: cannot write it: {error.strerror}; is the disk full?") from None
+        below = folder.parent.parent
+        raise OutputError(
+            f"{file}: cannot write {name} below {below}: {error.strerror}; is the disk full?"
+        ) from None
     if expected is not None and digest.hexdigest() != expected:
         raise CheckpointError(f"{file}: {name} in it is damaged: its SHA-256 is another")
 

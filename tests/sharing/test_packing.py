@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -188,6 +189,21 @@ def test_a_full_disk_leaves_nothing(
         pack_run(run, tmp_path / "a.zip")
     with pytest.raises(OutputError, match=r"theirs: needs .* MiB, the disk has 0\.0 MiB free"):
         unpack_run(packed, tmp_path / "theirs")
+    assert left_behind(tmp_path) == []
+
+
+def test_a_disk_that_becomes_full_meanwhile_leaves_nothing(run: Path, packed: Path, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"a\.zip: cannot write it: .*is the disk full\?"):
+            pack_run(run, tmp_path / "a.zip")
+        with pytest.raises(SegmenterError, match=r"is the disk full\?"):
+            pack_run(run, tmp_path / "a.zip", anonymous=True)
+        with pytest.raises(OutputError, match=r"mine\.run\.zip: cannot write .* below .*is the disk full\?"):
+            unpack_run(packed, tmp_path / "theirs")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert left_behind(tmp_path) == []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from segmenter.errors import CheckpointError, SegmenterError
+from segmenter.runs.run import load_run
 from segmenter.sealed import sealed
 from segmenter.sharing.packing import pack_run
 from segmenter.sharing.unpacking import unpack_run
@@ -171,6 +172,11 @@ def test_other_files_are_refused(run: Path, tmp_path: Path) -> None:
     refused(run, tmp_path / "out", "got a folder, a pipe or a device")
     refused(tmp_path / "none.zip", tmp_path / "out", "cannot read it: No such file")
     refused(run / "best.npz", tmp_path / "out", "it holds no SHA256SUMS")
+
+
+def test_a_packed_run_in_the_place_of_a_run_is_told_how_to_unpack(packed: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"got a file; .* segmenter\.runs unpack .*mine\.run\.zip"):
+        load_run(packed)
 
 
 def test_a_name_that_is_no_folder_asks_for_one(
