@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fuzz import caches, outputs, rasters, runs
+from fuzz import caches, outputs, rasters, runs, sharing
 from fuzz.target import Target, begins, is_part
 
 TARGETS: dict[str, Target] = {
@@ -21,6 +21,8 @@ TARGETS: dict[str, Target] = {
     ),
     "log": Target(runs.make_run, ["log.jsonl"], runs.read_log),
     "log-rewind": Target(runs.make_run, ["log.jsonl"], runs.rewind_log),
+    "packed": Target(sharing.make_packed, ["*.run.zip"], sharing.read_packed, checksum=True),
+    "origin": Target(sharing.make_packed, ["origin.json"], sharing.read_origin, fits=is_part),
     "journal": Target(outputs.make_journal, [".journal.jsonl"], outputs.read_journal, fits=is_part),
     "partial": Target(
         outputs.make_partial, [".a.tif.partial"], outputs.read_partial, checksum=True, fits=begins

@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from segmenter.errors import OutputError, SegmenterError
 from segmenter.locks import FileLock
@@ -20,9 +21,17 @@ _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png)\.[a-z0-9_]{8}")
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write `content` to `path`, whole or not at all; an older file stays until the new one is complete.
+    """Write `content` to `path`, whole or not at all; as `written_whole`."""
+    with written_whole(path) as file:
+        file.write(content)
 
-    After it returns, the file is there even if the power fails: it and its name are on the disk.
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into that gets the name `path` once the block has ended without an error.
+
+    An older file stays until then. After it returns, the file is there even if the power fails: it and its
+    name are on the disk.
 
     Raises:
         SegmenterError: where the folder is missing or cannot be written; an OutputError, where the disk
@@ -36,7 +45,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     aside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         aside.chmod(0o666 & ~_umask())  # mkstemp's 0600 would hide the result from colleagues
@@ -79,7 +88,7 @@ def check_stored(archive: zipfile.ZipFile, size: int) -> None:
     parts = archive.infolist()
     for part in parts:
         if part.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{part.filename}: expected a plain array, got it compressed")
+            raise ValueError(f"{part.filename}: expected it stored as it is, got it compressed")
     if len({part.filename for part in parts}) < len(parts):
         raise ValueError("a part is named twice")
     if sum(part.file_size for part in parts) > size:

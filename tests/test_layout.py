@@ -32,6 +32,7 @@ ARROWS = {
     "feeding": "ground config raster sampling tiles",
     "runs": "ground config evaluation model",
     "pretrained": "ground config model",
+    "sharing": "ground config evaluation model runs pretrained",
     "inference": "ground raster model devices runs",
     "cluster": "ground devices",
     "training": (
@@ -47,6 +48,10 @@ ARROWS = {
 
 ALSO = {
     ("datasets.__main__", "diagnosis"): "`python -m datasets coverage` wires loaders and diagnosis",
+    (
+        "segmenter.runs.__main__",
+        "sharing",
+    ): "`python -m segmenter.runs` is the one command for run directories",
 }
 """Single exceptions, each with its reason."""
 
@@ -324,6 +329,7 @@ def test_tests_share_helpers_and_never_import_another_test() -> None:
         (["predict.py"], "{scene}"),
         (["-m", "datasets"], "stitch"),
         (["-m", "segmenter.devices"], "--logical-devices"),
+        (["-m", "segmenter.runs"], "unpack"),
     ],
     ids=lambda value: value[-1],
 )

@@ -19,6 +19,15 @@ _FILES = {
 _MOST_BYTES = 1 << 26
 
 
+PACKAGE_LICENCE = "Apache License 2.0"
+"""Of these packages and of the originals that they were converted from."""
+
+
+def package_of(encoder: str) -> str | None:
+    """Name of the Python package with an encoder's ImageNet weights; None: there is none."""
+    return _FILES[encoder][0].replace("_", "-") if encoder in _FILES else None
+
+
 def packaged_weights(encoder: str) -> Path:
     """The installed file of an encoder's ImageNet weights.
 
@@ -31,7 +40,7 @@ def packaged_weights(encoder: str) -> Path:
     if not folders:
         raise WeightsError(
             f"model.weights: imagenet: the weights of {encoder} come with the package "
-            f"{package.replace('_', '-')}, which is not installed: {INSTALL}"
+            f"{package_of(encoder)}, which is not installed: {INSTALL}"
         )
     path = Path(folders[0]) / "models" / name
     digest = hashlib.sha256(read_regular(path, _MOST_BYTES)).hexdigest()

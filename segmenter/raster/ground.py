@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from affine import Affine
 from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
+from segmenter.geometry import Size
 from segmenter.raster.faults import FAULTS
 from segmenter.raster.header import METRES_PER_DEGREE, RasterInfo
 
@@ -34,9 +36,7 @@ def _outline(info: RasterInfo, common: CRS | None, *, plain: bool) -> NDArray[np
         return None
     if info.crs is None and (info.transform.c, info.transform.f) == (0, 0):
         return None
-    height, width = info.size.height, info.size.width
-    corners = [info.transform @ corner for corner in ((0, 0), (width, 0), (width, height), (0, height))]
-    points = np.array(corners, np.float64)
+    points = _corners(info.transform, info.size)
     if common is not None:
         try:
             points = np.stack(reproject(info.crs, common, points[:, 0], points[:, 1]), axis=1)
@@ -44,6 +44,35 @@ def _outline(info: RasterInfo, common: CRS | None, *, plain: bool) -> NDArray[np
             return None
     spread = np.ptp(points, axis=0)
     if not np.isfinite(points).all() or (common is not None and spread[0] > _HALF_WAY_ROUND):
+        return None
+    return points
+
+
+def _corners(transform: Affine, size: Size) -> NDArray[np.float64]:
+    """(4, 2) in the raster's own coordinates, in the order of `outlines`."""
+    pixels = (0, 0), (size.width, 0), (size.width, size.height), (0, size.height)
+    return np.array([transform @ pixel for pixel in pixels], np.float64)
+
+
+def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
+    """(4, 2) longitude and latitude (WGS 84) of a raster's corners, in the order of `outlines`.
+
+    None for a raster that does not say where it lies by a transform and a CRS, or that lies across the 180th
+    meridian, where no ring of these four goes around it.
+    """
+    if info.transform is None or info.crs is None:
+        return None
+    height, width = info.size.height, info.size.width
+    x, y = zip(
+        *(info.transform @ corner for corner in ((0, 0), (width, 0), (width, height), (0, height))),
+        strict=True,
+    )
+    try:
+        lon, lat = reproject(info.crs, CRS.from_epsg(4326), list(x), list(y))
+    except FAULTS:
+        return None
+    points = np.array([lon, lat], np.float64).T
+    if not np.isfinite(points).all() or (np.abs(points) > (180, 90)).any() or np.ptp(points[:, 0]) > 180:
         return None
     return points
 

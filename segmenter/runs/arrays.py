@@ -46,7 +46,7 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     buffer = io.BytesIO()
     # The digest comes first: a table of contents that is cut short loses others before it.
     arrays = {_FORMAT: np.array(FORMAT), **arrays}
-    np.savez(buffer, allow_pickle=False, **{_DIGEST: _digest(arrays), **arrays})
+    np.savez(buffer, allow_pickle=False, **{_DIGEST: arrays_digest(arrays), **arrays})
     write_whole(path, buffer.getbuffer())
 
 
@@ -71,7 +71,7 @@ def load_arrays(path: Path) -> Arrays:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
         raise DamagedCheckpointError(f"{path}: damaged checkpoint ({what})") from None
     digest = arrays.pop(_DIGEST, None)
-    if digest is None or digest.tobytes() != _digest(arrays).tobytes():
+    if digest is None or digest.tobytes() != arrays_digest(arrays).tobytes():
         raise DamagedCheckpointError(f"{path}: damaged checkpoint (its SHA-256 is another, or missing)")
     version = arrays.pop(_FORMAT, np.array(None)).tolist()
     if version != FORMAT:
@@ -97,8 +97,8 @@ def _check_contents(archive: zipfile.ZipFile, size: int) -> None:
     check_stored(archive, size)
 
 
-def _digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """(32,) SHA-256 over the arrays by name."""
+def arrays_digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+    """(32,) bytes: the SHA-256 of arrays' names, dtypes, shapes and values, in whatever order they come."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])

@@ -3,6 +3,7 @@
     recipe.yaml             the resolved recipe: a record of the training, not to be edited
     run.json                what the model's input and output mean: bands, normalisation, classes
     scenes.json             digests of the files it is trained on
+    origin.json             scenes, class pixels, scale and place, for those who describe it
     checkpoints/step-N.npz  weights, optimiser and position after N steps
     best.npz                the checkpoint with the best mIoU on the validation scenes
     log.jsonl, tensorboard/ what happened
@@ -191,6 +192,11 @@ def load_run(path: Path) -> Run:
             what the training wrote; says what to do.
         ConfigError: the recipe is not valid.
     """
+    if path.is_file():
+        raise CheckpointError(
+            f"{path}: expected a run directory, got a file; a packed run is unpacked with: python -m "
+            f"segmenter.runs unpack {path}"
+        )
     for name in (RUN_FILE, _RECIPE):
         if not (path / name).exists():
             put_back(path / name, _weights_files(path))

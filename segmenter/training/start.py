@@ -33,6 +33,7 @@ from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
+from segmenter.training.origin import record_origin
 from segmenter.training.prepare import Tiles, class_weights, describe_plan
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
 from segmenter.training.scales import describe_rare_parts
@@ -161,6 +162,7 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
             _clear(run.path)
         run.save()
         save_digests(run.path, tiles.digests)
+        record_origin(run, checked.dataset, tiles.index, checked.source, resumed=checkpoint is not None)
         trainer = _trainer(checked)
         _describe(trainer)
         if checkpoint is not None:

@@ -171,7 +171,7 @@ def test_a_file_without_a_digest_is_damaged(tmp_path: Path) -> None:
 def test_arrays_of_another_format_are_refused(tmp_path: Path, version: int | None) -> None:
     path = tmp_path / "a.npz"
     written = {"weights": np.zeros(3)} | ({} if version is None else {"format": np.array(version)})
-    np.savez(path, allow_pickle=False, **{"sha256": arrays_module._digest(written), **written})
+    np.savez(path, allow_pickle=False, **{"sha256": arrays_module.arrays_digest(written), **written})
     with pytest.raises(CheckpointError) as caught:
         load_arrays(path)
     assert str(caught.value) == (
@@ -188,7 +188,7 @@ def test_the_same_arrays_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(10**6))
-    with pytest.raises(DamagedCheckpointError, match=r"a\.npy: expected a plain array"):
+    with pytest.raises(DamagedCheckpointError, match=r"a\.npy: expected it stored as it is"):
         load_arrays(tmp_path / "bomb.npz")
     header = (
         b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f8', 'fortran_order': False, 'shape': (999999999999999,), }"

@@ -1,0 +1,42 @@
+"""Command `python -m segmenter.runs`: describe a run, hand it over as one file, and take one in."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from segmenter.errors import run_script
+from segmenter.sharing.commands import card, pack, stac, unpack
+from segmenter.terminal import enduring_output
+
+COMMANDS: dict[str, Any] = {"pack": pack, "unpack": unpack, "card": card, "stac": stac}
+"""Name → module with `HELP`, `add_arguments(parser)` and `run(args)`, which gives the exit code."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; gives the exit code."""
+    args = _parser().parse_args(arguments)
+    return int(args.run(args))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m segmenter.runs", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
+    raise KeyboardInterrupt(signal_number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # `kill` too removes what is half-written
+    with enduring_output():
+        sys.exit(run_script(main))
