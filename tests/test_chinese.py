@@ -1,4 +1,4 @@
-"""README.md and README.zh-CN.md say the same: block for block the same commands, links, pictures and figures."""
+"""README.md and README.zh-CN.md say the same: block for block the same commands, links and figures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _facts(block: Block) -> dict[str, list[str]]:
 
 
 def _differences(english: str, chinese: str) -> list[str]:
-    """Blocks that say something else, each with both places; the first difference of kinds ends the search."""
+    """Blocks that say something else, with both places; the first that is of another kind ends the search."""
     found = []
     for one, other in zip_longest(_blocks(english), _blocks(chinese)):
         if one is None or other is None or one.kind != other.kind:

@@ -1,6 +1,6 @@
 """Hooks of the documentation's site: pages are written for GitHub, and become a site without a second copy.
 
-- A link that leaves `docs/` leads to a page of the site that holds the file: another Markdown file, or a source as code.
+- A link that leaves `docs/` leads to a page of the site that holds the file, a source as code.
 - A list or a table may follow a paragraph without a blank line, as GitHub has it.
 - Headings have the anchors that GitHub gives them.
 """
@@ -21,7 +21,14 @@ from pymdownx.slugs import slugify
 OUTSIDE = "repository"
 """Folder of the site for files of the repository that lie outside docs/."""
 ALWAYS = ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md")
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json", ".sh": "bash"}
+LANGUAGES = {
+    ".py": "python",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".toml": "toml",
+    ".json": "json",
+    ".sh": "bash",
+}
 
 _LINK = re.compile(r"(?<=\]\()[^)\s]+(?=\))")
 _CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
@@ -32,6 +39,7 @@ _ROW = re.compile(r"^ *\|.*\| *$")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugify(case="lower")
+    config.theme.static_templates.discard("404.html")  # its links hold only at the root of a server
     return config
 
 
@@ -99,7 +107,7 @@ def _source(uri: str, config: MkDocsConfig) -> str:
 
 
 def _target(link: str, source: str) -> str | None:
-    """The file of the repository that a link in `source` leads to; None for addresses, anchors, and what lies above."""
+    """The file of the repository that a link in `source` leads to; None for addresses and anchors alone."""
     name = unquote(link.partition("#")[0])
     if not name or ":" in name or name.startswith("/"):
         return None
@@ -134,7 +142,12 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _links(text: str) -> list[str]:
-    return [link for line, place in _lines(text) if place == "prose" for link in _LINK.findall(_CODE.sub("", line))]
+    return [
+        link
+        for line, place in _lines(text)
+        if place == "prose"
+        for link in _LINK.findall(_CODE.sub("", line))
+    ]
 
 
 def _with_links(text: str, change: Callable[[str], str]) -> str:
@@ -154,7 +167,7 @@ def _with_links(text: str, change: Callable[[str], str]) -> str:
 
 
 def _blocks_apart(text: str) -> Iterator[str]:
-    """Lines with a blank one between blocks that GitHub tells apart without: lists, tables, and code beside text."""
+    """Lines with a blank one between blocks that GitHub tells apart without: lists, tables, code, text."""
     before = "blank"
     for line, place in _lines(text):
         kind = _kind(line, before) if place == "prose" else "code"
