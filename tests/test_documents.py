@@ -20,7 +20,9 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-NAMED = re.compile(r"(?<![\w./-])(?:segmenter|datasets|benchmarks|configs|docs|fuzz|tests)/[\w/.-]*\w")
+NAMED = re.compile(
+    r"(?<![\w./-])(?:segmenter|datasets|benchmarks|configs|docs|fuzz|tests|website)/[\w/.-]*\w"
+)
 MODULE = re.compile(r"-m ((?:benchmarks|datasets|fuzz)[.\w]*)")
 OF_THE_USER = {"configs/mine.yaml"}
 
