@@ -1,16 +1,19 @@
 """Hooks of the documentation's site: pages are written for GitHub, and become a site without a second copy.
 
 - A link that leaves `docs/` leads to a page of the site that holds the file, a source as code.
+- A notebook in `docs/` is a page too, with its cells and what they gave.
 - A list or a table may follow a paragraph without a blank line, as GitHub has it.
 - Headings have the anchors that GitHub gives them.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import unquote
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -47,6 +50,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds a page for each file outside docs/ that pages link to, or that such a page links to."""
     root = _root(config)
     docs = _docs(config)
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        text = _notebook(json.loads(file.content_string), posixpath.basename(file.src_uri))
+        files.append(File.generated(config, f"{file.src_uri}.md", content=text))
     waiting = [*ALWAYS, *(posixpath.join(docs, file.src_uri) for file in files.documentation_pages())]
     known = set(waiting)
     while waiting:
@@ -94,7 +100,8 @@ def _uri(target: str, config: MkDocsConfig) -> str:
     """Where a file of the repository stands among the site's sources."""
     docs = _docs(config)
     if PurePosixPath(target).is_relative_to(docs):
-        return PurePosixPath(target).relative_to(docs).as_posix()
+        inside = PurePosixPath(target).relative_to(docs).as_posix()
+        return f"{inside}.md" if inside.endswith(".ipynb") else inside
     return f"{OUTSIDE}/{target}" + ("" if target.endswith(".md") else ".md")
 
 
@@ -121,11 +128,36 @@ def _add(files: Files, source: str, config: MkDocsConfig) -> None:
         return  # nav or a link names it: MkDocs says so
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".md":
-        fence = "`" * max(4, *(len(run) + 1 for run in re.findall("`+", text) or [""]))
-        text = f"# {source}\n\n{fence}{LANGUAGES.get(path.suffix, '')}\n{text.rstrip()}\n{fence}\n"
+        text = f"# {source}\n\n{_fenced(text, LANGUAGES.get(path.suffix, ''))}\n"
     files.append(
         File.generated(config, _uri(source, config), content=text, inclusion=InclusionLevel.NOT_IN_NAV)
     )
+
+
+def _notebook(notebook: dict[str, Any], name: str) -> str:
+    """A notebook as Markdown; the file itself lies beside the page."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(_fenced(source, "python") if cell["cell_type"] == "code" else source)
+        parts += filter(None, map(_output, cell.get("outputs", [])))
+    download = f'<a href="{name}" download>The notebook itself: {name}</a>'
+    return "\n\n".join([*parts[:1], download, *parts[1:]]) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    """What a cell gave: its picture, or its text."""
+    data = output.get("data", {})
+    if picture := data.get("image/png"):
+        return f"![output](data:image/png;base64,{''.join(''.join(picture).split())})"
+    text = "".join(output.get("text", data.get("text/plain", "")))
+    return _fenced(text, "") if text.strip() else ""
+
+
+def _fenced(text: str, language: str) -> str:
+    """A code block whose fence is longer than any in it."""
+    fence = "`" * max(4, *(len(run) + 1 for run in re.findall("`+", text) or [""]))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
