@@ -8,7 +8,7 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup pretrained cluster vectors demo test test-slow fuzz lint format bench clean
+.PHONY: setup pretrained cluster vectors demo test test-slow fuzz docs lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
@@ -58,6 +58,11 @@ test-slow: $(VENV)/.stamp-$(EXTRA)-test
 FUZZ_MINUTES ?= 5
 fuzz: $(VENV)/.stamp-$(EXTRA)
 	@$(PY) -m fuzz --minutes $(FUZZ_MINUTES) --workers $(or $(filter-out 0,$(WORKERS)),1)
+
+# The documentation as a site, without a network; what does not fit together is an error.
+docs: $(VENV)/.stamp-$(EXTRA)-docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "site: build/site/index.html (opens without a server)"
 
 lint: $(VENV)/.stamp-$(EXTRA)-dev
 	@$(PY) -m ruff check .

@@ -7,13 +7,22 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from datasets.folder import load_folder
+from segmenter.config.datasets import FolderConfig
+from segmenter.config.reading import load_recipe
 from segmenter.diagnosis import data
 from segmenter.sampling.forecast import Outlook
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-NAMED = re.compile(r"(?<![\w./-])(?:segmenter|datasets|benchmarks|configs|docs|fuzz|tests)/[\w/.-]*\w")
+PAGES = [
+    *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+NAMED = re.compile(
+    r"(?<![\w./-])(?:segmenter|datasets|benchmarks|configs|docs|fuzz|tests|website)/[\w/.-]*\w"
+)
 MODULE = re.compile(r"-m ((?:benchmarks|datasets|fuzz)[.\w]*)")
 OF_THE_USER = {"configs/mine.yaml"}
 
@@ -54,3 +63,32 @@ def test_every_key_of_the_diagnosis_is_documented() -> None:
     for kind in (*kinds, Outlook):
         names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
         assert {"class" if name == "class_id" else name for name in names} <= explained, kind
+
+
+def test_the_recipe_of_the_first_page_is_one(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    recipe = load_recipe(tmp_path / "mine.yaml")
+    assert isinstance(recipe.dataset, FolderConfig)
+    assert recipe.dataset.split.test == ("2_13",)
+
+
+def test_the_patterns_of_the_data_page_pair_the_files_beside_them(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "own_data.md").read_text(encoding="utf-8")
+    classes, split = (yaml.safe_load(part.partition("```")[0]) for part in page.split("```yaml\n")[1:3])
+    config = FolderConfig.model_validate(
+        {"kind": "folder", "root": "x", "images": "x", "labels": "y", **classes}
+    )
+    assert [c.code for c in config.classes] == [0, 1, 7]
+    rows = [line.split("|")[1:4] for line in page.splitlines() if line.count("{") >= 2 and line[0] == "|"]
+    assert len(rows) == 4
+    for number, row in enumerate(rows):
+        files, images, labels = (re.findall(r"`\"?([^`\"]*)\"?`", cell) for cell in row)
+        for name in files:
+            (tmp_path / str(number) / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / str(number) / name).touch()
+        changes = {"root": str(tmp_path / str(number)), "images": images[0], "labels": labels[0]}
+        (scene,) = load_folder(config.model_copy(update=changes)).scenes
+        assert [scene.image, scene.label] == [tmp_path / str(number) / name for name in files]
+    assert set(split["split"]) == {"group", "validation", "test"}
+    FolderConfig.model_validate({**config.model_dump(), **split})

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,20 +13,12 @@ from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report,
 from tests.helpers.time_limits import wait_until
 
 pytest.importorskip("selenium", reason="the package selenium is not here: pip install -e '.[test]'")
-from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_FLAGS = (
-    *("--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
-)
-WIDE, PHONE, PAPER = 1400, 390, 180 / 25.4 * 96  # CSS pixels; A4 less its margins is 180 mm wide
-PATIENCE = 3600.0
-Driver = Any  # selenium.webdriver.Chrome
+from tests.helpers.browser import PHONE, WIDE, Driver, headless, resize
+
+PAPER = 180 / 25.4 * 96  # CSS pixels; A4 less its margins is 180 mm wide
 
 CASES: dict[str, dict[str, Any]] = {
     "potsdam": {"run": 60, "maps": 6},
@@ -56,35 +45,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    """Headless Chromium with a profile of its own; skipped where there is none."""
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    chromedriver = shutil.which("chromedriver")
-    if not browser or not chromedriver:
-        pytest.skip(
-            f"no {'Chromium or Chrome' if not browser else 'chromedriver'} on PATH to open the report in"
-        )
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    root = hasattr(os, "geteuid") and os.geteuid() == 0  # root has no user namespace for the sandbox
-    profile = tmp_path_factory.mktemp("profile")
-    for flag in (*_FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] if root else [])):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # Selenium's own limits are seconds of the clock; what hangs ends by the test's limit.
-    chrome = _started(options, chromedriver)
-    chrome.command_executor._client_config.timeout = PATIENCE
-    chrome.set_script_timeout(PATIENCE)
-    chrome.set_page_load_timeout(PATIENCE)
-    yield chrome
-    chrome.quit()
-
-
-def _started(options: webdriver.ChromeOptions, chromedriver: str) -> Driver:
-    """Selenium and Chromium wait a minute for each other: a busy machine needs more attempts."""
-    for _ in range(5):
-        with suppress(WebDriverException):
-            return webdriver.Chrome(options=options, service=Service(chromedriver))
-    return webdriver.Chrome(options=options, service=Service(chromedriver))
+    with headless(tmp_path_factory.mktemp("profile")) as chrome:
+        yield chrome
 
 
 @pytest.fixture(scope="module")
@@ -99,18 +61,13 @@ def show(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
             diagnosis = made_diagnosis(**CASES[case])
             path.write_text(html_report(diagnosis), encoding="utf-8")
             made[case] = diagnosis, path
-        _resize(driver, width)
+        resize(driver, width)
         driver.get(made[case][1].as_uri())
         # The driver may come back before the page's last script has run.
         _eventually(lambda: driver.execute_script("return document.documentElement.dataset.drawn") == "yes")
         return made[case][0]
 
     return open_page
-
-
-def _resize(driver: Driver, width: int) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
 def _widths(driver: Driver) -> list[list[float]]:
@@ -244,7 +201,7 @@ def test_maps_and_gaps_follow_the_choice(show: Callable[[str, int], dict[str, An
 def test_charts_follow_the_window(show: Callable[[str, int], dict[str, Any]], driver: Driver) -> None:
     show("potsdam", WIDE)
     for width in (PHONE, WIDE, 700):
-        _resize(driver, width)
+        resize(driver, width)
         _eventually(lambda: all(abs(drawing - place) <= 1 for drawing, place, _ in _widths(driver)))
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
 
