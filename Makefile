@@ -62,6 +62,7 @@ fuzz: $(VENV)/.stamp-$(EXTRA)
 lint: $(VENV)/.stamp-$(EXTRA)-dev
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@$(VENV)/bin/hadolint Dockerfile
 	@$(PY) -m mypy
 
 format: $(VENV)/.stamp-$(EXTRA)-dev
@@ -72,4 +73,4 @@ bench: $(VENV)/.stamp-$(EXTRA)-bench
 	@$(PY) -m benchmarks
 
 clean:
-	rm -rf demo build *.egg-info
+	rm -rf demo build dist *.egg-info
