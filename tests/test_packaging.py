@@ -235,7 +235,7 @@ def test_an_installed_wheel_checks_trains_maps_and_draws_polygons(environment: P
     recipe = made(tmp_path / "data")
     assert "segmenter 0" in _tool(environment, tmp_path, "--version")
     assert _tool(environment, tmp_path, "datasets", "check", str(recipe)).endswith("clean\n")
-    short = ("--set", "training.epochs=1", "--set", "input.workers=2")
+    short = ("--set", "training.epochs=1", "--set", "training.input_workers=2")
     said = _tool(environment, tmp_path, "train", str(recipe), "--run", "run", *short)
     assert said.endswith(
         "done: run holds the run; map rasters with: segmenter predict run INPUT --output DIR\n"
