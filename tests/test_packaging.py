@@ -12,7 +12,6 @@ import sys
 import tarfile
 import venv
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -221,12 +220,10 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def _tool(environment: Path, folder: Path, *words: str, more: Mapping[str, str] | None = None) -> str:
+def _tool(environment: Path, folder: Path, *words: str, codes: tuple[int, ...] = (0,)) -> str:
     command = [str(environment / "segmenter"), *words]
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **(more or {})}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode in codes, done.stderr
     return done.stdout
 
 
@@ -234,7 +231,11 @@ def _tool(environment: Path, folder: Path, *words: str, more: Mapping[str, str] 
 def test_an_installed_wheel_checks_trains_maps_and_draws_polygons(environment: Path, tmp_path: Path) -> None:
     recipe = made(tmp_path / "data")
     assert "segmenter 0" in _tool(environment, tmp_path, "--version")
-    assert _tool(environment, tmp_path, "datasets", "check", str(recipe)).endswith("clean\n")
+    _tool(environment, tmp_path, "datasets", "make", "naic2020", "tiles", "--scenes", "12", "--seed", "1")
+    _tool(environment, tmp_path, "recipes", "naic2020", "tiles.yaml")
+    settings = ("--set", "dataset.root=tiles")
+    said = _tool(environment, tmp_path, "datasets", "check", "tiles.yaml", *settings, codes=(0, 1))
+    assert said.startswith("naic2020-round1: 12 scenes ")  # so few may lack a class, which is a finding
     short = ("--set", "training.epochs=1", "--set", "training.input_workers=2")
     said = _tool(environment, tmp_path, "train", str(recipe), "--run", "run", *short)
     assert said.endswith(
