@@ -1,5 +1,6 @@
-# `make demo` and `make test` need nothing but Python 3.11 and make: each target sets up what it uses in .venv.
-PYTHON ?= python3.11
+# `make demo` and `make test` need nothing but Python and make: each target sets up what it uses in .venv.
+PYTHONS := python3.11 python3.12 python3.13
+PYTHON ?= $(notdir $(firstword $(foreach name,$(PYTHONS),$(shell command -v $(name) 2>/dev/null)) python3.11))
 VENV := .venv
 PY := $(VENV)/bin/python
 # cpu or gpu: asked for on the command line, else what the environment already has, else cpu.
@@ -26,7 +27,7 @@ vectors: $(VENV)/.stamp-$(EXTRA)-vectors
 $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml
 	@[ "$$(uname -s)" = Linux ] || { echo "error: this program runs on Linux, got $$(uname -s)"; exit 2; }
 	@if [ -n "$(HAVE)" ] && [ "$(HAVE)" != "$(EXTRA)" ]; then rm -rf $(VENV); fi
-	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.11 or say make PYTHON=/path/to/python3.11"; exit 2; }
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install one of $(PYTHONS) or say make PYTHON=/path/to/python"; exit 2; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@echo "Installing the $(EXTRA) environment into $(VENV) (some minutes the first time) ..."
 	@$(PIP) -e '.[$(EXTRA),report]'
@@ -67,6 +68,7 @@ docs: $(VENV)/.stamp-$(EXTRA)-docs
 lint: $(VENV)/.stamp-$(EXTRA)-dev
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@$(VENV)/bin/hadolint Dockerfile
 	@$(PY) -m mypy
 
 format: $(VENV)/.stamp-$(EXTRA)-dev
@@ -77,4 +79,4 @@ bench: $(VENV)/.stamp-$(EXTRA)-bench
 	@$(PY) -m benchmarks
 
 clean:
-	rm -rf demo build *.egg-info
+	rm -rf demo build dist *.egg-info

@@ -1,4 +1,4 @@
-"""Packages of the wheel; all else is in pyproject.toml, which cannot say that a folder is installed under another name.
+"""Packages of the wheel: pyproject.toml cannot say that they are found, and some renamed; all else is there.
 
 The loaders' folder `datasets` has the name of a well-known package: installed, it is `segmenter_datasets`.
 """
@@ -6,12 +6,11 @@ The loaders' folder `datasets` has the name of a well-known package: installed, 
 from setuptools import find_packages, setup
 
 LOADERS = "segmenter_datasets"
+RECIPES = f"{LOADERS}.recipes"
 
-found = find_packages(include=["segmenter", "segmenter.*", "datasets", "datasets.*"])
+rooms = find_packages(include=["segmenter", "segmenter.*"])
+loaders = find_packages(include=["datasets", "datasets.*"])
 setup(
-    packages=[
-        *(name.replace("datasets", LOADERS, 1) if name.startswith("datasets") else name for name in found)
-    ]
-    + [f"{LOADERS}.recipes"],
-    package_dir={LOADERS: "datasets", f"{LOADERS}.recipes": "configs"},
+    packages=[*rooms, *(name.replace("datasets", LOADERS, 1) for name in loaders), RECIPES],
+    package_dir={LOADERS: "datasets", RECIPES: "configs"},
 )

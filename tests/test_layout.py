@@ -330,6 +330,7 @@ def test_tests_share_helpers_and_never_import_another_test() -> None:
         (["-m", "datasets"], "stitch"),
         (["-m", "segmenter.devices"], "--logical-devices"),
         (["-m", "segmenter.runs"], "unpack"),
+        (["-c", "import sys; from datasets.commands import main; main(sys.argv[1:])"], "convert-weights"),
     ],
     ids=lambda value: value[-1],
 )

@@ -1,0 +1,109 @@
+"""How tools are called, in a clone and installed; ready-made recipes; a package without TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datasets.commands import TOOLS, main
+from datasets.commands import recipes as ready
+from datasets.commands.train import main as train
+from segmenter import invocation
+from segmenter.config.reading import load_recipe
+from segmenter.errors import ConfigError, DeviceError
+
+NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "configs").glob("*.yaml"))
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As below the installed command."""
+    monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/segmenter", "train"])
+
+
+def test_in_a_clone_hints_name_its_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    assert invocation.invocation("predict") == "python predict.py"
+    assert invocation.installation("gpu") == "make setup GPU=1"
+    assert invocation.installation("vectors") == "make vectors"
+    assert invocation.recipes_hint() == "see configs/ for recipes"
+
+
+@pytest.mark.usefixtures("installed")
+def test_below_the_command_hints_name_the_command() -> None:
+    assert invocation.invocation("predict") == "segmenter predict"
+    assert invocation.installation("cpu") == "pip install 'coverage-segmenter[cpu]'"
+    assert invocation.installation("gpu").startswith("pip uninstall -y tensorflow-cpu; pip install ")
+    assert invocation.recipes_hint() == "`segmenter recipes` lists ready-made ones"
+
+
+def test_without_a_clone_hints_name_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["notebook"])
+    monkeypatch.setattr(invocation, "_CLONE", tmp_path)
+    assert invocation.invocation("datasets") == "segmenter datasets"
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_tool_answers_under_its_name(tool: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([tool, "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: segmenter {tool} ")
+
+
+def test_the_command_lists_its_tools(capsys: Any) -> None:
+    assert main([]) == 2
+    listed = [line.split()[0] for line in capsys.readouterr().err.partition("tools:\n")[2].splitlines()]
+    assert listed == list(TOOLS)
+    with pytest.raises(SystemExit) as end:
+        main(["tain"])
+    assert end.value.code == 2
+    assert "invalid choice: 'tain'" in capsys.readouterr().err
+
+
+def test_recipes_are_listed(capsys: Any) -> None:
+    assert ready.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == NAMES
+    assert all(len(line.split()) > 5 for line in lines)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copied_recipe_says_the_same_and_names_what_is_typed(name: str, tmp_path: Path) -> None:
+    copy = tmp_path / f"{name}.yaml"  # a recipe without a name has that of its file
+    assert ready.main([name, str(copy)]) == 0
+    original = ready.ready_made()[name]
+    assert load_recipe(copy, []) == load_recipe(original, [])
+    text = copy.read_text(encoding="utf-8")
+    assert not [typed for typed in invocation.TOOLS.values() if typed in text]
+    if "python train.py" in original.read_text(encoding="utf-8"):
+        assert f"segmenter train {copy}" in text
+
+
+def test_a_recipe_is_copied_beside_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ready.main(["folder"]) == 0
+    (tmp_path / "folder.yaml").write_text("mine")
+    with pytest.raises(ConfigError, match=r"folder\.yaml: exists already; name another file"):
+        ready.main(["folder"])
+    assert (tmp_path / "folder.yaml").read_text() == "mine"
+    with pytest.raises(ConfigError, match=r"a/b\.yaml: there is no folder a; make it first"):
+        ready.main(["folder", "a/b.yaml"])
+    with pytest.raises(ConfigError, match=r"fold: expected one of the recipes demo, .*potsdam"):
+        ready.main(["fold"])
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_training_without_tensorflow_ends_before_the_data_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready.main(["naic2020", str(tmp_path / "a.yaml")])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    message = r"TensorFlow is not installed; run pip install 'coverage-segmenter\[cpu\]'"
+    with pytest.raises(DeviceError, match=message):
+        train([str(tmp_path / "a.yaml"), "--set", f"dataset.root={tmp_path / 'nothing'}"])
