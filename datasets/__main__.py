@@ -16,7 +16,6 @@ from segmenter.terminal import enduring_output
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
 
-_BATCHES = (16, 32, 64, 128)
 _LARGEST_BATCH = 65_536
 
 
@@ -230,7 +229,9 @@ def _pack(args: argparse.Namespace) -> int:
 def _batches(text: str | None, own: int) -> list[int]:
     """Batch sizes in order: those of a list with commas, else the usual ones and the recipe's own."""
     if text is None:
-        return sorted({*_BATCHES, own})
+        from segmenter.diagnosis import USUAL_BATCHES
+
+        return sorted({*USUAL_BATCHES, own})
     try:
         sizes = {int(part) for part in text.split(",")}
     except ValueError:

@@ -40,6 +40,7 @@ ARROWS = {
     "vectors": "ground raster",
     "mapping": "ground raster evaluation runs inference cluster vectors",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
+    "api": "ground config raster evaluation sampling tiles runs inference mapping diagnosis",
     "datasets": "ground config raster tiles cluster",
 }
 """Room → the rooms that its modules may import. The one table of who may use whom."""

@@ -1,0 +1,80 @@
+"""Examples: the docstrings of what `segmenter` exports, the guide, the API page and the notebook hold what they say."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import segmenter
+from segmenter import OpenRun, Tiles, index_tiles
+from tests.helpers.api_page import PAGE, page
+
+DOCS = Path(__file__).parents[2] / "docs"
+NOTEBOOK = DOCS / "notebooks" / "start.ipynb"
+
+
+@pytest.fixture
+def here(run: OpenRun, run_folder: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the examples: `runs/mine`, `a.tif`, `a_label.png`; what is opened there is compiled already."""
+    for path in pair:
+        shutil.copy(path, run_folder)
+    shutil.rmtree(run_folder / "maps", ignore_errors=True)
+    monkeypatch.chdir(run_folder)
+    monkeypatch.setattr("segmenter.api.opened.KeptModels", lambda: run._models)
+    return run_folder
+
+
+def _names(run: OpenRun) -> dict[str, Any]:
+    counts = np.zeros((40, 3), np.int64)
+    counts[:, 0], counts[:25, 1], counts[:7, 2] = 4096, 500, 60
+    exported = {name: getattr(segmenter, name) for name in segmenter.__all__}
+    return {**exported, "np": np, "run": run, "counts": counts}
+
+
+def _held(test: doctest.DocTest) -> int:
+    """The number of examples, which all give what they show."""
+    said: list[str] = []
+    results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    assert results.failed == 0, "".join(said)
+    return results.attempted
+
+
+def test_docstrings_show_what_happens(here: Path, run: OpenRun) -> None:
+    names = _names(run)
+    names["tiles"] = index_tiles([("a.tif", "a_label.png")], {"water": 0, "road": 1, "field": 2}, size=64)
+    assert isinstance(names["tiles"], Tiles)
+    finder, ran = doctest.DocTestFinder(), {}
+    for name in segmenter.__all__:
+        for test in finder.find(getattr(segmenter, name), name, globs=dict(names)):
+            ran[test.name] = _held(test) if test.examples else 0
+    with_examples = {name for name, count in ran.items() if count}
+    assert with_examples >= {"open_run", "OpenRun.predict", "OpenRun.map", "index_tiles"}
+    assert with_examples >= {"plan_epoch", "forecast", "diagnose"}
+    public = {name for name in ran if not re.search(r"(^|\.)_", name)}
+    functions = {name for name in public if name in segmenter.__all__ and name[0].islower()}
+    assert functions <= with_examples, "each function shows an example"
+
+
+def test_every_exported_name_is_documented() -> None:
+    undocumented = [name for name in segmenter.__all__ if not getattr(segmenter, name).__doc__]
+    assert undocumented == []
+
+
+def test_the_guide_shows_what_happens(here: Path, run: OpenRun) -> None:
+    text = (DOCS / "python.md").read_text(encoding="utf-8")
+    plain = re.sub(r"^```.*$", "", text, flags=re.MULTILINE)  # what is expected ends at an empty line
+    test = doctest.DocTestParser().get_doctest(plain, {}, "python.md", "docs/python.md", 0)
+    assert _held(test) > 15
+
+
+def test_the_api_page_is_of_these_docstrings() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.helpers.api_page"
