@@ -100,7 +100,7 @@ def _value(action: argparse.Action, value: Any) -> Any:
             return action.type(value)
         except (argparse.ArgumentTypeError, ValueError) as error:
             raise DatasetError(f"{action.dest}: {error}") from None
-    if isinstance(action.nargs, int) and value is not None:
+    if action.nargs and isinstance(action.nargs, int) and value is not None:
         values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
         if len(values) != action.nargs:
             names = " ".join(action.metavar or ())

@@ -99,13 +99,14 @@ class ArrayRaster:
         valid = np.zeros((window.height, window.width), np.bool_)
         inside = window.intersection(self.extent)
         into = inside.relative_to(window).slices()
-        stored = np.asarray(self._image[inside.slices()])
-        image[into] = stored
-        valid[into] = self._has_data(stored, inside)
+        image[into] = stored = np.asarray(self._image[inside.slices()])
+        valid[into] = self._has_data(stored, image[into], inside)
         image[~valid] = 0
         return image, valid
 
-    def _has_data(self, stored_HWC: NDArray[Any], inside: Window) -> NDArray[np.bool_]:
+    def _has_data(
+        self, stored_HWC: NDArray[Any], image_HWC: NDArray[Any], inside: Window
+    ) -> NDArray[np.bool_]:
         where = inside.slices()
         valid = np.ones(stored_HWC.shape[:2], np.bool_)
         if self._valid is not None:
@@ -118,5 +119,5 @@ class ArrayRaster:
             ]
             valid &= ~np.logical_and.reduce(found)
         if self._floats:
-            valid &= (np.abs(stored_HWC) < NO_MEASUREMENT).all(axis=2)  # which NaN is not either
+            valid &= (np.abs(image_HWC) < NO_MEASUREMENT).all(axis=2)  # which NaN is not either
         return valid

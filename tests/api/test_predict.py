@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,16 @@ import predict
 from segmenter import OpenRun, SegmenterError, open_run
 from segmenter.errors import CheckpointError, DatasetError, RasterError
 from segmenter.runs.run import load_run
+from tests.helpers.made_runs import rewritten
+from tests.helpers.random_run import random_run
 
 Make = Callable[..., Path]
 
 
 def _mapped(run: OpenRun, source: Path, output: Path, *options: str) -> Any:
-    """What `predict.py` writes for a file, and the bands of a further file."""
-    assert predict.main([str(run.paths[0]), str(source), "--output", str(output), *options]) == 0
+    """What `predict.py` writes for a file; with the models that the run has compiled."""
+    with run._models.used():
+        assert predict.main([str(run.paths[0]), str(source), "--output", str(output), *options]) == 0
     with rasterio.open(output / f"{source.stem}.tif") as file:
         return file.read(1)
 
@@ -103,16 +108,6 @@ def test_any_size_is_part_of_the_whole(run: OpenRun, size: tuple[int, int]) -> N
     assert (found < 4).all()
 
 
-def test_what_is_no_number_is_no_data(run: OpenRun, image: Any) -> None:
-    values = image.astype(np.float64)
-    values[2, 3, 1], values[4, 5, 0], values[6, 7, 2] = np.nan, np.inf, -3.4e38
-    found = run.predict(values, any_dtype=True)
-    assert [tuple(map(int, place)) for place in np.argwhere(found == 255)] == [(2, 3), (4, 5), (6, 7)]
-    halves = (image // 64).astype(np.float16)
-    wide = run.predict(halves.astype(np.float32), any_dtype=True)
-    np.testing.assert_array_equal(run.predict(halves, any_dtype=True), wide)
-
-
 def test_threads_get_what_one_gets(run: OpenRun, image: Any) -> None:
     """And the model is compiled once: the kept one is used by all of them."""
     expected, found = run.predict(image), dict[int, Any]()
@@ -161,41 +156,31 @@ def test_what_cannot_be_meant_is_refused_with_advice(run: OpenRun, image: Any, w
 def test_bands_of_a_file_are_chosen_by_an_expression_that_is_told(
     run: OpenRun, image: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_run", _with_bands(run, (4, 2, 1)))
+    monkeypatch.setattr(run, "_run", replace(load_run(run.paths[0]), bands=(4, 2, 1)))
     with pytest.raises(RasterError, match=r"bands 4, 2, 1 of its files: image\[..., \[3, 1, 0\]\]"):
         run.predict(np.dstack([image, image]))
-
-
-def _with_bands(run: OpenRun, bands: tuple[int, ...]) -> Any:
-    from dataclasses import replace
-
-    return replace(load_run(run.paths[0]), bands=bands)
 
 
 def test_a_run_that_is_replaced_is_not_mixed_up_with_the_opened_one(
     run: OpenRun, image: Any, tmp_path: Path
 ) -> None:
     """Newer weights of the same run are taken, as a training writes them; another run.json is refused."""
-    import shutil
-
-    from tests.helpers.random_run import random_run
-
-    shutil.copytree(run.paths[0], tmp_path / "run")
-    opened = open_run(tmp_path / "run")
+    path = tmp_path / "run"
+    shutil.copytree(run.paths[0], path)
+    opened = open_run(path)
     before = opened.predict(image)
+    np.testing.assert_array_equal(before, run.predict(image))
     random_run(tmp_path / "other", run.classes, seed=11)
-    shutil.copy(tmp_path / "other" / "best.npz", tmp_path / "run" / "best.npz")
-    after = opened.predict(image)
-    assert (before != after).any()
-    np.testing.assert_array_equal(after, open_run(tmp_path / "run").predict(image))
-    random_run(tmp_path / "run", run.classes, mean=300)
+    shutil.copy(tmp_path / "other" / "best.npz", path / "best.npz")
+    assert (before != opened.predict(image)).any()
+    assert len(opened._models._found) == 1, "the older weights are let go"
+    rewritten(path / "run.json", metres_per_pixel=0.25)
     with pytest.raises(CheckpointError, match="another run than the one that was opened"):
         opened.predict(image)
 
 
+@pytest.mark.slow
 def test_several_runs_are_one(run: OpenRun, image: Any, tmp_path: Path) -> None:
-    from tests.helpers.random_run import random_run
-
     other = random_run(tmp_path / "other", run.classes, seed=8, mean=300)
     both, alone = open_run(run.paths[0], other), open_run(other)
     mean = (run.predict(image, probabilities=True) + alone.predict(image, probabilities=True)) / 2

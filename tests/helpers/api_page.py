@@ -1,4 +1,4 @@
-"""`docs/api.md` out of the docstrings of what `segmenter` exports: `python -m tests.helpers.api_page` writes it."""
+"""`docs/api.md` from the docstrings of what is exported: `python -m tests.helpers.api_page` writes it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ What `from segmenter import …` gives; [the guide](python.md) shows it at work.
 docstrings: `python -m tests.helpers.api_page` writes it anew.
 
 In signatures, `Paths` is a path as text or `pathlib.Path`, `Nodata` a number or one for each band, `Scenes` a
-`Dataset`, `Scene`s or pairs of an image file and its label file, and `Classes` a `ClassMap` or a dictionary from
-names to codes.
+`Dataset`, `Scene`s or pairs of an image file and its label file, and `Classes` a `ClassMap` or a dictionary
+from names to codes.
 """
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$", re.MULTILINE)
 _TITLES = {"Args": "Arguments", "Returns": "Gives", "Yields": "Gives"}
