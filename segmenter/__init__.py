@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from segmenter.api.tiles import index_tiles as index_tiles
     from segmenter.errors import SegmenterError as SegmenterError
     from segmenter.labels import ClassMap as ClassMap
+    from segmenter.labels import LandCoverClass as LandCoverClass
     from segmenter.scenes import Dataset as Dataset
     from segmenter.scenes import Scene as Scene
 
@@ -49,6 +50,7 @@ _HOMES = {
     "diagnose": "api.diagnosing",
     "Coverage": "api.diagnosing",
     "ClassMap": "labels",
+    "LandCoverClass": "labels",
     "Dataset": "scenes",
     "Scene": "scenes",
     "SegmenterError": "errors",
@@ -60,6 +62,7 @@ __all__ = [
     "Coverage",
     "Dataset",
     "EpochPlan",
+    "LandCoverClass",
     "MapScores",
     "Maps",
     "MapsError",

@@ -120,7 +120,7 @@ def test_names_that_the_terminal_cannot_show_end_nothing() -> None:
 
 
 def test_who_listens_hears_what_would_be_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    """In this thread and in those of `Prefetch`, and nobody else does; bars are off unless they are wanted."""
+    """In this thread and in those of `Prefetch`, and nobody else; bars are off unless they are wanted."""
     say("before")
     with listening() as outer:
         say("a line")

@@ -69,7 +69,7 @@ def diagnose(
         min_pixels, max_repeats, seed: as in `plan_epoch`.
         run: a run directory, to set what its steps held beside what was promised.
         progress: show bars on stderr.
-        tiling: `size`, `overlap`, `min_labelled`, `split` and `cache`, as in `index_tiles`.
+        tiling: `size`, `overlap`, `min_labelled`, `split`, `bands` and `cache`, as in `index_tiles`.
 
     Raises:
         SegmenterError: see `index_tiles`; the run has no log of coverage, or other classes.

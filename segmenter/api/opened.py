@@ -236,7 +236,7 @@ def open_run(run: Paths, *more: Paths) -> OpenRun:
     Raises:
         CheckpointError: one is no run directory, has no weights yet or is damaged; or they do not fit.
     """
-    opened = joined([load_run(Path(path)) for path in (run, *more)])
+    opened = joined([load_run(Path(path).expanduser()) for path in (run, *more)])
     for member in members(opened):
         member.weights_file()
     return OpenRun(opened)

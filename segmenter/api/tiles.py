@@ -77,6 +77,7 @@ def index_tiles(
     overlap: int | None = None,
     min_labelled: float | None = None,
     split: Split = "train",
+    bands: Sequence[int] | None = None,
     cache: Paths | None = None,
     progress: bool = False,
 ) -> Tiles:
@@ -92,15 +93,17 @@ def index_tiles(
     >>> tiles.counts.shape
     (15, 3)
 
-    What is counted is kept in `.tile-index` beside the scenes, for the next call and for `train.py`.
+    What is counted is kept in `.tile-index`, in the folder that holds all scenes, for the next call.
 
     Args:
         scenes: pairs of an image file and its label file; `Scene`s; or a `Dataset` as a loader gives it.
-        classes: name → code in the label files, or a `ClassMap`; a dataset has its own.
+        classes: name → code in the label files, or a `ClassMap` (which labels in colours need); a dataset has
+            its own.
         recipe: a recipe, or its file, whose settings are the defaults here.
         size, overlap: of tiles, in pixels.
         min_labelled: share of a tile that must be labelled.
         split: of the scenes, those that are used.
+        bands: 1-based bands of the image files that are data; None: all but alpha.
         cache: another folder for what is counted.
         progress: show a bar on stderr.
 
@@ -110,7 +113,9 @@ def index_tiles(
     if split not in SPLITS:
         raise DatasetError(f"split: expected {', '.join(SPLITS)}, got {split}")
     settings = recipe_with(recipe, size=size, overlap=overlap, min_labelled=min_labelled)
-    dataset = _dataset(scenes, classes, split, None if cache is None else Path(cache))
+    dataset = _dataset(scenes, classes, split)
+    dataset = dataset if bands is None else replace(dataset, bands=tuple(bands))
+    dataset = dataset if cache is None else replace(dataset, cache=Path(cache))
     if not dataset.of(split):
         raise DatasetError(f"scenes: expected some of the split {split}, there are none")
     with listening(bars=progress) as said:
@@ -177,11 +182,11 @@ def class_map(classes: Classes) -> ClassMap:
     )
 
 
-def _dataset(scenes: Scenes, classes: Classes | None, split: Split, cache: Path | None) -> Dataset:
+def _dataset(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
     if isinstance(scenes, Dataset):
         if classes is not None:
             raise DatasetError("classes: a dataset has its own; leave them out")
-        return scenes if cache is None else replace(scenes, cache=cache)
+        return scenes
     if classes is None:
         raise DatasetError(
             'classes: expected names with their codes in the label files, as {"water": 0}, got none'
@@ -193,7 +198,8 @@ def _dataset(scenes: Scenes, classes: Classes | None, split: Split, cache: Path 
         os.path.dirname(os.path.abspath(path)) for each in found for path in (each.image, each.label) if path
     ]
     root = Path(os.path.commonpath(folders))
-    return Dataset(root.name or "scenes", root, found, class_map(classes), cache=cache)
+    known = class_map(classes)
+    return Dataset(root.name or "scenes", root, found, known, expand_palette=known.encoding == "colours")
 
 
 def _told_apart(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
