@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ def rasters_of(
     values = _nodata(nodata, run.band_count)
     if given.ndim == 3:
         return [ArrayRaster(given, seen, values)], shape
-    masks: Sequence[Any] = [None] * len(given) if seen is None else seen
+    masks: Iterable[Any] = [None] * len(given) if seen is None else seen
     return [ArrayRaster(each, mask, values) for each, mask in zip(given, masks, strict=True)], shape
 
 

@@ -117,7 +117,9 @@ def result_array(
         RasterError: that has another shape or type.
     """
     wanted = (*shape, classes) if probabilities else shape
-    dtype = np.dtype({False: "uint8", True: "float32"}.get(probabilities, str(probabilities)))
+    dtype = np.dtype(
+        probabilities if isinstance(probabilities, str) else "float32" if probabilities else "uint8"
+    )
     if out is None:
         return np.empty(wanted, dtype)
     if out.shape != wanted or out.dtype != dtype:

@@ -37,7 +37,8 @@ class ArrayRaster:
     ) -> None:
         height, width, count = image_HWC.shape
         self._image, self._valid = np.asarray(image_HWC), valid_HW
-        self._mask = None if np.ma.getmask(image_HWC) is np.ma.nomask else np.ma.getmask(image_HWC)
+        mask: Any = np.ma.getmask(image_HWC)
+        self._mask = None if mask is np.ma.nomask else mask
         native = np.dtype(np.float32) if image_HWC.dtype == np.float16 else image_HWC.dtype.newbyteorder("=")
         self._dtype, stored = native, image_HWC.dtype.newbyteorder("=").name
         self._nodata = [usable(value, stored) for value in nodata]
