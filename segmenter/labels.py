@@ -41,6 +41,10 @@ class LandCoverClass:
 class ClassMap:
     """Maps what label files hold to dense class ids 0 … K−1, and back.
 
+    >>> water, road = LandCoverClass("water", (0, 0, 255), 100), LandCoverClass("road", (90, 90, 90), 200)
+    >>> ClassMap((water, road), ignored=(0,)).decode(np.array([[200, 100, 0]]))
+    array([[  1,   0, 255]], dtype=uint8)
+
     Attributes:
         classes: in the order of their ids.
         encoding: whether label files hold codes (one band) or colours (three bands).

@@ -24,6 +24,10 @@ _SIZES = (4, 8, 16, 32, 64, 128)
 class EpochPlan:
     """An epoch of batches, each of which holds every promised class. Iterating gives the batches.
 
+    >>> plan = plan_epoch(counts, 8, seed=1)
+    >>> sorted({int(tile) for batch in plan for tile in batch}) == list(range(40))
+    True
+
     Attributes:
         batches: (steps, global batch) indices of tiles.
         held: (steps, classes) whether a tile of the batch holds the class.
@@ -128,6 +132,10 @@ def _shown(plan: Plan, counts: NDArray[np.integer], names: tuple[str, ...], min_
 @dataclass(frozen=True, eq=False, repr=False)
 class RandomBatches:
     """Random batches of tiles: how likely they hold all classes.
+
+    >>> random = forecast(counts)
+    >>> round(random.probability(16), 3), random.needed(0.9)
+    (0.981, 11)
 
     Attributes:
         tiles: that they are drawn from.

@@ -33,6 +33,10 @@ Classes = ClassMap | Mapping[str, int]
 class Tiles:
     """Tiles of the scenes of one split.
 
+    >>> tile = tiles.counts[:, tiles.classes.index("road")].argmax()  # the one with most road
+    >>> tiles.scenes[tiles.scene[tile]].name, int(tiles.row[tile]), int(tiles.col[tile])
+    ('a', 64, 64)
+
     Attributes:
         counts: (tiles, classes) pixels of each class in each tile.
         classes: names, in the order of the columns.
