@@ -143,8 +143,9 @@ class OpenRun:
                 bands are masked.
             valid: (H, W) booleans, True where there is data.
             nodata: value of pixels without data, or one for each band.
-            probabilities: give (H, W, K) probabilities instead, as float32 with the precision of float16, 0
-                without data; "float16" to keep them in half the memory, "uint8" for × 255 in a quarter.
+            probabilities: give (H, W, K) probabilities instead, as float32 with the precision of float16, NaN
+                without data; "float16" to keep them in half the memory, "uint8" in a quarter: × 255, at most
+                254, and 255 without data.
             any_dtype: take values of another type than the training images'.
             out: array that the result is written to, as a `numpy.memmap` for more than the memory holds.
             progress: show a bar on stderr.

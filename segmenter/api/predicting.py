@@ -20,7 +20,7 @@ from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.predictor import classify_all
 from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.mapping.jobs import MapJob, RasterRequest
-from segmenter.mapping.outputs import MapStyle
+from segmenter.mapping.outputs import MapStyle, known_probabilities
 from segmenter.mapping.own_pixels import OwnPixels
 from segmenter.mapping.precision import precision_of
 from segmenter.mapping.request import BlendWeights, MapRequest, Mode, Precision
@@ -105,7 +105,7 @@ def _job(run: AnyRun, raster: ArrayRaster, number: int) -> MapJob:
 
 
 def _asked_of(found: Prediction) -> NDArray[Any]:
-    return found.ids if found.probabilities is None else found.probabilities
+    return found.ids if found.probabilities is None else known_probabilities(found)
 
 
 def result_array(
