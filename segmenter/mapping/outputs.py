@@ -35,7 +35,7 @@ _HEADERS = 1 << 20
 
 
 def known_probabilities(prediction: Prediction) -> NDArray[Any]:
-    """(H, W, K) probabilities of a window: without data NaN or, in uint8, 255, which no probability then has."""
+    """(H, W, K) probabilities of a window; without data NaN, or in uint8 255, which none else is."""
     found = prediction.probabilities
     assert found is not None
     whole = found.dtype == np.uint8
