@@ -115,8 +115,8 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of zmq and asyncio, which are not ours
-        client = nbclient.NotebookClient(notebook, kernel_name="python3", timeout=None)
-        client.execute(resources={"metadata": {"path": str(tmp_path)}})
+        here = {"metadata": {"path": str(tmp_path)}}
+        nbclient.NotebookClient(notebook, kernel_name="python3", timeout=None, resources=here).execute()
     shown = {
         name for cell in notebook.cells for out in cell.get("outputs", ()) for name in out.get("data", ())
     }
