@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
 
 _ABOUT = "Check, pack or make a dataset, tell its class coverage, or stitch a scene."
-_BATCHES = (16, 32, 64, 128)
 _LARGEST_BATCH = 65_536
 
 
@@ -236,7 +235,9 @@ def _pack(args: argparse.Namespace) -> int:
 def _batches(text: str | None, own: int) -> list[int]:
     """Batch sizes in order: those of a list with commas, else the usual ones and the recipe's own."""
     if text is None:
-        return sorted({*_BATCHES, own})
+        from segmenter.diagnosis import USUAL_BATCHES
+
+        return sorted({*USUAL_BATCHES, own})
     try:
         sizes = {int(part) for part in text.split(",")}
     except ValueError:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import colorsys
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from segmenter.config.datasets import FolderConfig, FolderSplit
 from segmenter.errors import ConfigError, DatasetError, shortened
-from segmenter.labels import ClassMap, Colour, LandCoverClass
+from segmenter.labels import ClassMap, Colour, LandCoverClass, own_colour
 from segmenter.scenes import Dataset, Layout, Scene, Split
 
 from .classes import parse_colour
@@ -200,7 +199,7 @@ def class_map(config: FolderConfig) -> ClassMap:
     classes = tuple(
         LandCoverClass(
             c.name,
-            _own_colour(i) if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour"),
+            own_colour(i) if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour"),
             i if c.code is None else c.code,
         )
         for i, c in enumerate(config.classes)
@@ -219,9 +218,3 @@ def _ignored(config: FolderConfig) -> list[int | Colour]:
         else:
             raise ConfigError(f"{where}: expected a code, since labels hold codes, got {value!r}")
     return values
-
-
-def _own_colour(index: int) -> Colour:
-    """Hues a golden ratio apart: neighbours in the list are never alike."""
-    r, g, b = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.65, 0.9 - 0.25 * (index % 2))
-    return round(255 * r), round(255 * g), round(255 * b)

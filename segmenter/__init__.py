@@ -1,3 +1,92 @@
-"""Land-cover segmentation of remote-sensing imagery: planned coverage, exact training, tiled maps."""
+"""Land-cover segmentation of remote-sensing imagery: planned coverage, exact training, tiled maps.
+
+    from segmenter import open_run
+
+    run = open_run("runs/mine")
+    ids = run.predict(image)
+
+What is exported here is for Python users (docs/python.md). Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from segmenter.api.diagnosing import Coverage as Coverage
+    from segmenter.api.diagnosing import diagnose as diagnose
+    from segmenter.api.opened import OpenRun as OpenRun
+    from segmenter.api.opened import open_run as open_run
+    from segmenter.api.planning import EpochPlan as EpochPlan
+    from segmenter.api.planning import RandomBatches as RandomBatches
+    from segmenter.api.planning import forecast as forecast
+    from segmenter.api.planning import plan_epoch as plan_epoch
+    from segmenter.api.results import Maps as Maps
+    from segmenter.api.results import MapScores as MapScores
+    from segmenter.api.results import MapsError as MapsError
+    from segmenter.api.tiles import Tiles as Tiles
+    from segmenter.api.tiles import index_tiles as index_tiles
+    from segmenter.errors import SegmenterError as SegmenterError
+    from segmenter.labels import ClassMap as ClassMap
+    from segmenter.labels import LandCoverClass as LandCoverClass
+    from segmenter.scenes import Dataset as Dataset
+    from segmenter.scenes import Scene as Scene
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "open_run": "api.opened",
+    "OpenRun": "api.opened",
+    "Maps": "api.results",
+    "MapScores": "api.results",
+    "MapsError": "api.results",
+    "index_tiles": "api.tiles",
+    "Tiles": "api.tiles",
+    "plan_epoch": "api.planning",
+    "EpochPlan": "api.planning",
+    "forecast": "api.planning",
+    "RandomBatches": "api.planning",
+    "diagnose": "api.diagnosing",
+    "Coverage": "api.diagnosing",
+    "ClassMap": "labels",
+    "LandCoverClass": "labels",
+    "Dataset": "scenes",
+    "Scene": "scenes",
+    "SegmenterError": "errors",
+}
+"""Exported name → its module, in the order in which docs/api.md shows them."""
+
+__all__ = [
+    "ClassMap",
+    "Coverage",
+    "Dataset",
+    "EpochPlan",
+    "LandCoverClass",
+    "MapScores",
+    "Maps",
+    "MapsError",
+    "OpenRun",
+    "RandomBatches",
+    "Scene",
+    "SegmenterError",
+    "Tiles",
+    "diagnose",
+    "forecast",
+    "index_tiles",
+    "open_run",
+    "plan_epoch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """An exported name, imported when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'segmenter' has no attribute {name!r}")
+    found = getattr(import_module(f"segmenter.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

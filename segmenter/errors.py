@@ -15,7 +15,14 @@ EXIT_INTERRUPTED = 130
 
 
 class SegmenterError(Exception):
-    """Root of all errors that are the user's to mend; its text is one clear line."""
+    """Root of all errors that are the user's to mend; its text is one clear line.
+
+    >>> try:
+    ...     run.predict(np.zeros((5, 5), np.uint16))
+    ... except SegmenterError as error:
+    ...     print(error)
+    image: expected an array of (height, width, 3), the bands last, got (5, 5)
+    """
 
     exit_code = EXIT_WRONG_CALL
 

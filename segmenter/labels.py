@@ -5,6 +5,7 @@ The law of this module: **an unknown value is an error**, never class 0.
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +40,10 @@ class LandCoverClass:
 @dataclass(frozen=True)
 class ClassMap:
     """Maps what label files hold to dense class ids 0 … K−1, and back.
+
+    >>> water, road = LandCoverClass("water", (0, 0, 255), 100), LandCoverClass("road", (90, 90, 90), 200)
+    >>> ClassMap((water, road), ignored=(0,)).decode(np.array([[200, 100, 0]]))
+    array([[  1,   0, 255]], dtype=uint8)
 
     Attributes:
         classes: in the order of their ids.
@@ -185,6 +190,12 @@ class ClassMap:
 def _colour(values: Any) -> Colour:
     r, g, b = (int(v) for v in values)
     return r, g, b
+
+
+def own_colour(index: int) -> Colour:
+    """A class's colour where nobody chose one: hues a golden ratio apart: neighbours are never alike."""
+    r, g, b = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.65, 0.9 - 0.25 * (index % 2))
+    return round(255 * r), round(255 * g), round(255 * b)
 
 
 def class_pixels(ids: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:

@@ -18,6 +18,10 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 class Scene:
     """One raster file with its label raster.
 
+    >>> from pathlib import Path
+    >>> Scene("a", Path("a.tif"), Path("a_label.png"), group="a", split="train").split
+    'train'
+
     Attributes:
         name: unique in its dataset; outputs and messages use it.
         image: the image file.

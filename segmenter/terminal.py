@@ -1,4 +1,4 @@
-"""Terminal output: foreign text printed escaped, aligned columns, and a reader that went away."""
+"""Terminal output: what is said to people, foreign text escaped, aligned columns, a reader that went away."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -16,6 +18,59 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 none at all (surrogates). Not those that scripts need, as the joiners of Persian and Hindi."""
 _KEPT = re.compile(r"\n|\t|^\r|^(?:\x1b\[A)+$")
 """Of these, what a program prints itself: ends of lines, and how progress bars go back to their place."""
+
+
+@dataclass
+class Said:
+    """What was said while somebody listened, instead of being printed.
+
+    Attributes:
+        lines: what a script prints on stdout.
+        warnings: what it prints on stderr.
+        bars: whether progress bars are shown.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    bars: bool = False
+
+
+_LISTENER: ContextVar[Said | None] = ContextVar("listener", default=None)
+
+
+def say(text: str, *, aside: bool = False) -> None:
+    """Print a line on stdout, or `aside` on stderr; where somebody listens, give it to them instead."""
+    listener = _LISTENER.get()
+    if listener is None:
+        print(text, file=sys.stderr if aside else sys.stdout)
+    else:
+        (listener.warnings if aside else listener.lines).append(text)
+
+
+def warn(text: str) -> None:
+    """Say aside that something is not as it should be."""
+    say(f"warning: {text}", aside=True)
+
+
+@contextmanager
+def listening(*, bars: bool = False) -> Iterator[Said]:
+    """What is said inside, and in threads that are started there: a library prints nothing of its own.
+
+    Args:
+        bars: show progress bars all the same.
+    """
+    said = Said(bars=bars)
+    token = _LISTENER.set(said)
+    try:
+        yield said
+    finally:
+        _LISTENER.reset(token)
+
+
+def no_bar(by_default: bool | None = None) -> bool | None:
+    """tqdm's `disable`, which is `by_default` (None: where stderr is no terminal) unless somebody listens."""
+    listener = _LISTENER.get()
+    return by_default if listener is None else by_default is True or not listener.bars
 
 
 def unsafe(text: str) -> str | None:

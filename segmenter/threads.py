@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import queue
 import threading
@@ -115,7 +116,8 @@ class Prefetch(Generic[T]):
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self.waited = 0.0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        context = contextvars.copy_context()  # who listens here, listens there (`terminal.listening`)
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Iterator[T]:

@@ -41,6 +41,7 @@ ARROWS = {
     "vectors": "ground raster",
     "mapping": "ground raster evaluation runs inference cluster vectors",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
+    "api": "ground config raster evaluation sampling tiles runs inference mapping diagnosis",
     "datasets": "ground config raster tiles cluster",
     "commands": "ground config raster devices tiles feeding pretrained runs mapping training datasets",
 }

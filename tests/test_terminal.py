@@ -18,7 +18,8 @@ from segmenter.errors import LabelError
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.scenes import Dataset, Scene
-from segmenter.terminal import escaped, padded, terminal_width, unsafe
+from segmenter.terminal import escaped, listening, no_bar, padded, say, terminal_width, unsafe, warn
+from segmenter.threads import Prefetch
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,3 +117,22 @@ def test_names_that_the_terminal_cannot_show_end_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
     assert done.stdout == b"\\u2013\\u6c34\\udcff\\x1b\ndone\n"
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_who_listens_hears_what_would_be_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    """In this thread and in those of `Prefetch`, and nobody else; bars are off unless they are wanted."""
+    say("before")
+    with listening() as outer:
+        say("a line")
+        assert list(Prefetch(map(warn, ["of a thread"]), 1, "test")) == [None]
+        with listening(bars=True) as inner:
+            say("aside", aside=True)
+            assert no_bar() is False
+        assert no_bar() is no_bar(False) is True
+    warn("after")
+    assert (outer.lines, outer.warnings) == (["a line"], ["warning: of a thread"])
+    assert (inner.lines, inner.warnings) == ([], ["aside"])
+    assert capfd.readouterr() == ("before\n", "warning: after\n")
+    assert no_bar() is None
+    with listening(bars=True):
+        assert no_bar(True) is True, "a bar that would only flicker"

@@ -33,6 +33,8 @@ from segmenter.sampling.forecast import ClassStatistics, Forecast, class_statist
 from segmenter.scenes import Dataset
 from segmenter.tiles.index import TileIndex
 
+USUAL_BATCHES = (16, 32, 64, 128)
+"""Sizes that are compared, beside the recipe's own."""
 _CURVE_END = 256
 _REPLICA_ROWS = 512
 """Rows of an epoch that are split over replicas: their mean is enough, all would take seconds."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.errors import CheckpointError
@@ -18,7 +21,34 @@ if TYPE_CHECKING:
     from segmenter.inference.function import Member, PredictFunction
     from segmenter.runs.arrays import Arrays
 
-__all__ = ["computing_on", "load_predictor", "overlooked_gpus", "smallest_card"]
+__all__ = ["KeptModels", "computing_on", "load_predictor", "overlooked_gpus", "smallest_card"]
+
+_KEPT: ContextVar[KeptModels | None] = ContextVar("kept", default=None)
+
+
+class KeptModels:
+    """Compiled models that are kept for later calls, as long as their weights are the same files."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[Any, tuple[Any, Predictor]] = {}
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Inside, `load_predictor` takes and leaves its models here."""
+        token = _KEPT.set(self)
+        try:
+            yield
+        finally:
+            _KEPT.reset(token)
+
+    def get(self, key: Any, weights: Any, load: Callable[[], Predictor]) -> Predictor:
+        """The model of a key, loaded where there is none with these weights."""
+        with self._lock:
+            if key not in self._found or self._found[key][0] != weights:
+                self._found.pop(key, None)  # before the next takes memory
+                self._found[key] = weights, load()
+            return self._found[key][1]
 
 
 def load_predictor(
@@ -29,6 +59,8 @@ def load_predictor(
 ) -> Predictor:
     """The compiled model of a run, or those of an ensemble, on every GPU that TensorFlow sees, or on the CPU.
 
+    Within `KeptModels.used`, one that was loaded before.
+
     Args:
         wanted: beside class ids.
         tta: over which mirror images and scales it averages, see `tta.parse_tta`.
@@ -38,6 +70,16 @@ def load_predictor(
         CheckpointError: no checkpoint, a damaged one, or one of another model.
         DeviceError: the device has no memory for the model; also from the function, for a batch.
     """
+    wanted, policies = wanted or ExtraOutputs(), tuple(precision or ["float32"] * len(members(run)))
+    kept = _KEPT.get()
+    if kept is None:
+        return _load(run, wanted, tta, policies)
+    files = [member.weights_file().resolve() for member in members(run)]
+    stamps = [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+    return kept.get((wanted, tta, policies), stamps, lambda: _load(run, wanted, tta, policies))
+
+
+def _load(run: AnyRun, wanted: ExtraOutputs, tta: str, policies: Sequence[str]) -> Predictor:
     from segmenter.devices.exhausted import memory_errors
     from segmenter.devices.setup import let_memory_grow, load_tensorflow
 
@@ -47,7 +89,6 @@ def load_predictor(
     from segmenter.inference.function import ensemble_function, on_all_gpus
 
     def build() -> PredictFunction:
-        policies = precision or ["float32"] * len(weights)
         models = [_member(*each) for each in zip(members(run), weights, policies, strict=True)]
         return ensemble_function(models, wanted, tta)
 

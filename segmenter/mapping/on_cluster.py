@@ -26,6 +26,7 @@ from segmenter.mapping.strips import Strip, StripResult, StripWork, cut, strip_p
 from segmenter.mapping.tiling import tiling_of_worker
 from segmenter.mapping.writing import Compute
 from segmenter.raster.remote import RemotePath
+from segmenter.terminal import warn
 from segmenter.threads import Prefetch
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def workers_of(request: MapRequest) -> Iterator[Workers | None]:
         yield None
         return
     with connected(request.cluster) as pool:
-        pool.warn = _warn
+        pool.warn = warn_above_bar
         machines = pool.machines()
         cards = [card for card, _, _ in machines.values()]
         limit = None if pool.local else int(_SHARE_OF_LIMIT * min(each for _, each, _ in machines.values()))
@@ -132,7 +133,7 @@ def computing(
 
     predict = load_predictor(run, wanted, request.tta, precision)
     if line := overlooked_gpus():
-        print(f"warning: {line}", file=sys.stderr)
+        warn(line)
     return functools.partial(classify_all, tiling=tiling, predict=predict)
 
 
@@ -198,5 +199,7 @@ def _out_bytes(wanted: ExtraOutputs, classes: int) -> int:
     return 1 + wanted.confidence + each * classes
 
 
-def _warn(text: str) -> None:
-    tqdm.write(f"warning: {plain(text)}", file=sys.stderr)
+def warn_above_bar(text: str) -> None:
+    """Say aside at once what is not as it should be, above a bar that may be there."""
+    with tqdm.external_write_mode(file=sys.stderr):
+        warn(plain(text))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from segmenter.addresses import is_address
 from segmenter.cluster.options import add_cluster_options, taken_from
@@ -62,6 +63,53 @@ def parse(arguments: Sequence[str] | None = None) -> MapRequest:
         given[end:] = [f"./{path}" if path.startswith("-") else path for path in given[end + 1 :]]
     # Plain parse_args would take `RUN --output DIR INPUT` for a call without INPUT, since there may be none.
     return _request(_parser().parse_intermixed_args(given))
+
+
+def request_of(
+    runs: tuple[Path, ...], inputs: Sequence[str], output: str, options: Mapping[str, Any]
+) -> MapRequest:
+    """The request of a call from Python.
+
+    Args:
+        options: of `predict.py`, each under its name with underscores (`window_size`), by default as there. A
+            text is read as on the command line (`memory="8GB"`), other values are taken as they are.
+
+    Raises:
+        DatasetError: an option that is none, or whose value none can be.
+    """
+    actions = {action.dest: action for action in _parser()._actions}
+    positional = ("help", "run", "inputs", "output")
+    known = {name: action for name, action in actions.items() if name not in positional}
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
+            raise DatasetError(f"{name}: expected an option of predict.py{hint}")
+    given = {name: action.default for name, action in known.items()}
+    given |= {name: _value(known[name], value) for name, value in options.items()}
+    if given["bbox"] is not None and given["part"] is not None:
+        raise DatasetError("bbox, part: expected one of the two, got both")
+    return _request(argparse.Namespace(run=runs, inputs=list(inputs), output=output, **given))
+
+
+def _value(action: argparse.Action, value: Any) -> Any:
+    """An option's value as the parser would give it."""
+    if isinstance(action.const, bool) and not isinstance(value, bool):
+        raise DatasetError(f"{action.dest}: expected True or False, got {value!r}")
+    if isinstance(value, str) and callable(action.type):
+        try:
+            return action.type(value)
+        except (argparse.ArgumentTypeError, ValueError) as error:
+            raise DatasetError(f"{action.dest}: {error}") from None
+    if action.nargs and isinstance(action.nargs, int) and value is not None:
+        values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+        if len(values) != action.nargs:
+            names = " ".join(action.metavar or ())
+            raise DatasetError(f"{action.dest}: expected {action.nargs} numbers ({names}), got {value!r}")
+        return values
+    if isinstance(value, list):
+        return tuple(value)
+    return value.item() if hasattr(value, "item") else value  # a number of NumPy's
 
 
 def _request(args: argparse.Namespace) -> MapRequest:

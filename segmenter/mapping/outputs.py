@@ -34,6 +34,16 @@ _HEADERS = 1 << 20
 """Bytes of all that is in files beside pixels, at most."""
 
 
+def known_probabilities(prediction: Prediction) -> NDArray[Any]:
+    """(H, W, K) probabilities of a window; without data NaN, or in uint8 255, which none else is."""
+    found = prediction.probabilities
+    assert found is not None
+    whole = found.dtype == np.uint8
+    known = np.minimum(found, np.uint8(254)) if whole else found
+    empty = np.array(255 if whole else np.nan, found.dtype)
+    return np.where((prediction.ids == IGNORE)[..., None], empty, known)
+
+
 @dataclass(frozen=True)
 class MapStyle:
     """Which files are written of a map, and how.
@@ -236,15 +246,6 @@ class MapFiles:
 
     def _probabilities(self, kind: Literal["uint8", "float16"]) -> tuple[RasterWriter, Values]:
         whole = kind == "uint8"
-
-        def values(prediction: Prediction) -> NDArray[Any]:
-            assert prediction.probabilities is not None
-            found = prediction.probabilities
-            # 255 is left for pixels without data, since 0 is a probability.
-            known = np.minimum(found, np.uint8(254)) if whole else found
-            empty = np.array(255 if whole else np.nan, kind)
-            return np.where((prediction.ids == IGNORE)[..., None], empty, known)
-
         classes = self._style.classes
         path = self._style.folder / f"{self._job.name}.probabilities.tif"
         return self._geotiff(
@@ -255,7 +256,7 @@ class MapFiles:
             nodata=255 if whole else float("nan"),
             descriptions=tuple(classes.names),
             scale=1 / 255 if whole else None,
-        ), values
+        ), known_probabilities
 
     def _geotiff(self, path: Path, overviews: Literal["mode", "nearest"], **options: Any) -> RasterWriter:
         return RasterWriter(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from segmenter.inference.loading import smallest_card
 from segmenter.runs.ensemble import members
+from segmenter.terminal import say
 
 if TYPE_CHECKING:
     from segmenter.mapping.journal import Journal
@@ -27,7 +28,7 @@ def settled_precision(request: MapRequest, run: AnyRun, journal: Journal) -> tup
     """
     trained: tuple[str, ...] = tuple(member.recipe.training.precision for member in members(run))
     if request.precision is not None:
-        chosen = trained if request.precision == "run" else (request.precision,) * len(trained)
+        chosen = precision_of(run, request.precision)
         _tell(chosen, trained, "")
         return chosen
     plain = (PLAIN,) * len(trained)
@@ -36,15 +37,26 @@ def settled_precision(request: MapRequest, run: AnyRun, journal: Journal) -> tup
     what = {"precision of": run.checksum()}
     found = None if request.redo else journal.settings(what)
     before = None if found is None else tuple(map(str, found.get("precision", ())))
-    on_gpu = smallest_card() is not None
+    chosen = precision_of(run)
+    on_gpu = chosen == trained
     if before in (trained, plain):
         slow = "" if on_gpu or before == plain else "; slow on a CPU, --precision float32 makes them anew"
         _tell(before, trained, f", as the maps before{slow}")
         return before
-    chosen = trained if on_gpu else plain
     _tell(chosen, trained, "" if on_gpu else ", which a CPU computes faster; --precision run takes the other")
     journal.settle(what, {"precision": list(chosen)})
     return chosen
+
+
+def precision_of(run: AnyRun, asked: str | None = None) -> tuple[str, ...]:
+    """The Keras dtype policy for each of the run's members, where no maps were begun in another.
+
+    Args:
+        asked: `run`, or a policy for all; None: the program chooses.
+    """
+    trained: tuple[str, ...] = tuple(member.recipe.training.precision for member in members(run))
+    as_trained = asked == "run" or (asked is None and smallest_card() is not None)
+    return trained if as_trained else (asked or PLAIN,) * len(trained)
 
 
 def precision_option(chosen: tuple[str, ...]) -> str | None:
@@ -59,6 +71,6 @@ def _tell(chosen: tuple[str, ...], trained: tuple[str, ...], why: str) -> None:
         return
     shown, theirs = (precision_option(each) or PLAIN for each in (chosen, trained))
     if chosen == trained:
-        print(f"precision: {shown}, as in training and validation{why}")
+        say(f"precision: {shown}, as in training and validation{why}")
     else:
-        print(f"precision: {shown}{why} (trained and validated in {theirs}: some pixels differ)")
+        say(f"precision: {shown}{why} (trained and validated in {theirs}: some pixels differ)")

@@ -12,7 +12,6 @@ make.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.journal import JOURNAL, Journal
-from segmenter.mapping.on_cluster import Workers, computing, workers_of
+from segmenter.mapping.on_cluster import Workers, computing, warn_above_bar, workers_of
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.precision import precision_option, settled_precision
@@ -43,6 +42,7 @@ from segmenter.mapping.writing import Progress, write_maps
 from segmenter.raster import check_drivers, extent_text, quiet_libtiff, raster_info, remove_leftovers
 from segmenter.runs.ensemble import AnyRun, joined
 from segmenter.runs.run import load_run
+from segmenter.terminal import no_bar, say, warn
 
 _MANY_FILES, _MANY_PIXELS = 1000, 1e9
 """From which on a bar is shown while headers and finished maps are looked at: for less it only flickers."""
@@ -178,7 +178,7 @@ def _plan(
     if request.mosaic and jobs:
         join(images.inputs, jobs, failures)
     for line in lines_of_notes(lay_grids(request, run, jobs, failures)):
-        print(line)
+        say(line)
     scores = () if images.truth is None else SCORE_FILES
     check_outputs(
         jobs, images.inputs, request.output, scores, pictures=request.pictures, layout=images.layout
@@ -186,7 +186,7 @@ def _plan(
     seen_at = wanted_scale(request, run)
     found = ((note, job.info.path) for job in jobs for note in differences(run, job, seen_at))
     for line in lines_of_notes(found):
-        print(f"warning: {line}", file=sys.stderr)
+        warn(line)
     return jobs, failures
 
 
@@ -201,7 +201,7 @@ def _read_headers(
     failures: list[SegmenterError] = []
     beside, count = 0, len(images.inputs.files)
     plans = plan_maps(images.names, each, style, images.truth)
-    for _, plan in tqdm(plans, "headers", count, unit="file", disable=count < _MANY_FILES or None):
+    for _, plan in tqdm(plans, "headers", count, unit="file", disable=no_bar(count < _MANY_FILES or None)):
         if isinstance(plan, MapJob):
             jobs.append(plan)
         elif plan is None:
@@ -222,11 +222,11 @@ def _all_beside(request: MapRequest, images: Images, beside: int) -> DatasetErro
 
 def _tell_left_out(images: Images, beside: int) -> None:
     if beside:
-        print(f"{beside} inputs lie beside the bounding box")
+        say(f"{beside} inputs lie beside the bounding box")
     if files := images.inputs.left_out:
-        print(f"{len(files)} files of the folders are no images by name: {plain(str(files[0]))}, …")
+        say(f"{len(files)} files of the folders are no images by name: {plain(str(files[0]))}, …")
     if files := images.inputs.outputs:
-        print(f"{len(files)} files in --output are maps, not images: {plain(str(files[0]))}, …")
+        say(f"{len(files)} files in --output are maps, not images: {plain(str(files[0]))}, …")
 
 
 # ---------------------------------------------------------------------------------------------- maps
@@ -298,17 +298,12 @@ def _folder_state(
         return {**where, **style.options(job), **how, "gsd": grid}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
-    return FolderState(journal, facts, options, redo=request.redo, warn=_warn, uploads=uploads)
+    return FolderState(journal, facts, options, redo=request.redo, warn=warn_above_bar, uploads=uploads)
 
 
 def _asked(style: MapStyle, jobs: Sequence[MapJob]) -> ExtraOutputs:
     """What is asked of the model: what the map is made of, or on a grid, what it is interpolated from."""
     return style.wanted if jobs[0].grid is None else ON_THE_GRID
-
-
-def _warn(text: str) -> None:
-    """A line at once, above the bar."""
-    tqdm.write(f"warning: {plain(text)}", file=sys.stderr)
 
 
 def _sort(
@@ -320,9 +315,9 @@ def _sort(
     notes: list[tuple[str, Path]] = []
     if folder_state.journal.damaged:
         damaged = f"{folder_state.journal.damaged} damaged lines are left out of account"
-        print(f"{plain(str(folder_state.journal.path))}: {damaged}")
+        say(f"{plain(str(folder_state.journal.path))}: {damaged}")
     few = len(jobs) < _MANY_FILES and _pixels(jobs) < _MANY_PIXELS
-    for job in tqdm(jobs, "finished maps", unit="file", disable=few or None):
+    for job in tqdm(jobs, "finished maps", unit="file", disable=no_bar(few or None)):
         try:
             reason = folder_state.unfinished(job)
         except SegmenterError as error:
@@ -332,9 +327,9 @@ def _sort(
         if reason:
             notes.append((f"made anew: {reason}", job.output))
     for line in lines_of_notes(notes):
-        print(line)
+        say(line)
     if kept:
-        print(f"{len(kept)} of {len(jobs)} maps are finished and unchanged")
+        say(f"{len(kept)} of {len(jobs)} maps are finished and unchanged")
     return kept, waiting
 
 
@@ -359,7 +354,7 @@ def _write(
     quiet_libtiff()
     remove_leftovers(request.output)
     start, pixels = time.perf_counter(), there + _pixels(waiting)
-    with tqdm(total=pixels, initial=there, unit="pixel", unit_scale=True, disable=None) as bar:
+    with tqdm(total=pixels, initial=there, unit="pixel", unit_scale=True, disable=no_bar()) as bar:
         outcome = write_maps(
             waiting, tiling, compute, style, folder_state, progress=Progress(bar), fail_fast=request.fail_fast
         )
@@ -369,14 +364,14 @@ def _write(
 
 def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, seconds: float) -> None:
     for warning in outcome.warnings:
-        print(f"warning: {plain(warning)}", file=sys.stderr)
+        warn(plain(warning))
     if folder_state.removed:
         first = plain(str(folder_state.removed[0]))
-        print(f"{len(folder_state.removed)} files belonged to older maps and are removed: {first}, …")
+        say(f"{len(folder_state.removed)} files belonged to older maps and are removed: {first}, …")
     if outcome.written:
         done = _pixels(outcome.written) / 1e6
         maps = f"{len(outcome.written)} map{'s' * (len(outcome.written) > 1)}"
-        print(f"{maps} in {plain(str(folder))}: {done:.1f} Mpixel, {done / seconds:.2f} Mpixel/s")
+        say(f"{maps} in {plain(str(folder))}: {done:.1f} Mpixel, {done / seconds:.2f} Mpixel/s")
 
 
 # -------------------------------------------------------------------------------------------- scores
@@ -388,7 +383,7 @@ def _score(outcome: Outcome, scoring: Scoring | None, style: MapStyle, run: AnyR
     failures: list[SegmenterError] = [_not_scored(error) for _, error in outcome.unscored]
     try:
         if outcome.each and scoring is not None:
-            print(write_scores(outcome, scoring, style.folder, run.recipe.name))
+            say(write_scores(outcome, scoring, style.folder, run.recipe.name))
     except SegmenterError as error:  # the maps are there all the same
         failures.append(error)
     return failures

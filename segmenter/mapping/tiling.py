@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from segmenter.geometry import Size
+from segmenter.terminal import say
 
 if TYPE_CHECKING:
     from segmenter.inference.memory import Needs
@@ -38,7 +39,7 @@ def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted:
     choice = Choice(request.mode, blend, request.memory, request.window_size, request.batch)
     tiling, notes = plan_tiling(sizes, needs, choice)
     for note in notes:
-        print(note)
+        say(note)
     return tiling
 
 
@@ -74,7 +75,7 @@ def tiling_of_worker(
             f"{memory / 1e9:.1f}GB; take fewer workers, or choose --window-size"
         )
     small, _ = plan_tiling(sizes, needs, Choice("exact", memory=memory, batch=request.batch))
-    print(
+    say(
         f"{of}: windows of {small.window} pixels, one process takes {tiling.window}; --memory gives more room"
     )
     return small
@@ -141,7 +142,7 @@ def _tiling_from(facts: Mapping[str, Any] | None, asked: str | None) -> Tiling |
     except (KeyError, TypeError):  # of another version of this program
         return None
     if found and blend is not None and asked is None:
-        print("smooth mode, as before")
+        say("smooth mode, as before")
     return found or None
 
 

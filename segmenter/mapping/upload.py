@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +28,7 @@ from segmenter.files import caches, gibibytes
 from segmenter.mapping.journal import Entry, Facts, digest, file_facts
 from segmenter.raster.buckets import Place, client, code_of, listing, naming_store, payer
 from segmenter.raster.remote import RemotePath
+from segmenter.terminal import say
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import MapJob
@@ -305,7 +305,7 @@ def uploading(request: MapRequest, style: MapStyle, jobs: Sequence[MapJob]) -> I
                 f"{gibibytes(free)} are free; make room, or name another folder with --work"
             )
         room = gibibytes(sum(sizes) if uploads.keep else min(sum(sizes), free))
-        print(
+        say(
             f"maps are written and checked in {plain(str(style.folder))} (at most {room} there, "
             f"{gibibytes(free)} are free), then uploaded to {place}"
         )
@@ -331,10 +331,10 @@ def finish_uploads(
     failures = uploads.finish()
     files = f"{uploads.sent} file{'s' * (uploads.sent != 1)}"
     there = f"; {uploads.equal} were there and equal" if uploads.equal else ""
-    print(f"{files} uploaded to {uploads.place}: {gibibytes(uploads.sent_bytes)}{there}")
+    say(f"{files} uploaded to {uploads.place}: {gibibytes(uploads.sent_bytes)}{there}")
     if failures:
         folder = plain(str(request.output))
-        print(f"what is not uploaded stays in {folder}; the same command goes on", file=sys.stderr)
+        say(f"what is not uploaded stays in {folder}; the same command goes on", aside=True)
     return failures
 
 

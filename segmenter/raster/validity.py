@@ -17,7 +17,7 @@ from segmenter.geometry import Window
 from segmenter.raster.faults import gdal_window
 from segmenter.raster.header import RasterInfo
 
-_NO_MEASUREMENT = 1e30
+NO_MEASUREMENT = 1e30
 """Floats from there on are fill values that a file does not declare (−3.4e38, −1.8e308): in a model's float32
 they overflow, and NaN would spread over all that a convolution sees of them."""
 _SAME = 4 * float(np.finfo(np.float32).eps)
@@ -42,7 +42,7 @@ class Validity:
         self._dataset, self._alpha = dataset, alpha
         self._masks = _masks(dataset, bands)
         dtype = dataset.dtypes[0]
-        self._values = [_usable(info.nodata[band - 1], dtype) for band in bands]
+        self._values = [usable(info.nodata[band - 1], dtype) for band in bands]
         self._floats = np.dtype(info.dtype).kind == "f"
         self.partial = 0
         self._seen = _Seen()
@@ -81,7 +81,7 @@ class Validity:
         some_HW = self._apply_values(stored_CHW, valid_HW)
         if self._floats:
             for band in range(image_HWC.shape[2]):  # which NaN is not either
-                valid_HW &= np.abs(image_HWC[..., band]) < _NO_MEASUREMENT
+                valid_HW &= np.abs(image_HWC[..., band]) < NO_MEASUREMENT
         if count and some_HW is not None:
             new = self._seen.new(inside)
             part = new.relative_to(inside).slices()
@@ -97,7 +97,7 @@ class Validity:
         for stored_HW, value in zip(stored_CHW, self._values, strict=True):
             if value is None:
                 continue
-            held_HW = _holds(stored_HW, value)
+            held_HW = holds(stored_HW, value)
             some_HW = held_HW if some_HW is None else some_HW | held_HW
             all_HW = held_HW if all_HW is None else all_HW & held_HW
         if self._by_value and all_HW is not None:
@@ -139,10 +139,10 @@ def _masks(dataset: Any, bands: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(masks)
 
 
-def _usable(nodata: float | None, dtype: str) -> float | None:
+def usable(nodata: float | None, dtype: str) -> float | None:
     """A nodata value that a band of that type can hold; None where it has none, or no data in any case."""
     kind = np.dtype(dtype)
-    if nodata is None or not abs(nodata) < _NO_MEASUREMENT:
+    if nodata is None or not abs(nodata) < NO_MEASUREMENT:
         return None
     if kind.kind == "f":
         return float(nodata)
@@ -150,7 +150,8 @@ def _usable(nodata: float | None, dtype: str) -> float | None:
     return whole if whole == nodata and np.iinfo(kind).min <= whole <= np.iinfo(kind).max else None
 
 
-def _holds(stored: NDArray[Any], value: float) -> NDArray[np.bool_]:
+def holds(stored: NDArray[Any], value: float) -> NDArray[np.bool_]:
+    """Where an array holds a nodata value; a float may miss it as it does when it was kept as text."""
     if stored.dtype.kind == "f":
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(np.abs(stored - stored.dtype.type(value)) <= _SAME * abs(value))

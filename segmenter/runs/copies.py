@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from segmenter.errors import CheckpointError
 from segmenter.files import write_whole
 from segmenter.runs.arrays import load_arrays
+from segmenter.terminal import say
 
 
 def put_back(path: Path, files: Sequence[Path]) -> None:
@@ -25,7 +25,7 @@ def put_back(path: Path, files: Sequence[Path]) -> None:
             f"{path.parent}: expected a run directory as train.py leaves it, there is no {path.name}"
         )
     write_whole(path, copy[1])
-    print(f"{path}: was not there; put back from {copy[0].name}", file=sys.stderr)
+    say(f"{path}: was not there; put back from {copy[0].name}", aside=True)
 
 
 def how_to_put_back(path: Path, files: Sequence[Path]) -> str:

@@ -112,13 +112,37 @@ def plan_epoch(
         DatasetError: there are no tiles; no `global_batch` tiles hold all classes, or, with more than 20
             classes, a row has no more places than classes; an argument is out of its range.
     """
+    found = planned_epoch(
+        counts, global_batch, min_pixels=min_pixels, max_repeats=max_repeats, seed=seed, epoch=epoch
+    )
+    return found.rows_SB
+
+
+def planned_epoch(
+    counts: NDArray[np.integer],
+    global_batch: int,
+    *,
+    min_pixels: int,
+    max_repeats: int | None,
+    seed: int,
+    epoch: int,
+    names: Sequence[str] | None = None,
+) -> Plan:
+    """`plan_epoch` with what is to be known of it.
+
+    Args:
+        names: of the classes, for what is said of them.
+
+    Raises:
+        DatasetError: as `plan_epoch`.
+    """
     _check(counts, global_batch)
     if min_pixels < 1 or (max_repeats is not None and max_repeats < 0) or min(seed, epoch) < 0:
         raise DatasetError(
             "expected min_pixels of at least 1, max_repeats, seed and epoch of at least 0, got "
             f"{min_pixels}, {max_repeats}, {seed}, {epoch}"
         )
-    return _planned(counts, global_batch, min_pixels, max_repeats, _generator(seed, epoch), 1, None).rows_SB
+    return _planned(counts, global_batch, min_pixels, max_repeats, _generator(seed, epoch), 1, names)
 
 
 def plan(

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from segmenter.errors import SegmenterError, plain, shortened
 from segmenter.files import caches, write_whole
 from segmenter.raster.remote import RemotePath
 from segmenter.scenes import Dataset, Scene
+from segmenter.terminal import say
 
 _VERSION = 2
 """Of the rules that decide what is counted; it is part of the key."""
@@ -79,7 +79,7 @@ def _cache_folder(root: Path, wanted: Path | None) -> Path:
         )
     why = "is remote: its tile index and packs are" if remote else "cannot be written to: the tile index is"
     more = "; dataset.cache names another folder" if remote else ""
-    print(f"{root} {why} kept in {elsewhere}{more}", file=sys.stderr)
+    say(f"{root} {why} kept in {elsewhere}{more}", aside=True)
     return elsewhere
 
 
@@ -125,7 +125,7 @@ def load_entries(path: Path, classes: int) -> Entries:
         return _entries(pq.read_table(path, page_checksum_verification=True), classes)
     except _DAMAGE as error:
         why = plain(shortened((str(error).splitlines() or [type(error).__name__])[0]))
-        print(f"{path}: damaged, it is built anew ({why})", file=sys.stderr)
+        say(f"{path}: damaged, it is built anew ({why})", aside=True)
         return {}
 
 
@@ -178,7 +178,7 @@ def save_entries(path: Path, entries: Entries, classes: int) -> None:
     try:
         write_whole(path, sink.getvalue().to_pybytes())
     except SegmenterError as error:
-        print(f"the tile index is not kept: {error}", file=sys.stderr)
+        say(f"the tile index is not kept: {error}", aside=True)
 
 
 def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:

@@ -7,7 +7,6 @@ where the image has data, each file's values known, each label as large as its i
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from segmenter.geometry import Size, Window
 from segmenter.raster import open_raster
 from segmenter.sampling import TileStrata
 from segmenter.scenes import Dataset, Scene, Split
+from segmenter.terminal import warn
 from segmenter.threads import Spread, in_threads
 from segmenter.tiles.cache import (
     Entries,
@@ -179,9 +179,9 @@ def _measure(
         key = relative_paths(dataset, scene)
         entries[key] = stamps[key], found
     for remark in sorted(remarks)[:_REMARKS]:
-        print(plain(f"warning: {remark}"), file=sys.stderr)
+        warn(plain(remark))
     if len(remarks) > _REMARKS:
-        print(f"warning: and so in {len(remarks) - _REMARKS} more images", file=sys.stderr)
+        warn(f"and so in {len(remarks) - _REMARKS} more images")
 
 
 def _joined(

@@ -1,0 +1,1 @@
+"""Python's door to the program: what `segmenter` exports."""

@@ -1,0 +1,97 @@
+"""The coverage of a dataset as one value: what `python -m datasets coverage` prints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from segmenter.api.tiles import Classes, Paths, Scenes, Tiles, index_tiles, recipe_with
+from segmenter.config.recipe import Recipe
+from segmenter.diagnosis import USUAL_BATCHES, Diagnosis, table
+from segmenter.diagnosis import diagnose as diagnosis_of
+from segmenter.errors import DatasetError
+from segmenter.files import write_whole
+from segmenter.terminal import listening
+
+
+@dataclass(frozen=True, repr=False)
+class Coverage(Diagnosis):
+    """All facts about the class coverage of one split; printed as the tables of `datasets coverage`.
+
+    Its attributes are the keys of the JSON of `docs/coverage.md`; `to_dict` gives them as plain data.
+    """
+
+    def __repr__(self) -> str:
+        return table(self)
+
+    def write_report(self, path: Paths) -> None:
+        """Write the report: one HTML page with charts, which needs no network.
+
+        Raises:
+            SegmenterError: a package of the extra `report` is not installed, or the file cannot be written.
+        """
+        from segmenter.diagnosis.report import html_report
+
+        write_whole(Path(path), html_report(self).encode())
+
+
+def diagnose(
+    scenes: Tiles | Scenes,
+    classes: Classes | None = None,
+    *,
+    global_batch: int | None = None,
+    batches: Sequence[int] = (),
+    recipe: Paths | Recipe | None = None,
+    min_pixels: int | None = None,
+    max_repeats: int | None = None,
+    seed: int | None = None,
+    run: Paths | None = None,
+    progress: bool = False,
+    **tiling: Any,
+) -> Coverage:
+    """Diagnose which classes batches hold, at random and as planned, which class limits that, and what helps.
+
+    >>> coverage = diagnose(tiles, global_batch=4)
+    >>> print(coverage.limit.why.split(". ")[0])
+    water is held by the fewest tiles: 2 of 15 (13.33%)
+    >>> coverage.forecast.needed  # tiles in a random batch, for it to hold all classes so often (%)
+    {'90': 10, '99': 13, '99.9': 14}
+
+    Args:
+        scenes: as `index_tiles` takes them, or the tiles that it gave.
+        classes: as there.
+        global_batch: tiles of a step.
+        batches: sizes for which the plan is compared with a shuffle; 16, 32, 64, 128 and that one by default.
+        recipe: a recipe, or its file, whose settings are the defaults here.
+        min_pixels, max_repeats, seed: as in `plan_epoch`.
+        run: a run directory, to set what its steps held beside what was promised.
+        progress: show bars on stderr.
+        tiling: `size`, `overlap`, `min_labelled`, `split`, `bands` and `cache`, as in `index_tiles`.
+
+    Raises:
+        SegmenterError: see `index_tiles`; the run has no log of coverage, or other classes.
+    """
+    changes = {
+        "global_batch": global_batch,
+        "min_pixels": min_pixels,
+        "max_repeats": max_repeats,
+        "seed": seed,
+    }
+    if isinstance(scenes, Tiles):
+        if wrong := [name for name, value in {"classes": classes, **tiling}.items() if value is not None]:
+            raise DatasetError(f"{wrong[0]}: the tiles are made already; say it to index_tiles")
+        settings, dataset, index = scenes._source
+        settings = recipe_with(settings if recipe is None else recipe, **changes)
+    else:
+        settings = recipe_with(recipe, **changes)
+        made = index_tiles(scenes, classes, recipe=settings, progress=progress, **tiling)
+        settings, dataset, index = made._source
+    own = settings.training.global_batch
+    sizes = sorted({*(batches or USUAL_BATCHES), own})
+    where = None if run is None else Path(os.fspath(run))
+    with listening(bars=progress):
+        found = diagnosis_of(settings, dataset, index, sizes, where, progress=progress)
+    return Coverage(**vars(found))

@@ -1,0 +1,103 @@
+"""Arrays that somebody gives to a model: what is expected of them, said where they are something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from segmenter.errors import RasterError
+from segmenter.raster.in_memory import ArrayRaster
+from segmenter.runs.ensemble import AnyRun, members
+
+Nodata = float | Sequence[float | None] | None
+"""A value that stands for no data in all bands, or one for each."""
+
+
+def rasters_of(
+    run: AnyRun, image: ArrayLike, valid: ArrayLike | None, nodata: Nodata, *, any_dtype: bool
+) -> tuple[list[ArrayRaster], tuple[int, ...]]:
+    """Images as the model of a run reads them, and the shape of what is predicted for them.
+
+    Args:
+        image: (H, W, C), (H, W) where the model takes one band, or (B, H, W, C).
+        any_dtype: take values of another type than the training's.
+
+    Raises:
+        RasterError: it is something else; says what was expected and how it is made.
+    """
+    given = np.asanyarray(image)
+    if given.ndim == 2 and run.band_count == 1:
+        given = given[..., np.newaxis]
+    _check_shape(run, given.shape)
+    _check_type(run, given, any_dtype=any_dtype)
+    shape = given.shape[:-1]
+    seen = None if valid is None else _valid(valid, shape)
+    values = _nodata(nodata, run.band_count)
+    if given.ndim == 3:
+        return [ArrayRaster(given, seen, values)], shape
+    masks: Iterable[Any] = [None] * len(given) if seen is None else seen
+    return [ArrayRaster(each, mask, values) for each, mask in zip(given, masks, strict=True)], shape
+
+
+def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:
+    count = run.band_count
+    expected = f"(height, width, {count}), the bands last" + (", or (height, width)" if count == 1 else "")
+    if len(shape) not in (3, 4):
+        raise RasterError(f"image: expected an array of {expected}, got {_shown(shape)}")
+    if 0 in shape:
+        raise RasterError(f"image: expected at least one pixel, got an array of {_shown(shape)}")
+    if shape[-1] == count:
+        return
+    hint = ""
+    if shape[-3] == count:
+        hint = "; bands come first there, as rasterio reads them: np.moveaxis(image, -3, -1)"
+    elif shape[-1] > count and run.bands is not None and max(run.bands) <= shape[-1]:
+        places = ", ".join(str(band - 1) for band in run.bands)
+        hint = f"; the model saw bands {', '.join(map(str, run.bands))} of its files: image[..., [{places}]]"
+    elif shape[-1] == count + 1:
+        hint = f"; if the last is alpha: image[..., :{count}] with valid=image[..., {count}] > 0"
+    raise RasterError(f"image: expected an array of {expected}, got {_shown(shape)}{hint}")
+
+
+def _check_type(run: AnyRun, image: NDArray[Any], *, any_dtype: bool) -> None:
+    if image.dtype.kind not in "iuf" or image.dtype.itemsize > 8:
+        raise RasterError(f"image: expected real numbers of at most 64 bits, got {image.dtype}")
+    known = {member.dtype for member in members(run)}
+    # Floats of another width hold the same measurement; integers of one may count something else.
+    same = image.dtype.newbyteorder("=").name in known or any(
+        image.dtype.kind == np.dtype(name).kind == "f" for name in known
+    )
+    if not same and not any_dtype:
+        theirs = sorted(known)[0]
+        raise RasterError(
+            f"image: expected {' or '.join(sorted(known))} as in the training images, got {image.dtype}; "
+            f"give the values as the files hold them, not scaled (image.astype('{theirs}') if only the "
+            "type differs), or say any_dtype=True"
+        )
+
+
+def _valid(valid: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    found = np.asarray(valid)
+    if found.dtype != np.bool_ or found.shape != shape:
+        raise RasterError(
+            f"valid: expected booleans of {_shown(shape)}, True where there is data (as mask > 0), got "
+            f"{found.dtype} of {_shown(found.shape)}"
+        )
+    return found
+
+
+def _nodata(nodata: Nodata, count: int) -> list[float | None]:
+    if nodata is None:
+        return []
+    if not isinstance(nodata, Sequence):
+        return [float(nodata)] * count
+    if len(nodata) != count:
+        raise RasterError(f"nodata: expected one value, or one for each of {count} bands, got {len(nodata)}")
+    return [None if value is None else float(value) for value in nodata]
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"

@@ -1,0 +1,279 @@
+"""A run directory opened: a trained model that predicts arrays and maps files."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from segmenter.api.images import Nodata, rasters_of
+from segmenter.api.predicting import Computing, Probabilities, predict_arrays, result_array
+from segmenter.api.results import Maps, MapScores, MapsError
+from segmenter.config.recipe import Recipe
+from segmenter.errors import CheckpointError, DatasetError
+from segmenter.files import read_regular
+from segmenter.inference.loading import KeptModels
+from segmenter.labels import ClassMap
+from segmenter.mapping.options import request_of
+from segmenter.mapping.session import Mapped, map_rasters, output_folder
+from segmenter.mapping.truth import images_of_inputs
+from segmenter.runs.ensemble import AnyRun, joined, members
+from segmenter.runs.run import RUN_FILE, load_run
+from segmenter.runs.score_files import BEST_FILES
+from segmenter.scenes import Layout
+from segmenter.terminal import Said, listening
+
+Paths = str | os.PathLike[str]
+
+_ONE_AT_A_TIME = threading.RLock()
+"""Calls of several threads come one after the other: each uses all devices, and XLA's programs on a CPU must
+not run twice at once (`inference.pixelwise`)."""
+_NOWHERE = re.compile("(?!)")
+
+
+class OpenRun:
+    """A trained model: the `run` of `segmenter.open_run`.
+
+    Attributes:
+        paths: the run directories, one or more.
+        name: of the recipe.
+        classes: names, colours and codes; a predicted id is an index into them.
+        bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
+        band_count: how many these are, C of an image.
+        dtype: of the training images.
+        metres_per_pixel: of the training images; None where they say none.
+        recipe: what it was trained with.
+    """
+
+    def __init__(self, run: AnyRun) -> None:
+        self._run, self._models = run, KeptModels()
+        self._texts = {member.path: _run_text(member.path) for member in members(run)}
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(member.path for member in members(self._run))
+
+    @property
+    def name(self) -> str:
+        return self._run.recipe.name
+
+    @property
+    def classes(self) -> ClassMap:
+        return self._run.classes
+
+    @property
+    def bands(self) -> tuple[int, ...] | None:
+        return self._run.bands
+
+    @property
+    def band_count(self) -> int:
+        return self._run.band_count
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(members(self._run)[0].dtype)
+
+    @property
+    def metres_per_pixel(self) -> float | None:
+        return self._run.metres_per_pixel
+
+    @property
+    def recipe(self) -> Recipe:
+        return self._run.recipe
+
+    @property
+    def scores(self) -> MapScores | None:
+        """Scores of the best validation, whose model predicts; None before the first, and of several runs.
+
+        Raises:
+            ScoreError: they cannot be read.
+        """
+        file = self.paths[0] / BEST_FILES[0]
+        return MapScores.read(file) if len(self.paths) == 1 and file.is_file() else None
+
+    def __repr__(self) -> str:
+        names = self.classes.names
+        shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        metres = "" if not (found := members(self._run)[0].metres_per_pixel) else f", {found:.3g} m a pixel"
+        bands = f"{self.band_count} band{'s' * (self.band_count > 1)} of {self.dtype}"
+        where = ", ".join(repr(str(path)) for path in self.paths)
+        return f"open_run({where}): {len(names)} classes ({shown}), {bands}{metres}"
+
+    def predict(
+        self,
+        image: ArrayLike,
+        valid: ArrayLike | None = None,
+        *,
+        nodata: Nodata = None,
+        probabilities: Probabilities = False,
+        any_dtype: bool = False,
+        out: NDArray[Any] | None = None,
+        progress: bool = False,
+        **options: Unpack[Computing],
+    ) -> NDArray[Any]:
+        """Class ids of an image, as `predict.py` maps a file of the same pixels, byte for byte.
+
+        The image may have any size: it is computed in windows that fit the memory, and none of them shows.
+        A memory-mapped array is read window by window.
+
+        >>> image = np.zeros((45, 67, 3), run.dtype)
+        >>> run.predict(image).shape
+        (45, 67)
+        >>> run.predict(image, probabilities=True).shape
+        (45, 67, 4)
+
+        Pixels without data are 255: masked ones, those where `valid` is False, those whose bands all hold
+        `nodata`, and NaN.
+
+        >>> valid = np.ones((45, 67), bool)
+        >>> valid[:10] = False
+        >>> np.unique(run.predict(image, valid)[:10])
+        array([255], dtype=uint8)
+
+        Args:
+            image: (H, W, C) with the values that the image files hold, not scaled; (B, H, W, C) for several
+                of one size; (H, W) where the model takes one band. A masked pixel has no data where all its
+                bands are masked.
+            valid: (H, W) booleans, True where there is data.
+            nodata: value of pixels without data, or one for each band.
+            probabilities: give (H, W, K) probabilities instead, as float32 with the precision of float16, NaN
+                without data; "float16" to keep them in half the memory, "uint8" in a quarter: × 255, at most
+                254, and 255 without data.
+            any_dtype: take values of another type than the training images'.
+            out: array that the result is written to, as a `numpy.memmap` for more than the memory holds.
+            progress: show a bar on stderr.
+            options: how it is computed, as the options of `predict.py`: `mode`, `overlap`, `blend_weights`,
+                `tta`, `precision`, `memory`, `window_size`, `batch`, `gsd`, `raster_gsd`.
+
+        Returns:
+            (H, W) uint8 class ids.
+
+        Raises:
+            RasterError: an array of another shape or type than the model takes.
+            SegmenterError: an option that cannot be, a run that is not whole, a device without memory.
+        """
+        kind = "float16" if probabilities is True else probabilities or None
+        request = request_of(self.paths, ["image"], "maps", {**_checked(options), "probabilities": kind})
+        rasters, shape = rasters_of(self._run, image, valid, nodata, any_dtype=any_dtype)
+        result = result_array(shape, len(self.classes), probabilities, out)
+        batched = result if len(shape) == 3 else result[np.newaxis]
+        with self._ready():
+            predict_arrays(self._run, rasters, request, batched, progress=progress)
+        return result
+
+    def map(
+        self, inputs: Paths | Iterable[Paths], output: Paths, *, progress: bool = False, **options: Any
+    ) -> Maps:
+        """Maps of image files, as `predict.py` makes them: the same files, finished ones kept.
+
+        >>> maps = run.map("a.tif", "maps/")
+        >>> maps
+        1 map in maps: a.tif
+        >>> run.map("a.tif", "maps/", confidence=True, memory="4GB").paths
+        (PosixPath('maps/a.tif'),)
+
+        Args:
+            inputs: files, folders and globs.
+            output: folder of the maps, or an address in a bucket (`s3://…`).
+            progress: show bars on stderr.
+            options: of `predict.py`, each under its name with underscores: `window_size=512`,
+                `bbox=(left, bottom, right, top)`, `labels="truth/{stem}.png"`. `split` and `recipe` are for
+                `predict.py`: finding a recipe's scenes takes a dataset's loader.
+
+        Raises:
+            MapsError: some inputs failed; its `maps` are those of the others.
+            SegmenterError: nothing could be done; of a single input, its own error.
+        """
+        given = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+        for name in ("split", "recipe"):
+            if options.get(name) is not None:
+                raise DatasetError(
+                    f"{name}: a recipe's scenes are found by a dataset's loader; give the images and labels= "
+                    f"instead, or call predict.py with --{name}"
+                )
+        request = request_of(self.paths, [os.fspath(path) for path in given], os.fspath(output), options)
+        with self._ready(bars=progress) as said, output_folder(request.output):
+            layout = Layout(Path(), _NOWHERE, _NOWHERE, "any")
+            images = None if request.labels is None else images_of_inputs(request, self._run, layout)
+            mapped = map_rasters(request, self._run, images)
+        return _maps(mapped, request.output, said)
+
+    @contextmanager
+    def _ready(self, *, bars: bool = False) -> Iterator[Said]:
+        """Alone, with the run as it was opened and its models kept; what is said is given, not printed."""
+        with _ONE_AT_A_TIME:
+            for path, text in self._texts.items():
+                if _run_text(path) != text:
+                    raise CheckpointError(
+                        f"{path}: is another run than the one that was opened; open it again"
+                    )
+            with listening(bars=bars) as said, self._models.used():
+                yield said
+
+
+def open_run(run: Paths, *more: Paths) -> OpenRun:
+    """Open a run directory that `train.py` made; several predict as one, by the mean of their probabilities.
+
+    TensorFlow is loaded at the first prediction, which takes seconds, and the model is compiled then; later
+    calls reuse it. Weights are those of the best validation so far, also while the training goes on.
+
+    >>> run = open_run("runs/mine")
+    >>> run.classes.names
+    ['water', 'road', 'field', 'house']
+    >>> run
+    open_run('runs/mine'): 4 classes (water, road, field, house), 3 bands of uint16, 0.5 m a pixel
+
+    Args:
+        run: directory.
+        more: further ones, of the same classes and bands.
+
+    Raises:
+        CheckpointError: one is no run directory, has no weights yet or is damaged; or they do not fit.
+    """
+    opened = joined([load_run(Path(path).expanduser()) for path in (run, *more)])
+    for member in members(opened):
+        member.weights_file()
+    return OpenRun(opened)
+
+
+def _run_text(path: Path) -> bytes:
+    return read_regular(path / RUN_FILE)
+
+
+def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options of a prediction, if there are such.
+
+    Raises:
+        DatasetError: there are not.
+    """
+    known = list(Computing.__annotations__)
+    if unknown := [name for name in options if name not in known]:
+        raise DatasetError(f"{unknown[0]}: expected an option of prediction: {', '.join(known)}")
+    return options
+
+
+def _maps(mapped: Mapped, folder: Path, said: Said) -> Maps:
+    """What came of a call, or the error that it ended with."""
+    outcome = mapped.outcome
+    jobs = [*outcome.written, *outcome.kept]
+    scored = bool(outcome.each) and (folder / BEST_FILES[0]).is_file()
+    maps = Maps(
+        paths=tuple(sorted(job.output for job in jobs)),
+        kept=tuple(sorted(job.output for job in outcome.kept)),
+        folder=folder,
+        scores=MapScores.read(folder / BEST_FILES[0]) if scored else None,
+        notes=tuple(said.lines),
+        warnings=tuple(said.warnings),
+    )
+    if len(mapped.failures) == 1 and not jobs:
+        raise mapped.failures[0]
+    if mapped.failures:
+        raise MapsError(maps, mapped.failures)
+    return maps

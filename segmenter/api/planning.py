@@ -1,0 +1,232 @@
+"""Plans of epochs and forecasts of random batches, as values that can be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from segmenter.api.tiles import Tiles
+from segmenter.errors import DatasetError
+from segmenter.sampling import held_by_rows
+from segmenter.sampling.forecast import Forecast, holds
+from segmenter.sampling.forecast import forecast as forecast_of
+from segmenter.sampling.plan import Plan, planned_epoch
+from segmenter.terminal import aligned
+
+_SIZES = (4, 8, 16, 32, 64, 128)
+"""Batches that a forecast shows."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EpochPlan:
+    """An epoch of batches, each of which holds every promised class. Iterating gives the batches.
+
+    >>> plan = plan_epoch(counts, 8, seed=1)
+    >>> sorted({int(tile) for batch in plan for tile in batch}) == list(range(40))
+    True
+
+    Attributes:
+        batches: (steps, global batch) indices of tiles.
+        held: (steps, classes) whether a tile of the batch holds the class.
+        classes: names.
+        promised: those that every batch holds; `best_effort`: those too rare for that.
+        repeats: uses of a tile beyond its first that coverage forces; `least_repeats`: no plan of so many
+            steps does with fewer.
+        fillers: further uses that complete the last batch.
+    """
+
+    batches: NDArray[np.int64]
+    held: NDArray[np.bool_]
+    classes: tuple[str, ...]
+    promised: tuple[str, ...]
+    best_effort: tuple[str, ...]
+    repeats: int
+    least_repeats: int
+    fillers: int
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        return iter(self.batches)
+
+    def __getitem__(self, step: int) -> NDArray[np.int64]:
+        return self.batches[step]
+
+    def __repr__(self) -> str:
+        steps, batch = self.batches.shape
+        lines = [f"{steps} steps of {batch} tiles, each with {_named(self.promised)}"]
+        lines.append(f"{self.repeats} repeats (at least {self.least_repeats}), {self.fillers} fillers")
+        if self.best_effort:
+            shares = dict(zip(self.classes, self.held.mean(axis=0), strict=True))
+            rare = ", ".join(f"{name} (in {shares[name]:.0%} of the steps)" for name in self.best_effort)
+            lines.append(f"best effort: {rare}")
+        return "\n".join(lines)
+
+
+def plan_epoch(
+    tiles: Tiles | ArrayLike,
+    global_batch: int,
+    *,
+    min_pixels: int = 32,
+    max_repeats: int | None = 4,
+    seed: int = 0,
+    epoch: int = 0,
+    classes: Sequence[str] = (),
+) -> EpochPlan:
+    """Plan an epoch of global batches, each of which holds every class, with as few steps as that takes.
+
+    >>> counts = np.zeros((40, 3), int)  # pixels of each class in each tile
+    >>> counts[:, 0] = 4096
+    >>> counts[:25, 1] = 500
+    >>> counts[:7, 2] = 60
+    >>> plan = plan_epoch(counts, 4, classes=["field", "road", "pond"])
+    >>> plan
+    11 steps of 4 tiles, each with field, road, pond
+    4 repeats (at least 4), 0 fillers
+    >>> bool(plan.held.all()), len(plan), plan[0].shape
+    (True, 11, (4,))
+
+    It is the plan that a training makes of the same tiles by the recipe's defaults. Each tile is in it, and
+    twice only where a class needs it.
+
+    Args:
+        tiles: of `index_tiles`; or (tiles, classes) whole numbers, the pixels of each class in each tile.
+        global_batch: tiles of a step, over all devices.
+        min_pixels: from which on a tile holds a class.
+        max_repeats: a class that would show tiles more often than 1 + this is best effort; None: no limit.
+        seed, epoch: the same two give the same plan; other epochs give other batches.
+        classes: names, where `tiles` are numbers.
+
+    Raises:
+        DatasetError: no batch of that size can hold all classes; an argument is out of its range.
+    """
+    counts, names = _table(tiles, classes)
+    plan = planned_epoch(
+        *(counts, global_batch),
+        min_pixels=min_pixels,
+        max_repeats=max_repeats,
+        seed=seed,
+        epoch=epoch,
+        names=names,
+    )
+    return _shown(plan, counts, names, min_pixels)
+
+
+def _shown(plan: Plan, counts: NDArray[np.integer], names: tuple[str, ...], min_pixels: int) -> EpochPlan:
+    return EpochPlan(
+        batches=plan.rows_SB,
+        held=held_by_rows(plan.rows_SB, counts, min_pixels),
+        classes=names,
+        promised=tuple(names[c] for c in plan.promised),
+        best_effort=tuple(names[c] for c in plan.best_effort),
+        repeats=plan.coverage_repeats,
+        least_repeats=plan.repeats_bound,
+        fillers=plan.fillers,
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RandomBatches:
+    """Random batches of tiles: how likely they hold all classes.
+
+    >>> random = forecast(counts)
+    >>> round(random.probability(16), 3), random.needed(0.9)
+    (0.981, 11)
+
+    Attributes:
+        tiles: that they are drawn from.
+        classes: names of those that occur.
+        exact: whether probabilities are exact; else of 4096 random orders.
+    """
+
+    tiles: int
+    classes: tuple[str, ...]
+    exact: bool
+    _forecast: Forecast = field(repr=False)
+
+    def probability(self, batch: int) -> float:
+        """Probability, 0 to 1, that a random batch of so many tiles holds every class."""
+        return self._forecast.outlook([_at_least_one(batch)])[0].probability
+
+    def expected_classes(self, batch: int) -> float:
+        """Mean number of classes that it holds."""
+        return self._forecast.outlook([_at_least_one(batch)])[0].expected_classes
+
+    def needed(self, share: float) -> int:
+        """Tiles in a batch for it to hold all classes with that probability, above 0 and up to 1."""
+        if not 0 < share <= 1:
+            raise DatasetError(f"share: expected a probability above 0 and up to 1, got {share}")
+        return self._forecast.needed(share)
+
+    def __repr__(self) -> str:
+        sizes = [size for size in _SIZES if size <= self.tiles] or [self.tiles]
+        rows = [
+            (str(one.batch), f"{one.probability:.2%}", f"{one.expected_classes:.2f}")
+            for one in self._forecast.outlook(sizes)
+        ]
+        how = "exactly" if self.exact else "simulated"
+        title = f"a random batch of {self.tiles} tiles, {how}, of the {len(self.classes)} classes"
+        table = aligned(("batch", "holds all", "holds on average"), rows, left=0)
+        return "\n".join([f"{title}:", *(f"  {line}" for line in table)])
+
+
+def forecast(
+    tiles: Tiles | ArrayLike, *, min_pixels: int = 32, classes: Sequence[str] = (), seed: int = 0
+) -> RandomBatches:
+    """Forecast how likely random batches hold all classes that occur: exactly, for up to 20 classes.
+
+    >>> forecast(counts)
+    a random batch of 40 tiles, exactly, of the 3 classes:
+      batch  holds all  holds on average
+          4     55.22%              2.54
+          8     81.95%              2.82
+         16     98.14%              2.98
+         32    100.00%              3.00
+    >>> forecast(counts).needed(0.99)
+    18
+
+    Args:
+        tiles, min_pixels, classes: as in `plan_epoch`.
+        seed: of the simulation, with more classes.
+
+    Raises:
+        DatasetError: there are no tiles.
+    """
+    counts, names = _table(tiles, classes)
+    found = forecast_of(holds(counts, min_pixels), seed=seed)
+    present = tuple(names[c] for c in found.classes)
+    return RandomBatches(found.tiles, present, found.method == "exact", found)
+
+
+def _table(tiles: Tiles | ArrayLike, classes: Sequence[str]) -> tuple[NDArray[np.integer], tuple[str, ...]]:
+    """(tiles, classes) counts, and the classes' names."""
+    if isinstance(tiles, Tiles):
+        if classes:
+            raise DatasetError("classes: the tiles have names of their own; leave them out")
+        return tiles.counts, tiles.classes
+    counts = np.asarray(tiles)
+    if counts.ndim != 2 or counts.dtype.kind not in "iu":
+        raise DatasetError(
+            "tiles: expected those of index_tiles, or whole numbers (tiles, classes), got "
+            f"{counts.dtype} of {counts.shape}"
+        )
+    names = tuple(classes) or tuple(f"class {i}" for i in range(counts.shape[1]))
+    if len(names) != counts.shape[1]:
+        raise DatasetError(
+            f"classes: expected {counts.shape[1]} names, one for each column, got {len(names)}"
+        )
+    return counts, names
+
+
+def _at_least_one(batch: int) -> int:
+    if batch < 1:
+        raise DatasetError(f"batch: expected at least 1 tile, got {batch}")
+    return batch
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "no class promised"

@@ -1,0 +1,127 @@
+"""Predictions for arrays, by the very steps that make a map of a raster file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from segmenter.errors import RasterError, SegmenterError
+from segmenter.geometry import Window
+from segmenter.inference.events import Failed, Mapped
+from segmenter.inference.loading import load_predictor
+from segmenter.inference.prediction import ExtraOutputs, Prediction
+from segmenter.inference.predictor import classify_all
+from segmenter.inference.regridding import ON_THE_GRID
+from segmenter.mapping.jobs import MapJob, RasterRequest
+from segmenter.mapping.outputs import MapStyle, known_probabilities
+from segmenter.mapping.own_pixels import OwnPixels
+from segmenter.mapping.precision import precision_of
+from segmenter.mapping.request import BlendWeights, MapRequest, Mode, Precision
+from segmenter.mapping.scale import lay_grids
+from segmenter.mapping.tiling import tiling_for
+from segmenter.raster.in_memory import ArrayRaster
+from segmenter.runs.ensemble import AnyRun
+
+Probabilities = bool | Literal["uint8", "float16"]
+
+
+class Computing(TypedDict, total=False):
+    """How a prediction is computed: options of `predict.py`, with its defaults."""
+
+    mode: Mode | None
+    overlap: float
+    blend_weights: BlendWeights
+    tta: str
+    precision: Precision | None
+    memory: str | int | None
+    window_size: int | None
+    batch: int | None
+    gsd: float | Literal["auto"] | None
+    raster_gsd: float | None
+
+
+@dataclass(frozen=True)
+class _ArrayRequest(RasterRequest):
+    """A request whose raster is in memory."""
+
+    raster: ArrayRaster | None = None
+
+    def open(self, path: Path) -> Any:
+        """The raster."""
+        return self.raster
+
+
+def predict_arrays(
+    run: AnyRun, rasters: Sequence[ArrayRaster], request: MapRequest, out: NDArray[Any], *, progress: bool
+) -> None:
+    """Predict each raster into `out`; memory beside both depends on the windows, as for files.
+
+    Args:
+        request: of which the options of computing count, and which probabilities are wanted.
+        out: (B, H, W) class ids, or (B, H, W, K) probabilities, of the rasters in order.
+
+    Raises:
+        SegmenterError: an option that cannot be, or a device without memory.
+    """
+    wanted = ExtraOutputs(probabilities=request.probabilities)
+    style = MapStyle(run.classes, Path(), wanted=wanted)
+    jobs = [_job(run, raster, number) for number, raster in enumerate(rasters)]
+    failures: list[SegmenterError] = []
+    lay_grids(request, run, jobs, failures)
+    if failures:
+        raise failures[0]
+    asked = wanted if jobs[0].grid is None else ON_THE_GRID
+    tiling = tiling_for(request, run, jobs, asked)
+    predict = load_predictor(run, asked, request.tta, precision_of(run, request.precision))
+    for job in jobs:
+        job.set_column(tiling.column)
+    places = {id(job): (OwnPixels(job, style), out[number]) for number, job in enumerate(jobs)}
+    total = sum(job.part.size.pixels for job in jobs)
+    with (
+        contextlib.closing(classify_all(jobs, tiling, predict)) as events,
+        tqdm(total=total, unit="pixel", unit_scale=True, disable=not progress) as bar,
+    ):
+        for event in events:
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Mapped):
+                own, array = places[id(event.job)]
+                for window, found in own.of(event.window, event.prediction):
+                    array[window.slices()] = _asked_of(found)
+                    bar.update(window.size.pixels)
+
+
+def _job(run: AnyRun, raster: ArrayRaster, number: int) -> MapJob:
+    name = f"image {number}" if number else "image"
+    asked = _ArrayRequest(None, run.band_count, raster=raster)
+    return MapJob(asked, raster.info, Window.of(raster.info.size), name, Path(name))
+
+
+def _asked_of(found: Prediction) -> NDArray[Any]:
+    return found.ids if found.probabilities is None else known_probabilities(found)
+
+
+def result_array(
+    shape: tuple[int, ...], classes: int, probabilities: Probabilities, out: NDArray[Any] | None
+) -> NDArray[Any]:
+    """An array for what is predicted, or the one that is given for it.
+
+    Raises:
+        RasterError: that has another shape or type.
+    """
+    wanted = (*shape, classes) if probabilities else shape
+    dtype = np.dtype(
+        probabilities if isinstance(probabilities, str) else "float32" if probabilities else "uint8"
+    )
+    if out is None:
+        return np.empty(wanted, dtype)
+    if out.shape != wanted or out.dtype != dtype:
+        raise RasterError(f"out: expected an array of {wanted} of {dtype}, got {out.shape} of {out.dtype}")
+    return out

@@ -1,0 +1,221 @@
+"""Scenes cut into tiles, with the pixels of each class in each: what plans and forecasts are made of."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.reading import default_recipe, load_recipe, recipe_from
+from segmenter.config.recipe import Recipe
+from segmenter.errors import DatasetError
+from segmenter.labels import ClassMap, LandCoverClass, own_colour
+from segmenter.sampling.forecast import holds
+from segmenter.scenes import SPLITS, Dataset, Scene, Split
+from segmenter.terminal import aligned, listening
+from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.scales import with_scales
+
+Paths = str | os.PathLike[str]
+Scenes = Dataset | Iterable[Scene | tuple[Paths, Paths]]
+"""A dataset as its loader gives it, scenes, or pairs of an image file and its label file."""
+Classes = ClassMap | Mapping[str, int]
+"""A class map, or name → code in the label files."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tiles:
+    """Tiles of the scenes of one split.
+
+    >>> tile = tiles.counts[:, tiles.classes.index("road")].argmax()  # the one with most road
+    >>> tiles.scenes[tiles.scene[tile]].name, int(tiles.row[tile]), int(tiles.col[tile])
+    ('a', 64, 64)
+
+    Attributes:
+        counts: (tiles, classes) pixels of each class in each tile.
+        classes: names, in the order of the columns.
+        scenes: that the tiles are of.
+        scene: (tiles,) which of the scenes each is of; `row`, `col`: its upper left pixel there.
+        left_out: tiles with too few labelled pixels.
+        warnings: what was to be said of the files.
+    """
+
+    counts: NDArray[np.int64]
+    classes: tuple[str, ...]
+    scenes: tuple[Scene, ...]
+    scene: NDArray[np.int32]
+    row: NDArray[np.int32]
+    col: NDArray[np.int32]
+    left_out: int
+    warnings: tuple[str, ...]
+    _source: tuple[Recipe, Dataset, TileIndex] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __repr__(self) -> str:
+        recipe, _, index = self._source
+        out = f", {self.left_out} left out" if self.left_out else ""
+        scenes = f"{len(self.scenes)} scene{'s' * (len(self.scenes) != 1)}"
+        least = recipe.sampling.min_pixels
+        title = f"{len(self)} tiles of {index.tile} pixels from {scenes}{out}"
+        held = holds(self.counts, least).sum(axis=0)
+        pixels = self.counts.sum(axis=0)
+        rows = [(name, str(n), str(m)) for name, n, m in zip(self.classes, held, pixels, strict=True)]
+        table = aligned(("class", f"tiles with ≥ {least} px", "pixels"), rows)
+        return "\n".join([title, *(f"  {line}" for line in table), *self.warnings])
+
+
+def index_tiles(
+    scenes: Scenes,
+    classes: Classes | None = None,
+    *,
+    recipe: Paths | Recipe | None = None,
+    size: int | None = None,
+    overlap: int | None = None,
+    min_labelled: float | None = None,
+    split: Split = "train",
+    bands: Sequence[int] | None = None,
+    cache: Paths | None = None,
+    progress: bool = False,
+) -> Tiles:
+    """Cut scenes into tiles and count the classes in each, as a training does.
+
+    >>> tiles = index_tiles([("a.tif", "a_label.png")], {"water": 0, "road": 1, "field": 2}, size=64)
+    >>> tiles
+    15 tiles of 64×64 pixels from 1 scene
+      class  tiles with ≥ 32 px  pixels
+      water                   2    6240
+      road                    6    3960
+      field                  15   51240
+    >>> tiles.counts.shape
+    (15, 3)
+
+    What is counted is kept in `.tile-index`, in the folder that holds all scenes, for the next call.
+
+    Args:
+        scenes: pairs of an image file and its label file; `Scene`s; or a `Dataset` as a loader gives it.
+        classes: name → code in the label files, or a `ClassMap` (which labels in colours need); a dataset has
+            its own.
+        recipe: a recipe, or its file, whose settings are the defaults here.
+        size, overlap: of tiles, in pixels.
+        min_labelled: share of a tile that must be labelled.
+        split: of the scenes, those that are used.
+        bands: 1-based bands of the image files that are data; None: all but alpha.
+        cache: another folder for what is counted.
+        progress: show a bar on stderr.
+
+    Raises:
+        SegmenterError: a label does not fit its image, or holds a value that no class has.
+    """
+    if split not in SPLITS:
+        raise DatasetError(f"split: expected {', '.join(SPLITS)}, got {split}")
+    settings = recipe_with(recipe, size=size, overlap=overlap, min_labelled=min_labelled)
+    dataset = _dataset(scenes, classes, split)
+    dataset = dataset if bands is None else replace(dataset, bands=tuple(bands))
+    dataset = dataset if cache is None else replace(dataset, cache=Path(cache))
+    if not dataset.of(split):
+        raise DatasetError(f"scenes: expected some of the split {split}, there are none")
+    with listening(bars=progress) as said:
+        index = build_index(dataset, split, settings.tiles, progress=progress)
+        index = with_scales(index, dataset, settings, progress=progress)
+    return Tiles(
+        *(
+            index.counts_NK,
+            tuple(dataset.classes.names),
+            index.scenes,
+            index.scene_N,
+            index.row_N,
+            index.col_N,
+        ),
+        *(index.left_out, tuple(said.warnings), (settings, dataset, index)),
+    )
+
+
+def recipe_with(recipe: Paths | Recipe | None, **changes: Any) -> Recipe:
+    """A recipe, or the defaults, with other values for its settings; None changes nothing.
+
+    Raises:
+        ConfigError: a value that none can be.
+    """
+    known = (
+        recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe)) if recipe else default_recipe()
+    )
+    data = known.model_dump(mode="json")
+    for name, value in changes.items():
+        if value is not None:
+            *section, key = _SETTINGS[name].split(".")
+            (data[section[0]] if section else data)[key] = value.item() if hasattr(value, "item") else value
+    return recipe_from(data, str(recipe) if isinstance(recipe, (str, os.PathLike)) else "arguments")
+
+
+_SETTINGS = {
+    "size": "tiles.size",
+    "overlap": "tiles.overlap",
+    "min_labelled": "tiles.min_labelled",
+    "global_batch": "training.global_batch",
+    "min_pixels": "sampling.min_pixels",
+    "max_repeats": "sampling.max_repeats_per_tile",
+    "seed": "seed",
+}
+"""Arguments → settings of a recipe."""
+
+
+def class_map(classes: Classes) -> ClassMap:
+    """A class map of names and codes, in colours of our own.
+
+    Raises:
+        LabelError: two of one code, or a code that none can be.
+        DatasetError: no class map at all.
+    """
+    if isinstance(classes, ClassMap):
+        return classes
+    if not isinstance(classes, Mapping) or not all(isinstance(code, int) for code in classes.values()):
+        raise DatasetError(
+            'classes: expected names with their codes in the label files, as {"water": 0, "road": 1}, or a '
+            f"ClassMap, got {classes!r}"
+        )
+    return ClassMap(
+        tuple(LandCoverClass(name, own_colour(i), code) for i, (name, code) in enumerate(classes.items()))
+    )
+
+
+def _dataset(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
+    if isinstance(scenes, Dataset):
+        if classes is not None:
+            raise DatasetError("classes: a dataset has its own; leave them out")
+        return scenes
+    if classes is None:
+        raise DatasetError(
+            'classes: expected names with their codes in the label files, as {"water": 0}, got none'
+        )
+    found = _told_apart([_scene(each, split) for each in scenes])
+    if not found:
+        raise DatasetError("scenes: expected pairs of an image and its label, got none")
+    folders = [
+        os.path.dirname(os.path.abspath(path)) for each in found for path in (each.image, each.label) if path
+    ]
+    root = Path(os.path.commonpath(folders))
+    known = class_map(classes)
+    return Dataset(root.name or "scenes", root, found, known, expand_palette=known.encoding == "colours")
+
+
+def _told_apart(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
+    """Scenes of one name called after their files."""
+    names = Counter(scene.name for scene in scenes)
+    return tuple(each if names[each.name] == 1 else replace(each, name=str(each.image)) for each in scenes)
+
+
+def _scene(given: Any, split: Split) -> Scene:
+    if isinstance(given, Scene):
+        return given
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
+        raise DatasetError(f"scenes: expected pairs of an image file and its label file, got {given!r}")
+    image, label = (Path(path) for path in given)
+    return Scene(image.stem, image, label, str(image), split)

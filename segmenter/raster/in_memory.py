@@ -1,0 +1,124 @@
+"""Pixels in memory, read window by window as a file is, by the same rule of validity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.geometry import Size, Window
+from segmenter.raster.header import RasterInfo
+from segmenter.raster.validity import NO_MEASUREMENT, holds, usable
+
+
+class ArrayRaster:
+    """(H, W, C) pixels as a `Readable`; a context manager, as `Raster` is. Nothing is copied but windows.
+
+    Args:
+        image_HWC: numbers of any type; of a masked array, a pixel has no data where all its bands are masked,
+            as where all bands of a file hold their nodata value.
+        valid_HW: where there is data, as a file's mask would say it; None: everywhere.
+        nodata: value of each band that stands for no data; None: every value is data.
+
+    Attributes:
+        info: a header without georeference.
+        bands: 1 to C.
+    """
+
+    def __init__(
+        self,
+        image_HWC: NDArray[Any],
+        valid_HW: NDArray[np.bool_] | None = None,
+        nodata: Sequence[float | None] = (),
+    ) -> None:
+        height, width, count = image_HWC.shape
+        self._image, self._valid = np.asarray(image_HWC), valid_HW
+        mask: Any = np.ma.getmask(image_HWC)
+        self._mask = None if mask is np.ma.nomask else mask
+        native = np.dtype(np.float32) if image_HWC.dtype == np.float16 else image_HWC.dtype.newbyteorder("=")
+        self._dtype, stored = native, image_HWC.dtype.newbyteorder("=").name
+        self._nodata = [usable(value, stored) for value in nodata]
+        self.bands = tuple(range(1, count + 1))
+        self.info = RasterInfo(
+            *(Path("image"), Size(height, width), count, native.name),
+            crs=None,
+            transform=None,
+            nodata=(None,) * count,
+            descriptions=(None,) * count,
+            driver="MEM",
+            alpha=(),
+            has_palette=False,
+            metres_per_pixel=None,
+        )
+
+    def __enter__(self) -> ArrayRaster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def close(self) -> None:
+        """As `Raster.close`; there is nothing to close."""
+
+    @property
+    def extent(self) -> Window:
+        """All pixels."""
+        return Window.of(self.info.size)
+
+    @property
+    def apart(self) -> bool:
+        """As `Readable.apart`."""
+        return False
+
+    @property
+    def may_have_nodata(self) -> bool:
+        """As `Raster.may_have_nodata`."""
+        return self._valid is not None or self._mask is not None or bool(self._nodata) or self._floats
+
+    @property
+    def partial_remark(self) -> None:
+        """None: who made the array knows its values."""
+        return None
+
+    @property
+    def _floats(self) -> bool:
+        return self._dtype.kind == "f"
+
+    def empty(self, window: Window) -> bool:
+        """As `Raster.empty`: nothing is known without being read."""
+        return not window.intersection(self.extent).size.pixels
+
+    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """As `Raster.read`."""
+        image = np.zeros((window.height, window.width, len(self.bands)), self._dtype)
+        valid = np.zeros((window.height, window.width), np.bool_)
+        inside = window.intersection(self.extent)
+        into = inside.relative_to(window).slices()
+        image[into] = stored = np.asarray(self._image[inside.slices()])
+        valid[into] = self._has_data(stored, image[into], inside)
+        image[~valid] = 0
+        return image, valid
+
+    def _has_data(
+        self, stored_HWC: NDArray[Any], image_HWC: NDArray[Any], inside: Window
+    ) -> NDArray[np.bool_]:
+        where = inside.slices()
+        valid = np.ones(stored_HWC.shape[:2], np.bool_)
+        if self._valid is not None:
+            valid &= np.asarray(self._valid[where])
+        if self._mask is not None:
+            valid &= ~np.asarray(self._mask[where]).all(axis=2)
+        if self._nodata and None not in self._nodata:
+            found = [
+                holds(stored_HWC[..., i], value) for i, value in enumerate(self._nodata) if value is not None
+            ]
+            valid &= ~np.logical_and.reduce(found)
+        if self._floats:
+            valid &= (np.abs(image_HWC) < NO_MEASUREMENT).all(axis=2)  # which NaN is not either
+        return valid

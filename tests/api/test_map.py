@@ -1,0 +1,143 @@
+"""Files mapped from Python: byte for byte those of `predict.py`, with nothing printed and no error lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import predict
+from segmenter import MapsError, OpenRun, open_run
+from segmenter.errors import DatasetError, RasterError
+from segmenter.mapping.options import request_of
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def scenes(make_geotiff: Make, rng: np.random.Generator) -> Path:
+    """A folder with two scenes."""
+    for name in ("a", "b"):
+        path = make_geotiff(f"in/{name}.tif", rng.integers(1, 1000, (61, 83, 3), np.uint16))
+    return path.parent
+
+
+def test_the_files_are_those_of_the_command(
+    run: OpenRun, scenes: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = ["--output", str(tmp_path / "command"), "--confidence", "--bbox"]
+    box = (368003.0, 5807980.0, 368030.5, 5807999.0)
+    assert predict.main([str(run.paths[0]), str(scenes), *said, *map(str, box)]) == 0
+    capfd.readouterr()
+    maps = run.map(scenes, tmp_path / "python", confidence=True, bbox=box, memory="4GB")
+    assert capfd.readouterr() == ("", "")
+    names = sorted(path.name for path in (tmp_path / "command").glob("*.tif"))
+    assert names == ["a.confidence.tif", "a.tif", "b.confidence.tif", "b.tif"]
+    for name in names:
+        assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
+    assert [path.name for path in maps.paths] == ["a.tif", "b.tif"]
+    assert maps.kept == ()
+    assert "2 maps in" in maps.notes[-1]
+    again = run.map(
+        [scenes / "a.tif", scenes / "b.tif"], tmp_path / "python", confidence=True, bbox=box, memory="4GB"
+    )
+    assert again.kept == again.paths == maps.paths
+    assert repr(again).startswith("2 maps in")
+
+
+def test_maps_are_scored_with_labels(
+    run: OpenRun, scenes: Path, tmp_path: Path, make_png: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run.map(scenes, tmp_path / "maps", format="png")
+    for name in ("a", "b"):
+        (tmp_path / "truth").mkdir(exist_ok=True)
+        shutil.copy(tmp_path / "maps" / f"{name}.png", tmp_path / "truth")
+    maps = run.map(scenes, tmp_path / "maps", format="png", labels=str(tmp_path / "truth" / "{stem}.png"))
+    assert maps.scores is not None
+    assert maps.scores.miou == 1
+    assert set(maps.scores.iou) == set(run.classes.names)
+    assert "mIoU 100.00 %" in repr(maps)
+    assert "IoU" in repr(maps.scores)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_input_that_fails_is_an_error_and_the_others_are_mapped(
+    run: OpenRun, scenes: Path, tmp_path: Path
+) -> None:
+    (scenes / "c.tif").write_bytes((scenes / "a.tif").read_bytes()[:300])
+    with pytest.raises(MapsError, match=r"1 input failed, 2 maps are finished: .*c\.tif") as caught:
+        run.map(scenes, tmp_path / "maps")
+    assert [path.name for path in caught.value.maps.paths] == ["a.tif", "b.tif"]
+    assert len(caught.value.failures) == 1
+    with pytest.raises(RasterError, match=r"c\.tif"):
+        run.map(scenes / "c.tif", tmp_path / "alone")
+    assert not (tmp_path / "alone").exists()
+
+
+def test_the_model_is_compiled_once_for_many_calls(run: OpenRun, scenes: Path, tmp_path: Path) -> None:
+    opened = open_run(run.paths[0])
+    opened.map(scenes / "a.tif", tmp_path / "maps")
+    models = list(opened._models._found.values())
+    opened.map(scenes / "b.tif", tmp_path / "maps")
+    opened.predict(np.ones((3, 5, 3), np.uint16))
+    assert [model for _, model in opened._models._found.values()] == [model for _, model in models]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"windowsize": 64}, "windowsize: expected an option of predict.py; did you mean window_size"),
+        ({"nonsense": 64}, "known are .*blend_weights, .*window_size"),
+        ({"cog": "yes"}, "cog: expected True or False, got 'yes'"),
+        ({"bbox": (1, 2, 3)}, "bbox: expected 4 numbers .LEFT BOTTOM RIGHT TOP., got"),
+        ({"bbox": (1, 2, 3, 4), "part": (0, 0, 1, 1)}, "one of the two"),
+        ({"tta": "some"}, "tta: "),
+        ({"split": "test"}, "split: a recipe's scenes are found by a dataset's loader"),
+        ({"window_size": -1}, "expected 1 or more, got -1"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_options_are_checked_before_anything_is_done(
+    run: OpenRun, tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DatasetError, match=said):
+        run.map("nowhere.tif", tmp_path / "maps", **options)
+    assert not (tmp_path / "maps").exists()
+
+
+def test_keywords_are_the_options_of_the_command() -> None:
+    """Each in its type, and each default that of the command line."""
+    from segmenter.mapping.options import parse
+
+    plain = parse(["runs/a", "x.tif", "--output", "maps"])
+    given = request_of((Path("runs/a"),), ["x.tif"], "maps", {})
+    assert given == type(plain)(**{**vars(plain), "run": (Path("runs/a"),)})
+    words = [
+        "--bands",
+        "4,2",
+        "--memory",
+        "8GB",
+        "--part",
+        "1",
+        "2",
+        "3",
+        "4",
+        "--window-size",
+        "64",
+        "--mosaic",
+    ]
+    spoken = parse(["runs/a", "x.tif", "--output", "maps", *words])
+    typed = {
+        "bands": [4, 2],
+        "memory": "8GB",
+        "part": [1, 2, 3, 4],
+        "window_size": np.int64(64),
+        "mosaic": True,
+    }
+    found = request_of((Path("runs/a"),), ["x.tif"], "maps", typed)
+    assert found == type(spoken)(**{**vars(spoken), "run": (Path("runs/a"),)})
+    assert type(found.window_size) is int

@@ -1,0 +1,133 @@
+"""Plans, forecasts and diagnoses from Python: those of the commands, as values."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from subprocess import run as run_process
+from typing import Any
+
+import numpy as np
+import pytest
+
+import segmenter
+from segmenter import Scene, Tiles, diagnose, forecast, index_tiles, plan_epoch
+from segmenter.config.reading import default_recipe
+from segmenter.diagnosis import diagnose as diagnosis_of
+from segmenter.errors import ConfigError, DatasetError, LabelError
+from segmenter.sampling import plan
+from segmenter.tiles.index import build_index
+
+CLASSES = {"water": 0, "road": 1, "field": 2}
+
+
+@pytest.fixture(scope="module")
+def tiles(pair: tuple[Path, Path]) -> Tiles:
+    return index_tiles([pair], CLASSES, size=32)
+
+
+@pytest.fixture
+def counts(rng: np.random.Generator) -> Any:
+    """97 tiles of four classes, of which the last is rare."""
+    return (rng.random((97, 4)) < [1, 0.5, 0.2, 0.04]) * rng.integers(32, 400, (97, 4))
+
+
+def test_a_plan_is_that_of_a_training(counts: Any) -> None:
+    made = plan_epoch(counts, 12, seed=3, epoch=2)
+    expected = plan(counts, 12, default_recipe().sampling, 3, 2)
+    np.testing.assert_array_equal(made.batches, expected.rows_SB)
+    assert made.held.all()
+    assert set(made.batches.flat) == set(range(97))
+    assert (made.repeats, made.least_repeats) == (expected.coverage_repeats, expected.repeats_bound)
+    assert [batch.tolist() for batch in made] == expected.rows_SB.tolist()
+
+
+def test_what_is_too_rare_is_named(counts: Any) -> None:
+    counts[:, 3] = 0
+    counts[5, 3] = 99
+    made = plan_epoch(counts, 4, classes="wxyz")
+    assert made.best_effort == ("z",)
+    assert made.promised == ("w", "x", "y")
+    assert "best effort: z (in 4% of the steps)" in repr(made)
+    assert plan_epoch(counts, 4, max_repeats=None).best_effort == ()
+
+
+def test_a_forecast_counts_by_hand() -> None:
+    """Two classes, each in 2 of 4 tiles and never together: of the 6 pairs, 4 hold both."""
+    random = forecast([[50, 0], [50, 0], [0, 50], [0, 50]])
+    assert random.probability(2) == pytest.approx(4 / 6)
+    assert random.expected_classes(2) == pytest.approx(1 + 4 / 6)
+    assert (random.needed(0.9), random.needed(0.5), random.exact) == (3, 2, True)
+
+
+def test_tiles_are_those_of_the_index(tiles: Tiles, pair: tuple[Path, Path]) -> None:
+    _, dataset, index = tiles._source
+    np.testing.assert_array_equal(tiles.counts, index.counts_NK)
+    assert tiles.counts[:, :2].sum(axis=0).tolist() == [60 * 104, 18 * 110]
+    assert (pair[0].parent / ".tile-index").is_dir()
+    named = index_tiles([Scene("x", *pair, "x", "validation")], dataset.classes, size=32, split="validation")
+    np.testing.assert_array_equal(named.counts, tiles.counts)
+    assert len(index_tiles(dataset, size=32)) == len(tiles)
+
+
+def test_a_diagnosis_is_that_of_the_command(tiles: Tiles, pair: tuple[Path, Path], capfd: Any) -> None:
+    made = diagnose([pair], CLASSES, size=32, global_batch=8, batches=[4])
+    assert capfd.readouterr() == ("", "")
+    recipe, dataset, _ = tiles._source
+    data = recipe.model_dump(mode="json")
+    data["training"]["global_batch"] = 8
+    from segmenter.config.reading import recipe_from
+
+    recipe = recipe_from(data, "test")
+    index = build_index(dataset, "train", recipe.tiles, progress=False)
+    expected = diagnosis_of(recipe, dataset, index, [4, 8], progress=False)
+    assert made.to_dict() == expected.to_dict()
+    assert made == diagnose(tiles, global_batch=8, batches=[4])
+    assert "what limits: " in repr(made)
+    assert "road" in repr(made)
+
+
+def test_a_report_is_one_page(tiles: Tiles, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the extra `report` is not installed")
+    diagnose(tiles, global_batch=8, batches=[4]).write_report(tmp_path / "coverage.html")
+    assert "road" in (tmp_path / "coverage.html").read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], tiles: Tiles) -> None:
+    with pytest.raises(DatasetError, match="expected names with their codes in the label files"):
+        index_tiles([pair])
+    with pytest.raises(DatasetError, match=r"pairs of an image file and its label file, got '.*a\.tif'"):
+        index_tiles([str(pair[0])], CLASSES)  # type: ignore[list-item]
+    with pytest.raises(LabelError, match=r"does not know: 2 \("):
+        index_tiles([pair], {"water": 0, "road": 1}, size=32)
+    with pytest.raises(ConfigError, match=r"arguments: tiles\.size: "):
+        index_tiles([pair], CLASSES, size=3)
+    with pytest.raises(DatasetError, match="some of the split test, there are none"):
+        index_tiles([Scene("x", *pair, "x", "train")], CLASSES, split="test")
+    with pytest.raises(DatasetError, match="size: the tiles are made already"):
+        diagnose(tiles, size=64)
+    with pytest.raises(DatasetError, match=r"whole numbers .*, got float64 of \(1, 1\)"):
+        plan_epoch([[0.5]], 1)
+    with pytest.raises(DatasetError, match="expected 1 names, one for each column, got 2"):
+        forecast([[1]], classes="ab")
+    with pytest.raises(DatasetError, match="cannot hold all 2 classes"):
+        plan_epoch([[50, 0], [0, 50]], 1, max_repeats=None)
+
+
+def test_the_door_is_light_and_complete() -> None:
+    """Importing imports nothing; a name, no TensorFlow; and no loader is ever imported."""
+    code = (
+        "import sys, segmenter\n"
+        "ours = {name for name in sys.modules if name.startswith('segmenter')}\n"
+        "assert ours == {'segmenter'}, ours\n"
+        "assert not {'numpy', 'rasterio'} & set(sys.modules)\n"
+        "for name in segmenter.__all__: getattr(segmenter, name)\n"
+        "heavy = {'tensorflow', 'keras', 'matplotlib', 'albumentations', 'plotly', 'dask', 'datasets'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = run_process([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(segmenter.__all__) == sorted(segmenter._HOMES) == segmenter.__all__
+    assert set(segmenter.__all__) <= set(dir(segmenter))
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        segmenter.nonsense  # noqa: B018
