@@ -179,8 +179,8 @@ def _add_values(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--codes",
         metavar="CODES",
-        help="what maps hold for the classes in place of ids: 10,20,30 in their order, or building=10,road=20, or "
-        "recipe (those of its classes); 16 bits where one is above 255",
+        help="what maps hold for the classes in place of ids: 10,20,30 in their order, or "
+        "building=10,road=20, or recipe (those of its classes); 16 bits where one is above 255",
     )
     group.add_argument(
         "--nodata",
@@ -192,7 +192,8 @@ def _add_values(group: argparse._ArgumentGroup) -> None:
         "--no-styles",
         dest="styles",
         action="store_false",
-        help="without STEM.qml (QGIS shows classes by name and colour) and STEM.tif.aux.xml (the attribute table)",
+        help="without STEM.qml, by which QGIS shows classes by name and colour, and STEM.tif.aux.xml, the "
+        "attribute table",
     )
     group.add_argument(
         "--project",

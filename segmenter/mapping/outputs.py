@@ -72,10 +72,8 @@ class MapStyle:
     styles: bool = True
 
     def __post_init__(self) -> None:
-        if (
-            self.codes is None
-            and not len(self.classes) <= (255 if self.nodata is None else self.nodata) <= 255
-        ):
+        plain = self.codes is None and self.nodata is not None
+        if plain and not len(self.classes) <= (self.nodata or 0) <= 255:
             raise RasterError(
                 f"--nodata: expected {len(self.classes)} … 255 (the ids below are classes), got {self.nodata}"
             )

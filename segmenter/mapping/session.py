@@ -34,6 +34,7 @@ from segmenter.mapping.on_cluster import Workers, computing, workers_of
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.precision import precision_option, settled_precision
+from segmenter.mapping.project import check_project, project_of
 from segmenter.mapping.request import MapRequest
 from segmenter.mapping.scale import groups, lay_grids, wanted_scale
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
@@ -95,6 +96,7 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
             images = _inputs_only(request, run)
         request = replace(request, bands=request.bands or images.bands)
         style = map_style(request, run)
+        check_project(request.project)
         scoring = None if images.truth is None else Scoring.asked_for(request, run, images.truth)
         jobs, failures = _plan(request, run, images, style)
         if not jobs or (failures and request.fail_fast):
@@ -106,7 +108,8 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
                 from segmenter.mapping.pictures import draw_views  # brings matplotlib
 
                 failures += draw_views(outcome, style)
-            failures += finish_uploads(uploads, request, [*outcome.written, *outcome.kept])
+            made = [*outcome.written, *outcome.kept]
+            failures += finish_uploads(uploads, request, made) + project_of(request, run, style, made)
         return Mapped(outcome, tuple(failures))
 
 

@@ -21,6 +21,7 @@ from segmenter.mapping.jobs import MapJob, changed, header
 from segmenter.mapping.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
 from segmenter.mapping.locks import OutputLocks
 from segmenter.mapping.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
+from segmenter.mapping.style_files import remove_styles
 from segmenter.mapping.upload import Uploads
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.remote import RemotePath
@@ -236,6 +237,7 @@ class FolderState:
                 else:
                     path.unlink()
                     self.removed.append(path)
+                    remove_styles(path)
         asked = {
             option: value
             for option, value in before.options.items()

@@ -107,7 +107,7 @@ class StyleFiles:
             yield
         except OSError as error:
             raise OutputError(
-                f"{self._job.output}: what shows it in a GIS cannot be written: {error.strerror}; is there space?"
+                f"{self._job.output}: its style files cannot be written: {error.strerror}; is there space?"
             ) from None
 
 
@@ -132,6 +132,13 @@ def restore(job: MapJob, style: MapStyle, uploads: Uploads | None = None) -> lis
     finally:
         files.discard()
     return gone
+
+
+def remove_styles(path: Path) -> None:
+    """Remove what showed an output that is gone, but for a style of others."""
+    style = path.with_suffix(".qml")
+    for beside in (path.with_name(f"{path.name}.aux.xml"), *([] if _of_others(style) else [style])):
+        beside.unlink(missing_ok=True)
 
 
 def left_alone(paths: Sequence[Path]) -> str | None:

@@ -71,10 +71,8 @@ class WrittenMap:
         ids = self._ids[raw[..., 0]]
         unknown = valid & (ids == UNKNOWN)
         if unknown.any():
-            got = raw[..., 0][unknown][0]
-            raise RasterError(
-                f"{self.info.path}: expected values of its {len(self.classes)} classes, got {got}"
-            )
+            count, got = len(self.classes), raw[..., 0][unknown][0]
+            raise RasterError(f"{self.info.path}: expected values of its {count} classes, got {got}")
         ids = np.where(valid, ids, np.uint8(IGNORE))
         if self._confidence is None:
             return ids, None
@@ -111,9 +109,7 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
         )
     values = [one.code if coded else value for value, one in enumerate(found)]
     if len(set(values)) < len(values) or max(values) > 0xFFFF:
-        raise RasterError(
-            f"{path}: expected another 16-bit code for each class in its metadata, got {values}"
-        )
+        raise RasterError(f"{path}: expected another code for each class in its metadata, got {values}")
     ids = np.full(1 << 16, UNKNOWN, np.uint8)
     ids[values] = np.arange(len(values))
     return tuple(found), ids

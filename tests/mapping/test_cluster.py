@@ -47,7 +47,7 @@ def same_as_one_process(
     arguments = ("in", *OPTIONS, *options)
     assert call(*arguments, output="one") == 0
     assert call(*arguments, "--scheduler", address) == 0
-    assert len(files(folder / "one")) == 4 * len(sources)
+    assert len(files(folder / "one")) == 8 * len(sources)
     assert files(folder / "maps") == files(folder / "one")
     names = {path.name for path in (folder / "maps").iterdir() if path.name.startswith(".")}
     assert names == {".journal.jsonl"}
