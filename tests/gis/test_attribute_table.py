@@ -80,7 +80,7 @@ def test_gdal_reads_the_classes_of_a_map_and_their_pixels(
 
 
 def test_a_map_opens_whatever_its_classes_are_called(tmp_path: Path) -> None:
-    """A name that looks like a CRS with a file in it stands where GDAL parses none; elsewhere it is refused."""
+    """A name may look like a CRS that names a file, which GDAL does not parse; elsewhere it is refused."""
     write_raster(tmp_path / "a.tif", np.zeros((3, 5), np.uint8), RasterSpec(nodata=255))
     beside = tmp_path / "a.tif.aux.xml"
     entries = [LegendEntry(i, name, (1, 2, 3)) for i, name in enumerate(NAMES)]

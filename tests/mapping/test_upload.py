@@ -75,7 +75,7 @@ def test_the_same_command_does_nothing_twice(
     make_geotiff("in/b.tif", np.zeros((61, 83, 3), np.uint8))
     store.asked.clear()
     assert to_bucket("in") == 0
-    assert written(store) == ["b.tif", "b.tif.aux.xml"]  # the style is equal
+    assert written(store) == ["b.tif", "b.qml", "b.tif.aux.xml"]
 
 
 def test_scores_and_pictures_of_maps_that_are_there_already(
