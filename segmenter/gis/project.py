@@ -6,20 +6,33 @@ Only what QGIS needs to read: all else it fills in itself when it saves. The sam
 from __future__ import annotations
 
 import io
+import lzma
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from segmenter.errors import SegmenterError
 from segmenter.files import read_regular, write_whole
 from segmenter.gis.legend import QGIS_HEAD, QGIS_VERSION, child, document, is_ours
 
-_MOST = 1 << 28
+_MOST = 1 << 26
 """Bytes of a project's text that are looked at."""
 _TIME = (1980, 1, 1, 0, 0, 0)
 """In the zip file, of whatever day it was made: the oldest that it can hold."""
+
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    IndexError,
+)
+"""What a zip file may raise that is damaged, encrypted or compressed in another way."""
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top."""
@@ -100,10 +113,8 @@ def is_our_project(path: Path) -> bool:
                 names = [name for name in archive.namelist() if name.endswith(".qgs")]
                 with archive.open(names[0]) as part:
                     content = part.read(1 << 16)
-        except (zipfile.BadZipFile, IndexError, NotImplementedError, RuntimeError, EOFError, ValueError):
+        except _DAMAGED:
             return False
-        except OSError as error:
-            raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
     return is_ours(content)
 
 

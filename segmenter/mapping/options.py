@@ -30,6 +30,7 @@ outputs
   One map per input, DIR/STEM.tif: a tiled, compressed GeoTIFF with the CRS, transform and size of the input
   (of the part, with --bbox or --part), class ids, colours and names of the classes. With a NAIC2020 run,
   images without georeference give PNGs with the original codes. Inputs of the same stem get longer names.
+  Beside it DIR/STEM.qml and DIR/STEM.tif.aux.xml show its classes by name and colour in QGIS and GDAL.
   A map appears when it is complete and checked; one that was there before is replaced in that moment.
 
 stopped and gone on

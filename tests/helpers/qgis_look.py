@@ -5,8 +5,11 @@
 It also saves styles and projects (`saved_styles`, `saved_projects`) and computes `statistics`, as users do.
 """
 
+from __future__ import annotations
+
 import json
 import sys
+from typing import Any
 
 from osgeo import gdal
 from qgis.core import (
@@ -28,7 +31,7 @@ from qgis.PyQt.QtGui import QColor, QImage, QPainter
 SIDE, PROJECTS = 600, (".qgz", ".qgs")
 
 
-def seen(layer):
+def seen(layer: Any) -> dict[str, Any]:
     """What QGIS makes of a layer."""
     renderer = layer.renderer()
     legend = [(label, colour.name()) for label, colour in renderer.legendSymbologyItems()]
@@ -47,14 +50,14 @@ def seen(layer):
     }
 
 
-def stretches(renderer):
+def stretches(renderer: Any) -> list[Any]:
     """The values that are drawn black and white, for red, green and blue."""
     found = (renderer.redContrastEnhancement(), renderer.greenContrastEnhancement())
     found = [*found, renderer.blueContrastEnhancement()]
     return [each and [each.minimumValue(), each.maximumValue()] for each in found]
 
 
-def project_seen(path):
+def project_seen(path: str) -> dict[str, Any]:
     """What QGIS makes of a project."""
     project = QgsProject()
     read = project.read(path)
@@ -66,7 +69,7 @@ def project_seen(path):
     return {"read": read, "error": project.error(), "crs": project.crs().authid(), "groups": groups}
 
 
-def draw(path, png):
+def draw(path: str, png: str) -> None:
     """Draw a raster in its own pixels, or a project's layers that are switched on, on magenta."""
     settings = QgsMapSettings()
     project = QgsProject()
@@ -93,7 +96,7 @@ def draw(path, png):
     job.renderedImage().save(png)
 
 
-def draw_legend(path, png):
+def draw_legend(path: str, png: str) -> None:
     """Draw the legend of a raster."""
     layer = QgsRasterLayer(path, path.rpartition("/")[2])
     tree = QgsLayerTree()
@@ -115,7 +118,7 @@ def draw_legend(path, png):
     image.save(png)
 
 
-def main():
+def main() -> None:
     """Answer one question."""
     QgsApplication.setPrefixPath("/usr", True)
     application = QgsApplication([], False)
