@@ -34,6 +34,8 @@ _DAMAGED = (
 )
 """What a zip file may raise that is damaged, encrypted or compressed in another way."""
 
+_CHECKED = {True: "Qt::Checked", False: "Qt::Unchecked"}
+
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top."""
 
@@ -58,12 +60,14 @@ class Layer:
         source: what QGIS opens: a path relative to the project (`./maps/a.tif`), or one of GDAL's own.
         style: its `pipe`, see `styles`; None: QGIS' own choice.
         crs: None: the raster lies nowhere.
+        shown: when its group is.
     """
 
     name: str
     source: str
     style: ET.Element | None = None
     crs: ProjectCrs | None = None
+    shown: bool = True
 
 
 @dataclass(frozen=True)
@@ -140,12 +144,11 @@ def _text(title: str, groups: Sequence[Group], crs: ProjectCrs | None, view: Box
 
 def _group(tree: ET.Element, layers: ET.Element, group: Group) -> None:
     """One group in the tree of layers, and its layers below each other."""
-    checked = "Qt::Checked" if group.shown else "Qt::Unchecked"
-    branch = child(tree, "layer-tree-group", name=group.name, checked=checked, expanded=1)
+    branch = child(tree, "layer-tree-group", name=group.name, checked=_CHECKED[group.shown], expanded=1)
     for layer in group.layers:
         number = f"raster_layer_{len(layers):06}"  # QGIS replaces names of ten characters or fewer
         leaf = {"id": number, "name": layer.name, "source": layer.source, "providerKey": "gdal"}
-        child(branch, "layer-tree-layer", **leaf, checked="Qt::Checked", expanded=int(group.expanded))
+        child(branch, "layer-tree-layer", **leaf, checked=_CHECKED[layer.shown], expanded=int(group.expanded))
         element = child(layers, "maplayer", type="raster")
         for tag, text in (("id", number), ("datasource", layer.source), ("layername", layer.name)):
             child(element, tag, text)

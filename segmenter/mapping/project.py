@@ -74,9 +74,11 @@ class _Layers:
         assert request.project is not None
         self._request, self._run, self._style = request, run, style
         self._from = os.path.realpath(request.project.parent)
+        self._covered: set[str] = set()
 
     def groups(self, jobs: Sequence[MapJob]) -> list[Group]:
-        """The groups, the upper one first."""
+        """The groups, the upper one first; of rasters that lie nowhere, and so in one place, one is shown."""
+        self._covered = {job.name for job in [job for job in jobs if not job.info.georeferenced][1:]}
         wanted = self._style.wanted
         secret = [job for job in jobs if self._image(job) is None]
         if secret:
@@ -95,14 +97,16 @@ class _Layers:
     def _map(self, job: MapJob) -> Layer:
         pipe = class_style(self._style.legend(job))
         placed = job.output.suffix != ".png"  # which loses its georeference
-        return Layer(job.name, self._output(job.output), pipe, _named(_crs_of(job)) if placed else None)
+        crs = _named(_crs_of(job)) if placed else None
+        return Layer(job.name, self._output(job.output), pipe, crs, job.name not in self._covered)
 
     def _shares(self, job: MapJob, what: str) -> Layer:
         path = self._style.folder / f"{job.name}.{what}.tif"
-        return Layer(f"{job.name}.{what}", self._output(path), share_style(), _named(_crs_of(job)))
+        crs, shown = _named(_crs_of(job)), job.name not in self._covered
+        return Layer(f"{job.name}.{what}", self._output(path), share_style(), crs, shown)
 
     def _picture(self, job: MapJob) -> Layer:
-        return Layer(job.view.stem, self._output(job.view), image_style((1, 2, 3)))
+        return Layer(job.view.stem, self._output(job.view), image_style((1, 2, 3)), shown=False)
 
     def _image(self, job: MapJob) -> Layer | None:
         info = job.info
@@ -116,7 +120,7 @@ class _Layers:
         bands = self._request.bands or self._run.bands
         bands = bands or tuple(band for band in range(1, info.count + 1) if band not in alpha)
         pipe = None if info.has_palette else image_style(bands, self._stretch(info.dtype))
-        return Layer(info.path.stem, source, pipe, _named(_crs_of(job)))
+        return Layer(info.path.stem, source, pipe, _named(_crs_of(job)), job.name not in self._covered)
 
     def _stretch(self, dtype: str) -> list[Stretch] | None:
         if dtype == "uint8":

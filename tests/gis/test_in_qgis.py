@@ -72,9 +72,8 @@ def test_qgis_shows_the_classes_by_name_and_colour_and_nothing_else(
         np.testing.assert_array_equal(drawn(tmp_path / f"{name}.png"), colours[ids])
 
 
-@pytest.mark.parametrize("ending", ["qgz", "qgs"])
 def test_qgis_opens_the_project_wherever_the_folder_lies(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], classes: ClassMap, ending: str
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], classes: ClassMap
 ) -> None:
     """Maps, images and pictures with their styles, the maps on top, 16-bit images not black."""
     right = Affine(0.5, 0, 368000 + 101.5, 0, -0.5, 5808000)
@@ -84,11 +83,14 @@ def test_qgis_opens_the_project_wherever_the_folder_lies(
         make_geotiff(f"data/in/{name}.tif", rng.integers(900, 1500, (131, 203, 4), np.uint16), **where)
     seen = {"dtype": "uint16", "bands": (4, 1, 2), "scenes": None}
     seen["normalisation"] = Normalisation((1000.0, 1200.0, 1100.0), (50.0, 100.0, 25.0))
-    arguments = ("data/in", "--pictures", "--confidence", "--project", f"data/town.{ending}")
-    assert call(*arguments, classes=classes, output="data/maps", **seen) == 0
+    for ending in ("qgz", "qgs"):
+        arguments = ("data/in", "--pictures", "--confidence", "--project", f"data/town.{ending}")
+        assert call(*arguments, classes=classes, output="data/maps", **seen) == 0
     shutil.move(tmp_path / "data", tmp_path / "else where")
-    path = str(tmp_path / "else where" / f"town.{ending}")
-    said = ask_qgis(tmp_path, projects=[path], pictures={str(tmp_path / "p.png"): path})["projects"][path]
+    path, plain = (str(tmp_path / "else where" / f"town.{ending}") for ending in ("qgz", "qgs"))
+    found = ask_qgis(tmp_path, projects=[path, plain], pictures={str(tmp_path / "p.png"): path})["projects"]
+    assert found[path] == found[plain]
+    said = found[path]
     assert (said["read"], said["crs"]) == (True, "EPSG:25833")
     groups = [(name, group["shown"], group["count"]) for name, group in said["groups"].items()]
     hidden = [("confidence", False, 2), ("pictures", False, 2)]
@@ -137,3 +139,25 @@ def test_what_qgis_saves_is_left_and_a_project_it_saved_is_refused(
     assert "maps/a.qml: is a style that was saved by QGIS or by hand, and is left" in capsys.readouterr().err
     assert style.read_bytes() == theirs[0]
     assert b"STATISTICS_MEAN" not in table.read_bytes()  # of another map
+
+
+def test_of_images_that_lie_nowhere_the_first_is_shown(
+    tmp_path: Path, make_png: Make, call: Callable[..., int], classes: ClassMap
+) -> None:
+    """They all lie in one place; maps as PNG show their classes too."""
+    rng = np.random.default_rng(5)
+    for name in "ab":
+        make_png(f"in/{name}.png", rng.integers(0, 255, (60, 90, 3), np.uint8))
+    assert call("in", "--project", "p.qgz", "--format", "png", classes=classes) == 0
+    path = str(tmp_path / "p.qgz")
+    said = ask_qgis(tmp_path, projects=[path])["projects"][path]
+    assert (said["read"], said["crs"]) == (True, "")
+    maps, images = (said["groups"][name]["layers"] for name in ("maps", "images"))
+    for layers in (maps, images):
+        assert [(name, layer["valid"], layer["shown"]) for name, layer in layers.items()] == [
+            ("a", True, True),
+            ("b", True, False),
+        ]
+    assert maps["a"]["legend"] == LEGEND
+    assert maps["a"]["values"] == [3 * i for i in range(7)]
+    assert maps["a"]["extent"] == images["a"]["extent"] == [0, -60, 90, 0]

@@ -64,7 +64,8 @@ def project_seen(path: str) -> dict[str, Any]:
     groups = {}
     for group in project.layerTreeRoot().findGroups():
         nodes = group.findLayers()
-        layers = {node.name(): seen(node.layer()) for node in nodes if node.layer() is not None}
+        found = [node for node in nodes if node.layer() is not None]
+        layers = {node.name(): seen(node.layer()) | {"shown": node.isVisible()} for node in found}
         groups[group.name()] = {"shown": group.isVisible(), "layers": layers, "count": len(nodes)}
     return {"read": read, "error": project.error(), "crs": project.crs().authid(), "groups": groups}
 
