@@ -1,7 +1,7 @@
 """Raster attribute table of a class map, in the `.aux.xml` where GDAL keeps it beside a GeoTIFF.
 
-GDAL reads and writes it there in all versions; inside the GeoTIFF only from 3.12 on, where it still reads
-this one. `tests/gis/test_attribute_table.py` reads it by GDAL.
+The GDAL of rasterio's wheel (3.10) knows no other place; later versions can keep one inside the GeoTIFF,
+where older programs do not look. `tests/gis/test_attribute_table.py` reads it by GDAL.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ from segmenter.raster import read_label
 from segmenter.windows import COLUMN, grid
 
 _AT_ONCE = Size(512, COLUMN)
-"""Pixels of a finished map that are counted at once."""
+"""Pixels of a finished map that are read at once."""
+_COUNTED_AT_ONCE = 1 << 20
+"""Pixels; NumPy takes 8 bytes for each while it counts."""
 
 
 class StyleFiles:
@@ -51,8 +53,11 @@ class StyleFiles:
 
     def count(self, ids: NDArray[np.uint8]) -> None:
         """Count the classes of a window of the map."""
-        if self._aside and self._pixels_K is not None:
-            self._pixels_K += class_pixels(ids, len(self._pixels_K))
+        if not self._aside or self._pixels_K is None:
+            return
+        rows = max(1, _COUNTED_AT_ONCE // max(1, ids.shape[1]))
+        for top in range(0, len(ids), rows):
+            self._pixels_K += class_pixels(ids[top : top + rows], len(self._pixels_K))
 
     def count_map(self) -> None:
         """Count those of the map that is there; where it lies elsewhere, the table has no pixels."""
