@@ -22,6 +22,7 @@ from segmenter.mapping.codes import FileValues, free_value
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.request import Format
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs
+from segmenter.raster.remote import RemotePath
 from segmenter.raster.write import BLOCK
 from segmenter.raster.written_map import CODES, VALUES
 
@@ -114,10 +115,15 @@ class MapStyle:
         if not self.styles:
             return ()
         path = self.path(name, info)
-        beside_image = info.path.stem == name and real(info.path.parent) == real(self.folder)
-        styles = [] if beside_image else [path.with_name(f"{name}.qml")]
+        styles = [] if self._lies_beside(name, info.path) else [path.with_name(f"{name}.qml")]
         styles += [one.with_suffix(".qml") for one in self.beside(name) if one.name.endswith(BESIDE)]
         return (*styles, *([] if self._is_png(info) else [path.with_name(f"{path.name}.aux.xml")]))
+
+    def _lies_beside(self, name: str, image: Path) -> bool:
+        """Whether the outputs of that name go beside an image that is called so."""
+        if isinstance(image, RemotePath) or image.stem != name:
+            return False
+        return real(image.parent) == real(self.folder)
 
     def _is_png(self, info: RasterInfo) -> bool:
         return self.format == "png" or (

@@ -102,7 +102,8 @@ class StyleFiles:
 
     def _content(self, path: Path) -> bytes:
         if path.suffix == ".xml":
-            return attribute_table(self._style.legend(self._job, self._pixels_K))
+            counted = None if self._pixels_K is None else self._pixels_K.tolist()
+            return attribute_table(self._style.legend(self._job, counted))
         of_classes = path.name == f"{self._job.name}.qml"
         return style_file(class_style(self._style.legend(self._job)) if of_classes else share_style())
 
