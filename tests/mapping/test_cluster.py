@@ -53,7 +53,8 @@ def same_as_one_process(
     assert names == {".journal.jsonl"}
 
 
-MODES = [("--mode", "exact"), ("--mode", "smooth"), ("--gsd", "0.35"), ("--part", "11", "7", "300", "90")]
+CODES, PART = ("--codes", "1,2,3,4,5,6,700"), ("--part", "11", "7", "300", "90")
+MODES = [("--mode", "exact"), ("--mode", "smooth"), ("--gsd", "0.35", *CODES), PART]
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
