@@ -9,8 +9,12 @@ import numpy as np
 
 from fuzz.target import Facts, digest
 from segmenter.geometry import Window
+from segmenter.gis.project import Group, Layer, ProjectCrs, is_our_project, write_project
+from segmenter.gis.styles import image_style
 from segmenter.mapping.journal import Entry, Journal, damage, file_facts
 from segmenter.mapping.partial import PartialMap
+from segmenter.raster import RasterSpec, write_raster
+from segmenter.raster.written_map import CODES, VALUES, WrittenMap
 from segmenter.windows import Columns
 
 _NAMES = ("a", "b", "c")
@@ -78,3 +82,33 @@ def read_partial(file: Path) -> Facts:
     finally:
         partial.close()
     return found
+
+
+def make_map(folder: Path) -> None:
+    """With codes of 16 bits, in metadata that say so."""
+    values = np.random.default_rng(4).choice(np.array([10, 300, 65535], np.uint16), (37, 53))
+    names = {f"CLASS_{i}": name for i, name in enumerate(("water", "road"))}
+    tags = {**names, "CODE_0": "10", "CODE_1": "300", VALUES: CODES}
+    write_raster(folder / "map.tif", values, RasterSpec(nodata=65535, tags=tags))
+
+
+def read_map(file: Path) -> Facts:
+    """Its classes and ids, as polygons are made of them."""
+    with WrittenMap(file) as found:
+        size = found.info.size
+        rows = min(size.height, 100)
+        ids, _ = found.read(Window(0, 0, rows, min(size.width, 100)))
+        return [digest(found.classes), digest(ids)]
+
+
+def make_projects(folder: Path) -> None:
+    """A project in a zip file, and one without."""
+    crs = ProjectCrs("", "EPSG:25833")
+    groups = [Group("images", [Layer("a", "./a.tif", image_style((1, 2, 3)), crs)])]
+    for ending in ("qgz", "qgs"):
+        write_project(folder / f"town.{ending}", groups, crs, (0.0, 0.0, 1.0, 1.0))
+
+
+def read_project(file: Path) -> Facts:
+    """Whether a call would replace it."""
+    return [str(is_our_project(file))]

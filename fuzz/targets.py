@@ -27,6 +27,8 @@ TARGETS: dict[str, Target] = {
     "partial": Target(
         outputs.make_partial, [".a.tif.partial"], outputs.read_partial, checksum=True, fits=begins
     ),
+    "map": Target(outputs.make_map, ["map.tif"], outputs.read_map),
+    "project": Target(outputs.make_projects, ["town.*"], outputs.read_project),
     "index": Target(caches.make_dataset, [".tile-index/tiles-*"], caches.read_index, checksum=True),
     "bands": Target(caches.make_dataset, [".tile-index/bands-*"], caches.read_bands, checksum=True),
     "packs": Target(caches.make_dataset, [".tile-index/packed/*"], caches.read_packs, checksum=True),

@@ -39,7 +39,8 @@ ARROWS = {
         "ground config raster evaluation sampling model devices tiles feeding runs inference pretrained"
     ),
     "vectors": "ground raster",
-    "mapping": "ground raster evaluation runs inference cluster vectors",
+    "gis": "ground",
+    "mapping": "ground raster evaluation runs inference cluster vectors gis",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
     "api": "ground config raster evaluation sampling tiles runs inference mapping diagnosis",
     "datasets": "ground config raster tiles cluster",

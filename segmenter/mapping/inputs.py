@@ -143,7 +143,7 @@ def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], l
             with readable(path):
                 outputs += (p for p in sorted(path.iterdir()) if p.suffix.lower() in EXTENSIONS)
         elif real(path.parent) == output and not path.is_dir():
-            outputs.append(path)
+            outputs += [path] * (path.suffix.lower() in EXTENSIONS)
         else:
             others.append(path)
     return others, outputs

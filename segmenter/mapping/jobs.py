@@ -123,6 +123,7 @@ class MapJob:
         name: of its outputs, without extension; unique among the jobs.
         output: its map.
         beside: further files that are written with the map.
+        shown_by: files that tell a GIS how to show the others; others may change them.
         label: to score the map with.
         label_classes: what its values mean, with the ids of the map's classes; None: as the map's.
         scene: what scores call it; None: its name.
@@ -152,10 +153,11 @@ class MapJob:
     kept_as_partial: bool = True
     column: int = COLUMN
     grid: ModelGrid | None = None
+    shown_by: tuple[Path, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All outputs, the map first."""
+        """All outputs that are checked, the map first."""
         return self.output, *self.beside
 
     @property

@@ -29,7 +29,7 @@ from segmenter.raster.remote import RemotePath
 from segmenter.sealed import sealed, unsealed
 
 JOURNAL = ".journal.jsonl"
-_FORMAT = 3
+_FORMAT = 4
 """Counted up when outputs of the same options come to hold something else."""
 _PIECES, _PIECE_BYTES = 16, 1 << 16
 _SIDECARS = (".aux.xml", ".msk", ".ovr")

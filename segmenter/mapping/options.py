@@ -32,6 +32,7 @@ outputs
   One map per input, DIR/STEM.tif: a tiled, compressed GeoTIFF with the CRS, transform and size of the input
   (of the part, with --bbox or --part), class ids, colours and names of the classes. With a NAIC2020 run,
   images without georeference give PNGs with the original codes. Inputs of the same stem get longer names.
+  Beside it DIR/STEM.qml and DIR/STEM.tif.aux.xml show its classes by name and colour in QGIS and GDAL.
   A map appears when it is complete and checked; one that was there before is replaced in that moment.
 
 stopped and gone on
@@ -183,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--redo", action="store_true", help="make all maps anew, also finished ones")
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first input that fails")
     _add_outputs(parser.add_argument_group("outputs"))
+    _add_values(parser.add_argument_group("maps in a GIS"))
     _add_opening(parser.add_argument_group("what is opened"))
     _add_computing(parser.add_argument_group("computing"))
     add_cluster_options(parser.add_argument_group("cluster"), "compute")
@@ -221,7 +223,34 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
     )
-    group.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
+
+
+def _add_values(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--codes",
+        metavar="CODES",
+        help="what maps hold for the classes in place of ids: 10,20,30 in their order, or "
+        "building=10,road=20, or recipe (those of its classes); 16 bits where one is above 255",
+    )
+    group.add_argument(
+        "--nodata",
+        type=int,
+        metavar="N",
+        help="GeoTIFF value without data (default 255; with 16-bit codes 65535; another where it is a code)",
+    )
+    group.add_argument(
+        "--no-styles",
+        dest="styles",
+        action="store_false",
+        help="without STEM.qml, by which QGIS shows classes by name and colour, and STEM.tif.aux.xml, the "
+        "attribute table",
+    )
+    group.add_argument(
+        "--project",
+        type=Path,
+        metavar="FILE",
+        help="also a QGIS project of maps, images and pictures: NAME.qgz or NAME.qgs",
+    )
 
 
 def _add_opening(group: argparse._ArgumentGroup) -> None:

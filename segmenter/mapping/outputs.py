@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
+from segmenter.files import real
 from segmenter.geometry import Size, Window
+from segmenter.gis.legend import LegendEntry
 from segmenter.inference.predictor import ExtraOutputs, Prediction
 from segmenter.labels import IGNORE, ClassMap
+from segmenter.mapping.codes import FileValues, free_value
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.request import Format
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs
+from segmenter.raster.remote import RemotePath
 from segmenter.raster.write import BLOCK
+from segmenter.raster.written_map import CODES, VALUES
 
 _MAX_PNG_PIXELS = 1 << 26
 """A PNG is held in memory while it is written."""
@@ -48,35 +54,55 @@ def known_probabilities(prediction: Prediction) -> NDArray[Any]:
 class MapStyle:
     """Which files are written of a map, and how.
 
-    GeoTIFFs hold class ids with a colour table, and the classes' names and codes as metadata (`CLASS_0`,
-    `CODE_0`, …); PNGs hold the classes' own codes, and an unused one where there is no data. Class ids are
-    uint8: a class map has at most 254.
+    GeoTIFFs hold class ids, or `codes`, with a colour table where they have 8 bits, and the classes' names
+    and codes as metadata (`CLASS_0`, `CODE_0`, …; with `codes`, `VALUES` says so); PNGs hold the classes' own
+    codes, or `codes`, and an unused one where there is no data.
 
     Attributes:
         folder: of all files.
-        nodata: value of a GeoTIFF's pixels without data.
+        nodata: value of a GeoTIFF's pixels without data; None: 255, or one that is no code.
+        codes: what files hold for the class ids.
         codes_by_default: whether maps of rasters without georeference are PNGs.
         tags: further metadata of the GeoTIFFs.
         wanted: whether there is a `STEM.confidence.tif` and a `STEM.probabilities.tif`.
         cog: cloud-optimised GeoTIFFs instead of plain ones.
         quicklook: also `STEM.quicklook.png`, small and in the classes' colours.
+        styles: also what tells a GIS how to show the files, see `shown_by`.
     """
 
     classes: ClassMap
     folder: Path
     format: Format = "auto"
-    nodata: int = IGNORE
+    nodata: int | None = None
+    codes: tuple[int, ...] | None = None
     codes_by_default: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
     wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
     cog: bool = False
     quicklook: bool = False
+    styles: bool = True
 
     def __post_init__(self) -> None:
-        if not len(self.classes) <= self.nodata <= 255:
+        plain = self.codes is None and self.nodata is not None
+        if plain and not len(self.classes) <= (self.nodata or 0) <= 255:
             raise RasterError(
                 f"--nodata: expected {len(self.classes)} … 255 (the ids below are classes), got {self.nodata}"
             )
+        _ = self._geotiff_values  # refuses codes that cannot be
+
+    @cached_property
+    def _geotiff_values(self) -> FileValues:
+        codes = tuple(range(len(self.classes))) if self.codes is None else self.codes
+        return FileValues(codes, free_value(codes) if self.nodata is None else self.nodata)
+
+    @cached_property
+    def _png_values(self) -> FileValues:
+        codes = self.codes or tuple(each.code for each in self.classes.classes)
+        return FileValues(codes, next(value for value in (0, 255, *range(1, 1000)) if value not in codes))
+
+    def file_values(self, job: MapJob) -> FileValues:
+        """What a job's map holds for class ids."""
+        return self._png_values if self._is_png(job.info) else self._geotiff_values
 
     def path(self, name: str, info: RasterInfo) -> Path:
         """Where the map of a raster goes."""
@@ -90,6 +116,24 @@ class MapStyle:
             "quicklook.png": self.quicklook,
         }
         return tuple(self.folder / f"{name}.{ending}" for ending, there in beside.items() if there)
+
+    def shown_by(self, name: str, info: RasterInfo) -> tuple[Path, ...]:
+        """Where the files go that tell a GIS how to show the others.
+
+        None beside an image of the map's stem: QGIS would show the image by it.
+        """
+        if not self.styles:
+            return ()
+        path = self.path(name, info)
+        styles = [] if self._lies_beside(name, info.path) else [path.with_name(f"{name}.qml")]
+        styles += [one.with_suffix(".qml") for one in self.beside(name) if one.name.endswith(BESIDE)]
+        return (*styles, *([] if self._is_png(info) else [path.with_name(f"{path.name}.aux.xml")]))
+
+    def _lies_beside(self, name: str, image: Path) -> bool:
+        """Whether the outputs of that name go beside an image that is called so."""
+        if isinstance(image, RemotePath) or image.stem != name:
+            return False
+        return real(image.parent) == real(self.folder)
 
     def _is_png(self, info: RasterInfo) -> bool:
         return self.format == "png" or (
@@ -119,34 +163,50 @@ class MapStyle:
         }
         return {
             "format": job.output.suffix,
-            "nodata": self.nodata,
+            "nodata": self._geotiff_values.nodata,
+            "codes": self.codes and list(self.codes),
             "cog": self.cog,
             **{name: value for name, value in files.items() if value},
         }
 
     def ids(self, job: MapJob, raw: NDArray[Any]) -> NDArray[np.uint8]:
         """Class ids from the values of a written map, `IGNORE` where it has no data."""
-        if not self._is_png(job.info):
-            return np.where(raw == self.nodata, IGNORE, raw).astype(np.uint8)
-        ids = np.full(1 << 16, IGNORE, np.uint8)
-        ids[self.classes.codes()] = np.arange(len(self.classes))
-        return ids[raw]
+        return self.file_values(job).ids(raw)
 
     def values(self, job: MapJob, ids: NDArray[np.uint8]) -> NDArray[Any]:
         """What the map holds for class ids."""
-        if self._is_png(job.info):
-            return self._code_table()[ids]
-        return ids if self.nodata == IGNORE else np.where(ids == IGNORE, np.uint8(self.nodata), ids)
+        return self.file_values(job).of(ids)
 
-    def _code_table(self) -> NDArray[Any]:
-        codes = self.classes.codes()
-        unused = next(value for value in (0, 255, *range(1, 1000)) if value not in codes)
-        table = np.full(256, unused, np.uint16)
-        table[: len(codes)] = codes
-        return table.astype(np.uint8) if table.max() <= 255 else table
+    @property
+    def map_bytes(self) -> int:
+        """Of a pixel of a GeoTIFF."""
+        return np.dtype(self._geotiff_values.dtype).itemsize
+
+    def legend(self, job: MapJob, pixels: Sequence[int] | None = None) -> list[LegendEntry]:
+        """The classes by what a job's map holds for them.
+
+        Args:
+            pixels: of each class.
+        """
+        counts = [None] * len(self.classes) if pixels is None else [int(count) for count in pixels]
+        rows = zip(self.file_values(job).codes, self.classes.classes, counts, strict=True)
+        return [LegendEntry(value, each.name, each.colour, count) for value, each, count in rows]
 
 
 Values = Callable[[Prediction], NDArray[Any]]
+
+
+class Completed(Protocol):
+    """A file in two steps: all of it on the disk, then its name; `discard` removes what has none."""
+
+    def finish(self) -> None:
+        """Bring it to the disk."""
+
+    def publish(self) -> None:
+        """Give it its name."""
+
+    def discard(self) -> None:
+        """Remove what is temporary."""
 
 
 class MapFiles:
@@ -155,8 +215,10 @@ class MapFiles:
     def __init__(self, job: MapJob, style: MapStyle) -> None:
         self._job, self._style = job, style
         names = {f"CLASS_{i}": c.name for i, c in enumerate(style.classes.classes)}
-        codes = {f"CODE_{i}": str(c.code) for i, c in enumerate(style.classes.classes)}
-        self._tags = {**names, **codes, "SOURCE": job.info.path.name, **style.tags}
+        own = style.codes or [each.code for each in style.classes.classes]
+        codes = {f"CODE_{i}": str(code) for i, code in enumerate(own)}
+        meaning = {} if style.codes is None else {VALUES: CODES}
+        self._tags = {**names, **codes, **meaning, "SOURCE": job.info.path.name, **style.tags}
         self._layers: list[tuple[RasterWriter, Values]] = [self._map()]
         if style.wanted.confidence:
             self._layers.append(self._confidence())
@@ -191,16 +253,20 @@ class MapFiles:
         rows = size.height if self._job.output.suffix == ".png" else min(size.height, BLOCK)
         return rows * size.width * sum(writer.pixel_bytes for writer, _ in self._layers) * 17 // 16 + _HEADERS
 
-    def complete(self, check: Callable[[], None] | None = None) -> tuple[Path, ...]:
+    def complete(
+        self, check: Callable[[], None] | None = None, also: Sequence[Completed] = ()
+    ) -> tuple[Path, ...]:
         """Check all files, then give them their names; gives these. After an error nothing is left.
 
         Args:
             check: called before the first of them has its name; what it raises forbids all.
+            also: further files, which get their names after all others.
         """
-        writers = [writer for writer, _ in self._layers]
+        writers: list[Completed] = [*(writer for writer, _ in self._layers)]
         try:
             if self._quicklook is not None:
                 writers.append(self._quicklook.written())
+            writers += also
             for writer in writers:
                 writer.finish()
             if check is not None:
@@ -219,18 +285,26 @@ class MapFiles:
 
     def _map(self) -> tuple[RasterWriter, Values]:
         job, style = self._job, self._style
+        held = style.file_values(job)
 
         def values(prediction: Prediction) -> NDArray[Any]:
-            return style.values(job, prediction.ids)
+            return held.of(prediction.ids)
 
         if job.output.suffix == ".png":
-            dtype = style.values(job, np.zeros((1, 1), np.uint8)).dtype.name
             return RasterWriter(
-                job.output, job.part.size, RasterSpec(dtype=dtype, driver="PNG"), column=job.column
+                job.output, job.part.size, RasterSpec(dtype=held.dtype, driver="PNG"), column=job.column
             ), values
-        colours = style.classes.palette()
+        colours = None
+        if held.dtype == "uint8":  # of 16 bits, a colour table has 65,536 entries
+            colours = np.zeros((256, 3), np.uint8)
+            colours[list(held.codes)] = [each.colour for each in style.classes.classes]
         return self._geotiff(
-            job.output, "mode", nodata=style.nodata, descriptions=("class",), colour_table=colours
+            job.output,
+            "mode",
+            dtype=held.dtype,
+            nodata=held.nodata,
+            descriptions=("land-cover class",),
+            colour_table=colours,
         ), values
 
     def _confidence(self) -> tuple[RasterWriter, Values]:

@@ -67,8 +67,8 @@ def _plan(
     job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
-    job.stamp = stamp
-    if max(len(os.fsencode(path.name)) for path in job.files) > _LONGEST_NAME - _ROOM:
+    job.stamp, job.shown_by = stamp, style.shown_by(name, info)
+    if max(len(os.fsencode(path.name)) for path in (*job.files, *job.shown_by)) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
         )
@@ -118,7 +118,7 @@ def check_outputs(
     for path in taken.values():
         _replaces_none(path, kept, folder, dataset)
     for job in jobs:
-        for path in (*job.files, job.view) if pictures else job.files:
+        for path in (*job.files, *job.shown_by, *([job.view] if pictures else [])):
             _replaces_none(path, kept, folder, dataset)
             other = taken.setdefault(path.name.casefold(), job.info.path)
             if other != job.info.path:

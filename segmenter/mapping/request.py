@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.inference.tta import parse_tta
+from segmenter.mapping.codes import check_codes
 
 if TYPE_CHECKING:
     from segmenter.cluster.options import ClusterOptions
@@ -52,7 +53,10 @@ class MapRequest:
         fail_fast: stop at the first input that fails.
         confidence, probabilities, quicklook, pictures: further files.
         cog: cloud-optimised GeoTIFFs.
-        nodata: GeoTIFF value of pixels without data.
+        nodata: GeoTIFF value of pixels without data; None: 255, or one that is no code.
+        codes: what maps hold for the classes in place of ids: `10,20,30`, `building=10,road=20`, `recipe`.
+        styles: whether maps get what shows them in a GIS by name and colour.
+        project: QGIS project of all maps, NAME.qgz or NAME.qgs.
         max_pixels, drivers: limits of what is opened; see `raster.open_raster`.
         remote: whether inputs may be addresses.
         mode: None: exact where that is possible and worth it.
@@ -89,7 +93,10 @@ class MapRequest:
     quicklook: bool = False
     format: Format = "auto"
     pictures: bool = False
-    nodata: int = 255
+    nodata: int | None = None
+    codes: str | None = None
+    styles: bool = True
+    project: Path | None = None
     max_pixels: int | None = None
     drivers: tuple[str, ...] = ()
     remote: bool = False
@@ -124,6 +131,10 @@ class MapRequest:
         self._check_source()
         self._check_part()
         self._check_scale()
+        if self.codes is not None:
+            check_codes(self.codes)
+        if self.project is not None and self.project.suffix not in (".qgz", ".qgs"):
+            raise DatasetError(f"--project: expected a file NAME.qgz or NAME.qgs, got {self.project}")
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
         if (self.protocol or self.label_kind) and self.labels is None and self.split is None:

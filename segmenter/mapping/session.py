@@ -15,6 +15,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,17 @@ from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.journal import JOURNAL, Journal
+from segmenter.mapping.map_style import map_style
 from segmenter.mapping.on_cluster import Workers, computing, warn_above_bar, workers_of
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.precision import precision_option, settled_precision
+from segmenter.mapping.project import check_project, project_of
 from segmenter.mapping.request import MapRequest
-from segmenter.mapping.scale import groups, lay_grids, scale_text, wanted_scale
+from segmenter.mapping.scale import groups, lay_grids, wanted_scale
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
 from segmenter.mapping.state import FolderState, neighbour_facts
+from segmenter.mapping.style_files import restore
 from segmenter.mapping.tiling import computing_options, settled_tiling
 from segmenter.mapping.truth import Images, check_shared, images_of_inputs
 from segmenter.mapping.upload import SCORE_FILES, Uploads, finish_uploads, uploading
@@ -91,7 +95,8 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
         if images is None:
             images = _inputs_only(request, run)
         request = replace(request, bands=request.bands or images.bands)
-        style = _style(request, run)
+        style = map_style(request, run)
+        check_project(request.project)
         scoring = None if images.truth is None else Scoring.asked_for(request, run, images.truth)
         jobs, failures = _plan(request, run, images, style)
         if not jobs or (failures and request.fail_fast):
@@ -103,7 +108,8 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
                 from segmenter.mapping.pictures import draw_views  # brings matplotlib
 
                 failures += draw_views(outcome, style)
-            failures += finish_uploads(uploads, request, [*outcome.written, *outcome.kept])
+            made = [*outcome.written, *outcome.kept]
+            failures += finish_uploads(uploads, request, made) + project_of(request, run, style, made)
         return Mapped(outcome, tuple(failures))
 
 
@@ -146,20 +152,6 @@ def _inputs_only(request: MapRequest, run: AnyRun) -> Images:
             "them of a dataset"
         )
     return images_of_inputs(request, run)
-
-
-def _style(request: MapRequest, run: AnyRun) -> MapStyle:
-    return MapStyle(
-        classes=run.classes,
-        folder=request.output,
-        format=request.format,
-        nodata=request.nodata,
-        codes_by_default=run.recipe.dataset.kind == "naic2020",
-        tags={"RUN": run.recipe.name, **({"GSD": scale} if (scale := scale_text(request, run)) else {})},
-        wanted=ExtraOutputs(confidence=request.confidence, probabilities=request.probabilities),
-        cog=request.cog,
-        quicklook=request.quicklook,
-    )
 
 
 # ------------------------------------------------------------------------------------------- headers
@@ -298,7 +290,10 @@ def _folder_state(
         return {**where, **style.options(job), **how, "gsd": grid}
 
     facts = {"name": run.recipe.name, "model": run.checksum()}
-    return FolderState(journal, facts, options, redo=request.redo, warn=warn_above_bar, uploads=uploads)
+    complete = partial(restore, style=style, uploads=uploads)
+    return FolderState(
+        journal, facts, options, redo=request.redo, warn=warn_above_bar, uploads=uploads, complete=complete
+    )
 
 
 def _asked(style: MapStyle, jobs: Sequence[MapJob]) -> ExtraOutputs:

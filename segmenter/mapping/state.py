@@ -21,6 +21,7 @@ from segmenter.mapping.jobs import MapJob, changed, header
 from segmenter.mapping.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
 from segmenter.mapping.locks import OutputLocks
 from segmenter.mapping.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
+from segmenter.mapping.style_files import remove_styles
 from segmenter.mapping.upload import Uploads
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.remote import RemotePath
@@ -54,6 +55,7 @@ class FolderState:
         redo: take nothing up that is there.
         warn: called once with the message that the file system of the folder has no locks.
         uploads: where finished outputs go; what is there is finished too.
+        complete: called with a job that is finished, before it is uploaded: writes what may be gone.
     """
 
     def __init__(
@@ -65,9 +67,10 @@ class FolderState:
         redo: bool = False,
         warn: Callable[[str], None] | None = None,
         uploads: Uploads | None = None,
+        complete: Callable[[MapJob], object] | None = None,
     ) -> None:
         folder = journal.path.parent
-        self._warn, self._uploads = warn, uploads
+        self._warn, self._uploads, self._complete = warn, uploads, complete
         self.journal = journal
         self._folder, self._run, self._options, self._redo = folder, run, options, redo
         self.removed: list[Path] = []
@@ -90,11 +93,18 @@ class FolderState:
             self._tidy(job)
         elif self._is_elsewhere(job):
             reason = None
-        if reason is None and self._uploads is not None:
-            if self._uploads.keep:
-                self._uploads.fetch(job.files)
-            self._uploads.add(job.files, entry)
+        if reason is None:
+            self._offer(job, entry)
         return reason
+
+    def _offer(self, job: MapJob, entry: Entry) -> None:
+        """Complete a finished job's files, and upload what is not there."""
+        if self._uploads is not None and self._uploads.keep:
+            self._uploads.fetch(job.files)
+        if self._complete is not None:
+            self._complete(job)
+        if self._uploads is not None:
+            self._uploads.add((*job.files, *job.shown_by), entry)
 
     def _reason(self, job: MapJob, entry: Entry, found: Entry | None) -> str | None:
         if found is None:
@@ -134,7 +144,8 @@ class FolderState:
         self._held[id(job)] = held
         if held.locks.missing is not None:
             self._say_once(no_locks(self._folder, held.locks.missing))
-        for leftover in (old for path in job.files for old in self._leftovers.pop(path.name, ())):
+        names = [path.name for path in (*job.files, *job.shown_by)]
+        for leftover in (old for name in names for old in self._leftovers.pop(name, ())):
             if held.locks.missing is None:
                 with contextlib.suppress(OSError):
                     leftover.unlink()  # whoever wrote it has not the lock
@@ -204,7 +215,7 @@ class FolderState:
             self.journal.append(entry)
         self.leave(job, keep=False)
         if self._uploads is not None:
-            self._uploads.add(job.files, replace(self._entry(job), outputs=facts))
+            self._uploads.add((*job.files, *job.shown_by), replace(self._entry(job), outputs=facts))
 
     def _with_rest(self, entry: Entry, before: Entry) -> Entry:
         """An entry with what an earlier call wrote besides and would be the same; what would not be goes.
@@ -226,6 +237,7 @@ class FolderState:
                 else:
                     path.unlink()
                     self.removed.append(path)
+                    remove_styles(path)
         asked = {
             option: value
             for option, value in before.options.items()

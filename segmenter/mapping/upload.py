@@ -98,12 +98,20 @@ class Uploads:
         Raises:
             SegmenterError: the store does not tell.
         """
-        if self._listed is None:
-            self._listed = {one.name for one in listing(self.place)}
-        if not now and not self._listed.issuperset(path.name for path in files):
+        if not now and not all(self.has(path.name) for path in files):
             return False
         found = [self._look(path.name) for path in files]
         return all(one is not None and one.made_of == made_of(entry) for one in found)
+
+    def has(self, name: str) -> bool:
+        """Whether an object was there when this was first asked.
+
+        Raises:
+            SegmenterError: the store does not tell.
+        """
+        if self._listed is None:
+            self._listed = {one.name for one in listing(self.place)}
+        return name in self._listed
 
     def fetch(self, files: Sequence[Path]) -> None:
         """Bring outputs back into the working folder that are not in it.
@@ -362,4 +370,4 @@ def _most_bytes(style: MapStyle, job: MapJob) -> int:
     """Bytes of a map's files without compression, and of what is kept against a kill."""
     kind = style.wanted.probabilities
     each = 0 if kind is None else len(style.classes) * (1 if kind == "uint8" else 2)
-    return job.part.size.pixels * (1 + int(style.wanted.confidence) + each) * 2
+    return job.part.size.pixels * (style.map_bytes + int(style.wanted.confidence) + each) * 2

@@ -29,6 +29,7 @@ from segmenter.mapping.outputs import MapFiles, MapStyle
 from segmenter.mapping.own_pixels import OwnPixels
 from segmenter.mapping.scoring import Outcome, Scorer
 from segmenter.mapping.state import FolderState
+from segmenter.mapping.style_files import StyleFiles, left_alone
 
 _COMPLETED_AT_ONCE = 4
 
@@ -41,7 +42,7 @@ class _Output:
 
     def __init__(self, job: MapJob, style: MapStyle, folder_state: FolderState) -> None:
         self.job, self._folder_state = job, folder_state
-        self._files = MapFiles(job, style)
+        self._files, self._styles = MapFiles(job, style), StyleFiles(job, style)
         self._partial = folder_state.partial(job)
         self._own = OwnPixels(job, style)
         self.scorer = Scorer(job, style.classes)
@@ -83,13 +84,19 @@ class _Output:
             self.empty = self.empty and not (found.ids != IGNORE).any()
             self._files.write(own, found)
             self.scorer.add(own, found.ids)
+            self._styles.count(found.ids)
             pixels += own.size.pixels
         return pixels
 
     def complete(self) -> None:
         self._own.close()
-        self._files.complete(lambda: self._folder_state.check_unchanged(self.job))
+        self._files.complete(lambda: self._folder_state.check_unchanged(self.job), [self._styles])
         self._folder_state.finished(self.job)
+
+    @property
+    def remark(self) -> str | None:
+        """What there is to be said of its files."""
+        return left_alone(self._styles.left)
 
     def discard(self) -> None:
         self._own.close()
@@ -266,7 +273,7 @@ class _Maps:
 
     def _note(self, output: _Output) -> None:
         self.outcome.written.append(output.job)
-        found = [output.warning, output.job.remark]
+        found = [output.warning, output.job.remark, output.remark]
         if output.empty:
             found.append(f"{output.job.info.path}: has no pixel with data; its map is empty")
         self.outcome.warnings += [line for line in found if line is not None]

@@ -37,6 +37,9 @@ _PARTS_OF_ONE = re.compile(r"_R\d+C\d+.*$")
 _NAMES_FILES = re.compile(r"grids|parameterfile|\binit\s*=|\bfile\s*=|pipeline", re.IGNORECASE)
 """In the text of a CRS: parameters whose values are files, which PROJ opens as soon as the text is parsed."""
 _WKT = re.compile(r"\s*\w+\s*[\[(]")
+_BAND = ["pamdataset", "pamrasterband"]
+_CLASS_NAMES = (["categorynames", "category"], ["gdalrasterattributetable", "row", "f"])
+"""Below it: elements of which GDAL takes names, and parses nothing."""
 _CRS_TEXT = re.compile(r"\s*$|\s*\w+\s*[\[(]|\s*\w+:\d+\s*$|\s*urn:[\w:.,-]+\s*$|\s*\+proj=", re.IGNORECASE)
 """Anything else PROJ takes for the name of a file, among others."""
 
@@ -180,12 +183,16 @@ def _check_xml(path: Path, beside: str) -> None:
 
 
 class _Texts:
-    """The texts of an .aux.xml: those that GDAL parses as a CRS in whatever form, and all others."""
+    """The texts of an .aux.xml: those that GDAL parses as a CRS in whatever form, and all others.
+
+    Names of classes are none of them: one may be called `pipeline (buried)`.
+    """
 
     def __init__(self) -> None:
         self.crs: list[str] = []
         self.others: list[str] = []
         self._open: list[list[str]] = []
+        self._names: list[str] = []
 
     def parse(self, text: str) -> None:
         parser = expat.ParserCreate("utf-8")
@@ -199,9 +206,15 @@ class _Texts:
         for key, text in attributes.items():
             (self.crs if key.lower() == "projection" else self.others).append(text)
         self._open.append([])
+        self._names.append(name.lower())
 
     def _end(self, name: str) -> None:
-        (self.crs if name.lower() == "srs" else self.others).append("".join(self._open.pop()))
+        text, path = "".join(self._open.pop()), self._names.copy()
+        self._names.pop()
+        if name.lower() == "srs":
+            self.crs.append(text)
+        elif path[:2] != _BAND or path[2:] not in _CLASS_NAMES:
+            self.others.append(text)
 
     def _text(self, text: str) -> None:
         self._open[-1].append(text)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Window
-from segmenter.labels import IGNORE
+from segmenter.labels import IGNORE, UNKNOWN
 from segmenter.raster.faults import naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.opening import open_dataset
@@ -18,6 +18,8 @@ from segmenter.raster.reading import Raster, open_raster
 
 CONFIDENCE = ".confidence.tif"
 """Ending of the confidence that lies beside a map."""
+VALUES, CODES = "VALUES", "codes"
+"""The item of a map's metadata, and its value, where pixels hold the classes' codes in place of their ids."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class WrittenMap:
         Raises:
             RasterError: it is none that `predict.py` wrote as a GeoTIFF, or its confidence has another size.
         """
-        self.classes = _classes(path)
+        self.classes, self._ids = _classes(path)
         self._map = open_raster(path, (1,))
         self._confidence: Raster | None = None
         beside = path.with_name(path.name.removesuffix(path.suffix) + CONFIDENCE)
@@ -66,12 +68,11 @@ class WrittenMap:
     def read(self, window: Window) -> tuple[NDArray[np.uint8], NDArray[np.float32] | None]:
         """(H, W) class ids, `IGNORE` without data, and the largest probability (0 … 1), where it is known."""
         raw, valid = self._map.read(window)
-        ids = raw[..., 0]
-        unknown = valid & (ids >= len(self.classes))
+        ids = self._ids[raw[..., 0]]
+        unknown = valid & (ids == UNKNOWN)
         if unknown.any():
-            raise RasterError(
-                f"{self.info.path}: expected class ids below {len(self.classes)}, got {ids[unknown][0]}"
-            )
+            count, got = len(self.classes), raw[..., 0][unknown][0]
+            raise RasterError(f"{self.info.path}: expected values of its {count} classes, got {got}")
         ids = np.where(valid, ids, np.uint8(IGNORE))
         if self._confidence is None:
             return ids, None
@@ -90,17 +91,25 @@ class WrittenMap:
         self.close()
 
 
-def _classes(path: Path) -> tuple[MapClass, ...]:
+def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
+    """The classes, and the id of each value that a pixel may have."""
     dataset, _ = open_dataset(path)
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])
     found: list[MapClass] = []
-    while (name := tags.get(f"CLASS_{len(found)}")) is not None:
+    while (name := tags.get(f"CLASS_{len(found)}")) is not None and len(found) < UNKNOWN:
         code = tags.get(f"CODE_{len(found)}", str(len(found)))
         found.append(MapClass(name, int(code) if code.isdecimal() else len(found)))
-    if not found or kinds != (1, "uint8"):
+    coded = tags.get(VALUES) == CODES
+    if not found or kinds not in ((1, "uint8"), *([(1, "uint16")] * coded)):
         raise RasterError(
-            f"{path}: expected a class map as predict.py writes it (one band of class ids, their names in "
-            f"its metadata as CLASS_0 …), got {kinds[0]} bands of {kinds[1]}, {len(found)} class names"
+            f"{path}: expected a class map as predict.py writes it (one band of class ids or codes, the "
+            f"classes' names in its metadata as CLASS_0 …), got {kinds[0]} bands of {kinds[1]}, {len(found)} "
+            "class names"
         )
-    return tuple(found)
+    values = [one.code if coded else value for value, one in enumerate(found)]
+    if len(set(values)) < len(values) or max(values) > 0xFFFF:
+        raise RasterError(f"{path}: expected another code for each class in its metadata, got {values}")
+    ids = np.full(1 << 16, UNKNOWN, np.uint8)
+    ids[values] = np.arange(len(values))
+    return tuple(found), ids

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,11 @@ def scene(make_geotiff: Make, name: str, height: int, width: int, seed: int = 0)
 def files(folder: Path) -> dict[str, bytes]:
     """What a user sees of a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+def without_styles(names: Iterable[str]) -> list[str]:
+    """Names in order, but those of files that only tell a GIS how to show the others."""
+    return sorted(name for name in names if not name.endswith((".qml", ".aux.xml")))
 
 
 def exact_run(predictor: Callable[..., Any]) -> None:

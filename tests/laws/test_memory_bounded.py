@@ -191,7 +191,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def pixels(folder: Path) -> dict[str, np.ndarray]:
     found = {}
-    for path in folder.glob("[!.]*"):
+    for path in (*folder.glob("[!.]*.tif"), *folder.glob("[!.]*.png")):
         with rasterio.open(path) as file:
             found[path.name] = file.read()
     return found

@@ -47,13 +47,14 @@ def same_as_one_process(
     arguments = ("in", *OPTIONS, *options)
     assert call(*arguments, output="one") == 0
     assert call(*arguments, "--scheduler", address) == 0
-    assert len(files(folder / "one")) == 4 * len(sources)
+    assert len(files(folder / "one")) == 8 * len(sources)
     assert files(folder / "maps") == files(folder / "one")
     names = {path.name for path in (folder / "maps").iterdir() if path.name.startswith(".")}
     assert names == {".journal.jsonl"}
 
 
-MODES = [("--mode", "exact"), ("--mode", "smooth"), ("--gsd", "0.35"), ("--part", "11", "7", "300", "90")]
+CODES, PART = ("--codes", "1,2,3,4,5,6,700"), ("--part", "11", "7", "300", "90")
+MODES = [("--mode", "exact"), ("--mode", "smooth"), ("--gsd", "0.35", *CODES), PART]
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from segmenter.raster import RasterSpec, write_raster
+from tests.helpers.child_predict import without_styles
 
 Make = Callable[..., Path]
 IMAGE = np.arange(11 * 13 * 3, dtype=np.uint8).reshape(11, 13, 3)
@@ -25,7 +26,7 @@ def label(path: Path, value: int = 0) -> bytes:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return without_styles(path.name for path in folder.iterdir())
 
 
 def test_pictures_and_scores_replace_no_input_or_label(

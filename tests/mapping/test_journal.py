@@ -121,7 +121,7 @@ def test_each_flipped_bit_of_a_line_costs_only_that_line(tmp_path: Path) -> None
     ],
 )
 def test_a_line_of_another_shape_counts_as_damaged(tmp_path: Path, changes: dict[str, Any]) -> None:
-    record = {"format": 3, **asdict(ENTRY), **changes}
+    record = {"format": 4, **asdict(ENTRY), **changes}
     (tmp_path / ".journal.jsonl").write_text(sealed(json.dumps(record)) + "\n")
     journal = Journal(tmp_path)
     assert journal.find("a") is None

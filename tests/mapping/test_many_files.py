@@ -15,14 +15,14 @@ import pytest
 
 from segmenter.errors import DeviceError
 from segmenter.raster import raster_info, write_raster
-from tests.helpers.child_predict import COMMAND, ENVIRONMENT
+from tests.helpers.child_predict import COMMAND, ENVIRONMENT, without_styles
 from tests.helpers.exact_network import fake_run
 
 Make = Callable[..., Path]
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return without_styles(path.name for path in folder.iterdir())
 
 
 # -------------------------------------------------------------------------------------- bad inputs

@@ -60,7 +60,8 @@ def test_every_file_of_a_map(
     folder, said = tmp_path / "maps", whole(image, kind)
     empty = (image == 0).any(axis=2)
     names = ["a.confidence.tif", "a.probabilities.tif", "a.quicklook.png", "a.tif"]
-    assert sorted(p.name for p in folder.glob("[!.]*")) == names
+    styles = [f"a{kind}.qml" for kind in ("", ".confidence", ".probabilities")] + ["a.tif.aux.xml"]
+    assert {p.name for p in folder.glob("[!.]*")} == {*names, *styles}
     np.testing.assert_array_equal(read(folder / "a.tif"), np.where(empty, 255, said.ids))
     assert said.confidence is not None
     assert said.probabilities is not None

@@ -255,8 +255,10 @@ def test_naic_results_are_pngs_with_the_original_codes(
         training=SimpleNamespace(precision="float32"),
     )
     assert call(tmp_path / "in", classes=classes, recipe=recipe) == 0
-    names = sorted(p.name for p in (tmp_path / "maps").glob("[!.]*"))
-    assert names == ["0.png", "1.png", "2.png", "placed.tif"]
+    names = {p.name for p in (tmp_path / "maps").glob("[!.]*")}
+    styles = {f"{stem}.qml" for stem in ("0", "1", "2", "placed")} | {"placed.tif.aux.xml"}
+    assert names - styles == {"0.png", "1.png", "2.png", "placed.tif"}
+    assert styles <= names
     for stem in ("0", "1"):
         got = ids(tmp_path / "maps" / f"{stem}.png")
         assert got.dtype == np.uint16

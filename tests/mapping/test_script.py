@@ -23,6 +23,7 @@ from segmenter.labels import ClassMap
 from segmenter.mapping.inputs import output_names
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster import RasterSpec, raster_info, write_raster
+from tests.helpers.child_predict import without_styles
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_run, run_predict
 
 Make = Callable[..., Path]
@@ -44,8 +45,8 @@ def call(
 
 
 def names(folder: Path) -> list[str]:
-    """What a user sees in a folder."""
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    """What a user sees in a folder, but for styles."""
+    return without_styles(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def pixels(rng: np.random.Generator, *shape: int) -> NDArray[np.uint8]:

@@ -15,6 +15,7 @@ import pytest
 import rasterio
 
 from segmenter.mapping import upload
+from tests.helpers.child_predict import without_styles
 from tests.helpers.s3_server import Store
 
 Make = Callable[..., Path]
@@ -49,11 +50,12 @@ def test_what_is_uploaded_is_what_a_folder_gets(
     capfd.readouterr()
     assert to_bucket("in", "--confidence") == 0
     said = capfd.readouterr()
-    assert store.keys() == [f"maps/{n}{kind}.tif" for n in "ab" for kind in (".confidence", "")]
-    for name in "ab":
-        assert store.get(f"maps/{name}.tif") == Path(f"local/{name}.tif").read_bytes()
+    kinds = ("confidence.qml", "confidence.tif", "qml", "tif", "tif.aux.xml")
+    assert store.keys() == [f"maps/{n}.{kind}" for n in "ab" for kind in kinds]
+    for name in ("tif", "qml", "tif.aux.xml"):
+        assert store.get(f"maps/a.{name}") == Path(f"local/a.{name}").read_bytes()
     assert f"free), then uploaded to s3://{store.bucket}/maps" in said.out
-    assert f"4 files uploaded to s3://{store.bucket}/maps: " in said.out
+    assert f"10 files uploaded to s3://{store.bucket}/maps: " in said.out
     assert said.err == ""
     left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert left == []
@@ -73,7 +75,7 @@ def test_the_same_command_does_nothing_twice(
     make_geotiff("in/b.tif", np.zeros((61, 83, 3), np.uint8))
     store.asked.clear()
     assert to_bucket("in") == 0
-    assert written(store) == ["b.tif"]
+    assert written(store) == ["b.tif", "b.qml", "b.tif.aux.xml"]
 
 
 def test_scores_and_pictures_of_maps_that_are_there_already(
@@ -104,7 +106,7 @@ def test_a_store_that_is_busy_for_a_while_gets_all(
 
     store.fault = busy
     assert to_bucket("in") == 0
-    assert len(store.keys()) == len(refused) == 2
+    assert len(store.keys()) == len(refused) == 6
     assert capfd.readouterr().err == ""
 
 
@@ -117,11 +119,11 @@ def test_what_is_refused_stays_and_the_same_command_goes_on(
     assert said.count("error: ") == 1
     assert f"error: s3://{store.bucket}/maps/b.tif: cannot be uploaded: access is denied" in said
     assert "the same command goes on" in said
-    assert store.keys() == ["maps/a.tif"]
+    assert without_styles(store.keys()) == ["maps/a.tif"]
     assert [path.name for path in (tmp_path / "cache").rglob("*.tif")] == ["b.tif"]
     store.fault = lambda method, path: None
     assert to_bucket("in", predictor=None) == 0
-    assert store.keys() == ["maps/a.tif", "maps/b.tif"]
+    assert without_styles(store.keys()) == ["maps/a.tif", "maps/b.tif"]
 
 
 def test_large_files_go_in_parts_and_appear_at_the_end(

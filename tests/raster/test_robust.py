@@ -167,5 +167,5 @@ def test_everything_at_once(
     assert call(tmp_path / "in", (1,), 1) == 1
     errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == len(REFUSED)
-    mapped = {p.name for p in (tmp_path / "maps").glob("[!.]*")}
+    mapped = {p.name for p in (tmp_path / "maps").glob("[!.]*.tif")}
     assert mapped == {n for n in RIGHT if "world" not in n and "southup" not in n}

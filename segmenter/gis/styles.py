@@ -1,0 +1,88 @@
+"""Styles of rasters in QGIS: the `.qml` that it reads beside a raster of the same stem.
+
+Held by `tests/gis/test_in_qgis.py`, where QGIS itself reads them. Attributes that QGIS has a default for
+are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from segmenter.gis.legend import QGIS_HEAD, QGIS_VERSION, LegendEntry, child, document
+
+_RAMP = (
+    *((0.0, "#440154"), (0.25, "#3b528b"), (0.5, "#21918c"), (0.75, "#5ec962")),
+    (1.0, "#fde725"),
+)
+"""Viridis: as bright as the share is high, also in grey and to the colour-blind."""
+
+Stretch = tuple[float, float]
+"""The values that are drawn black and white."""
+
+
+def class_style(entries: Sequence[LegendEntry]) -> ET.Element:
+    """The classes by name and colour, in the order given; every other value is transparent."""
+    pipe, renderer = _pipe("paletted", band=1)
+    palette = child(renderer, "colorPalette")
+    for entry in entries:
+        colour = "#{:02x}{:02x}{:02x}".format(*entry.colour)
+        child(palette, "paletteEntry", value=entry.value, color=colour, alpha=255, label=entry.name)
+    return pipe
+
+
+def share_style() -> ET.Element:
+    """Shares from 0 to 1 of the first band, dark to bright, in percent."""
+    pipe, renderer = _pipe("singlebandpseudocolor", band=1, classificationMin=0, classificationMax=1)
+    shader = child(
+        child(renderer, "rastershader"),
+        "colorrampshader",
+        minimumValue=0,
+        maximumValue=1,
+        clip=0,
+        classificationMode=1,
+        colorRampType="INTERPOLATED",
+    )
+    for share, colour in _RAMP:
+        child(shader, "item", value=share, label=f"{share:.0%}", color=colour, alpha=255)
+    return pipe
+
+
+def image_style(bands: Sequence[int], stretch: Sequence[Stretch] | None = None) -> ET.Element:
+    """An image: its first three of the given 1-based bands as red, green and blue, else one in grey.
+
+    Args:
+        stretch: for each of the bands; None: 8-bit values as they are.
+    """
+    if len(bands) >= 3:
+        red, green, blue = bands[:3]
+        pipe, renderer = _pipe("multibandcolor", redBand=red, greenBand=green, blueBand=blue)
+        names = ["redContrastEnhancement", "greenContrastEnhancement", "blueContrastEnhancement"]
+    else:
+        pipe, renderer = _pipe("singlebandgray", grayBand=bands[0], gradient="BlackToWhite")
+        names = ["contrastEnhancement"]
+    for name, (low, high) in zip(names, stretch or (), strict=False):
+        enhancement = child(renderer, name)
+        child(enhancement, "minValue", f"{low:.9g}")
+        child(enhancement, "maxValue", f"{high:.9g}")
+        child(enhancement, "algorithm", "StretchToMinimumMaximum")
+    return pipe
+
+
+def style_file(pipe: ET.Element) -> bytes:
+    """A `.qml` file."""
+    root = ET.Element("qgis", version=QGIS_VERSION, styleCategories="Symbology")
+    root.append(pipe)
+    child(root, "blendMode", "0")
+    return document(root, QGIS_HEAD)
+
+
+def _pipe(kind: str, **attributes: object) -> tuple[ET.Element, ET.Element]:
+    """The steps from a raster's values to colours, and the one that is to be filled in."""
+    pipe = ET.Element("pipe")
+    # Classes must not be averaged, and the values of an image need not be: neighbours as they are.
+    resampling = {f"zoomed{way}ResamplingMethod": "nearestNeighbour" for way in ("In", "Out")}
+    child(child(pipe, "provider"), "resampling", enabled="false", maxOversampling=2, **resampling)
+    renderer = child(pipe, "rasterrenderer", type=kind, opacity=1, alphaBand=-1, nodataColor="", **attributes)
+    child(renderer, "rasterTransparency")
+    return pipe, renderer

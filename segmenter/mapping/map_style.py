@@ -1,0 +1,35 @@
+"""Style of a call's maps: which files are written, and what they hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from segmenter.inference.prediction import ExtraOutputs
+from segmenter.mapping.codes import codes_of
+from segmenter.mapping.outputs import MapStyle
+from segmenter.mapping.request import MapRequest
+from segmenter.mapping.scale import scale_text
+
+if TYPE_CHECKING:
+    from segmenter.runs.ensemble import AnyRun
+
+
+def map_style(request: MapRequest, run: AnyRun) -> MapStyle:
+    """The style that a request asks for, of the run's classes.
+
+    Raises:
+        DatasetError, RasterError: codes or a value without data that do not fit the classes.
+    """
+    return MapStyle(
+        classes=run.classes,
+        folder=request.output,
+        format=request.format,
+        nodata=request.nodata,
+        codes=None if request.codes is None else codes_of(request.codes, run.classes),
+        codes_by_default=run.recipe.dataset.kind == "naic2020",
+        tags={"RUN": run.recipe.name, **({"GSD": scale} if (scale := scale_text(request, run)) else {})},
+        wanted=ExtraOutputs(confidence=request.confidence, probabilities=request.probabilities),
+        cog=request.cog,
+        quicklook=request.quicklook,
+        styles=request.styles,
+    )

@@ -1,0 +1,146 @@
+"""`STEM.qml` and `STEM.tif.aux.xml`: as whole as the map, and no reason to make it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.child_predict import files, scene, without_styles
+from tests.helpers.s3_server import Store
+
+Make = Callable[..., Path]
+Call = Callable[..., int]
+
+
+def test_what_is_gone_is_written_again_without_the_model(
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
+) -> None:
+    """The same bytes, with the pixels of each class; also where a later version first writes them."""
+    scene(make_geotiff, "in/a.tif", 131, 203)
+    maps = tmp_path / "maps"
+    assert call("in", "--confidence", "--codes", "1,2,3,4,5,6,700") == 0
+    before = files(maps)
+    assert set(before) - set(without_styles(before)) == {"a.qml", "a.confidence.qml", "a.tif.aux.xml"}
+    for gone in (["a.qml"], ["a.tif.aux.xml"], ["a.qml", "a.confidence.qml", "a.tif.aux.xml"]):
+        for name in gone:
+            (maps / name).unlink()
+        capsys.readouterr()
+        assert call("in", "--confidence", "--codes", "1,2,3,4,5,6,700", predictor=None) == 0
+        assert capsys.readouterr().out == "1 of 1 maps are finished and unchanged\n"
+        assert files(maps) == before
+    assert call("in", "--confidence", "--codes", "1,2,3,4,5,6,700", "--no-styles", predictor=None) == 0
+    assert files(maps) == before
+
+
+def test_none_where_they_are_not_wanted(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call("in", "--no-styles", "--confidence") == 0
+    assert sorted(files(tmp_path / "maps")) == ["a.confidence.tif", "a.tif"]
+    assert call("in", predictor=None) == 0
+    assert {"a.qml", "a.tif.aux.xml"} <= files(tmp_path / "maps").keys()
+
+
+def test_what_others_changed_is_no_reason_to_make_a_map_anew(
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
+) -> None:
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call("in") == 0
+    style, table = tmp_path / "maps" / "a.qml", tmp_path / "maps" / "a.tif.aux.xml"
+    style.write_text("<qgis>of someone</qgis>")
+    table.write_text("<PAMDataset><Metadata><MDI key='a'>b</MDI></Metadata></PAMDataset>")
+    assert call("in", predictor=None) == 0
+    assert style.read_text() == "<qgis>of someone</qgis>"
+    assert "'a'" in table.read_text()
+    capsys.readouterr()
+    assert call("in", "--redo") == 0
+    said = capsys.readouterr().err
+    assert said == (
+        "warning: maps/a.qml: is a style that was saved by QGIS or by hand, and is left; "
+        "remove it for a new one\n"
+    )
+    assert style.read_text() == "<qgis>of someone</qgis>"
+    assert "GDALRasterAttributeTable" in table.read_text()  # what was there was of the older file
+
+
+def test_no_style_lies_beside_the_image_itself(tmp_path: Path, make_png: Make, call: Call) -> None:
+    """QGIS would show the image by it."""
+    image = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
+    source = make_png("a.png", image)
+    assert call(source, "--format", "geotiff", output=".") == 0
+    assert sorted(files(tmp_path)) == ["a.png", "a.tif", "a.tif.aux.xml"]
+
+
+def test_a_style_that_cannot_be_written_leaves_no_half(
+    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The older map and its style stay."""
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call("in") == 0
+    before = files(tmp_path / "maps")
+    scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
+    write = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if "a.tif.aux.xml" in path.name:
+            write(path, content[:100])
+            raise OSError(28, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert call("in") == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        said
+        == "error: maps/a.tif: its style files cannot be written: No space left on device; is there space?"
+    )
+    assert files(tmp_path / "maps") == before
+    assert [path.name for path in (tmp_path / "maps").glob(".*")] == [".journal.jsonl"]
+
+
+def test_what_belongs_to_an_older_map_goes_with_it(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    maps = tmp_path / "maps"
+    assert call("in", "--confidence", "--probabilities", "uint8") == 0
+    (maps / "a.probabilities.qml").write_text("of someone")
+    scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
+    assert call("in") == 0
+    assert sorted(files(maps)) == ["a.probabilities.qml", "a.qml", "a.tif", "a.tif.aux.xml"]
+
+
+def test_what_a_killed_call_left_is_removed(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    (tmp_path / "maps").mkdir()
+    for name in ("a.qml", "a.tif.aux.xml", "a.tif"):
+        (tmp_path / "maps" / f".{name}.tmp-1").write_bytes(b"half")
+    assert call("in") == 0
+    assert [path.name for path in (tmp_path / "maps").glob(".*")] == [".journal.jsonl"]
+
+
+def test_in_a_bucket_what_is_gone_comes_back(
+    tmp_path: Path, make_geotiff: Make, call: Call, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The map itself is not sent again, nor looked at: the table has no pixels then."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    output = f"s3://{store.bucket}/maps"
+    assert call("in", output=output) == 0
+    kinds = ["qml", "tif", "tif.aux.xml"]
+    assert store.keys() == [f"maps/a.{kind}" for kind in kinds]
+    before = {kind: store.get(f"maps/a.{kind}") for kind in kinds}
+    for kind in ("qml", "tif.aux.xml"):
+        store.client.delete_object(Bucket=store.bucket, Key=f"maps/a.{kind}")
+    store.asked.clear()
+    assert call("in", output=output, predictor=None) == 0
+    sent = [path for method, path in store.asked if method == "PUT"]
+    assert sorted(path.split("?")[0].rpartition("/")[2] for path in sent) == ["a.qml", "a.tif.aux.xml"]
+    assert store.get("maps/a.qml") == before["qml"]
+    assert b"GDALRasterAttributeTable" in store.get("maps/a.tif.aux.xml")
+    assert call("in", "--project", "town.qgs", output=output, predictor=None) == 0
+    project = (tmp_path / "town.qgs").read_text()
+    assert f"<datasource>/vsis3/{store.bucket}/maps/a.tif</datasource>" in project
+    assert "<datasource>./in/a.tif</datasource>" in project
+    assert not list((tmp_path / "cache").rglob("*.*ml"))
