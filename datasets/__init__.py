@@ -9,9 +9,11 @@ from typing import Any
 from datasets.files import path_of
 from datasets.folder import folder_layout, load_folder
 from datasets.naic2020 import load_naic2020, naic2020_layout
+from datasets.polygons import with_rasterised_labels
 from datasets.potsdam import load_potsdam, potsdam_layout
 from datasets.scale import with_scale
 from segmenter.config.recipe import Recipe
+from segmenter.finding import is_vector
 from segmenter.scenes import Dataset, Layout
 
 __all__ = ["LAYOUTS", "LOADERS", "layout_of", "load_dataset"]
@@ -35,15 +37,17 @@ def load_dataset(recipe: Recipe) -> Dataset:
     """The scenes and class map that a recipe's dataset section names.
 
     Raises:
-        ConfigError, DatasetError, LabelError: as the loader of that kind says.
+        ConfigError, DatasetError, LabelError: as the loader of that kind says; polygons that are no labels.
     """
     dataset = with_scale(LOADERS[recipe.dataset.kind](recipe.dataset), recipe.dataset.metres_per_pixel)
     section = recipe.dataset
     limit = None if section.cache_limit is None else int(section.cache_limit * 2**30)
     dataset = replace(dataset, cache_bytes=limit, cache_codec=section.cache_compression)
-    if section.cache is None:
-        return dataset
-    return replace(dataset, cache=path_of(section.cache, "dataset.cache"))
+    if section.cache is not None:
+        dataset = replace(dataset, cache=path_of(section.cache, "dataset.cache"))
+    if section.kind == "folder" and is_vector(section.labels):
+        return with_rasterised_labels(dataset, section)
+    return dataset
 
 
 def layout_of(recipe: Recipe) -> Layout:

@@ -137,11 +137,16 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
 def _check(args: argparse.Namespace) -> int:
     from datasets import load_dataset
     from datasets.check import check_dataset
+    from datasets.polygons import PolygonsError
     from segmenter.cluster.spread import spread_over
     from segmenter.tiles.probing import check_augmentation
 
     recipe, cluster = _recipe(args)
-    dataset = load_dataset(recipe)
+    try:
+        dataset = load_dataset(recipe)
+    except PolygonsError as error:
+        print(error.text(everything=args.all))
+        return EXIT_SOME_FAILED
     with spread_over(cluster, dataset.root) as spread:
         report = check_dataset(dataset, spread=spread)
     print(report.text(everything=args.all))

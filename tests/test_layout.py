@@ -37,10 +37,10 @@ ARROWS = {
     "training": (
         "ground config raster evaluation sampling model devices tiles feeding runs inference pretrained"
     ),
-    "vectors": "ground raster",
+    "vectors": "ground config raster",
     "mapping": "ground raster evaluation runs inference cluster vectors",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
-    "datasets": "ground config raster tiles cluster",
+    "datasets": "ground config raster tiles cluster vectors",
 }
 """Room → the rooms that its modules may import. The one table of who may use whom."""
 
