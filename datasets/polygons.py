@@ -15,12 +15,12 @@ from segmenter.errors import DatasetError, SegmenterError, grouped, plain
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.cache import cache_folder
+from segmenter.vectors import INSTALL
 
 if TYPE_CHECKING:
     from segmenter.vectors.label_files import LabelFiles
     from segmenter.vectors.rule import BurnRule
 
-INSTALL_VECTORS = "pip install 'coverage-segmenter[vectors]' (in a checkout: make vectors)"
 
 FOLDER = "labels"
 """Of the cache."""
@@ -97,9 +97,7 @@ def _libraries(dataset: Dataset, section: FolderConfig) -> tuple[LabelFiles, Bur
         from segmenter.vectors.label_files import LabelFiles
         from segmenter.vectors.rule import BurnRule
     except ModuleNotFoundError as error:
-        raise DatasetError(
-            f"dataset.labels: polygons need the package {error.name}: {INSTALL_VECTORS}"
-        ) from None
+        raise DatasetError(f"dataset.labels: polygons need the package {error.name}: {INSTALL}") from None
     rule = BurnRule.of(section.vector, dataset.classes, section.ignore)
     return LabelFiles(cache_folder(dataset) / FOLDER, rule), rule
 
@@ -117,8 +115,8 @@ def _with(dataset: Dataset, found: Mapping[str, Path | SegmenterError | None], *
     if empty and not skip:
         raise DatasetError(
             f"dataset.labels: no polygon lies on {len(empty)} of {total} images: "
-            f"{few(str(scene.image) for scene in empty)}; add polygons, set dataset.vector.outside to the class "
-            "that lies there, or leave such images out by dataset.unlabelled: skip"
+            f"{few(str(scene.image) for scene in empty)}; add polygons, set dataset.vector.outside to the "
+            "class that lies there, or leave such images out by dataset.unlabelled: skip"
         )
     scenes = tuple(
         replace(scene, label=label)

@@ -12,6 +12,7 @@ from segmenter.addresses import is_address
 from segmenter.cluster.options import add_cluster_options, taken_from
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
+from segmenter.mapping.polygons import add_polygon_options
 from segmenter.mapping.request import (
     BlendWeights,
     Format,
@@ -72,7 +73,7 @@ def _request(args: argparse.Namespace) -> MapRequest:
         from segmenter.mapping.jobs import Bounds  # brings rasterio
 
         part = Bounds(*box)
-    given["cluster"] = taken_from(given)
+    given["cluster"], given["only"] = taken_from(given), tuple(given["only"])
     upload, output = _output(given.pop("output"), given.pop("work"))
     return MapRequest(
         **{**given, "inputs": tuple(given["inputs"]), "part": part, "output": output, "upload": upload}
@@ -172,6 +173,13 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
     )
+    group.add_argument(
+        "--vectors",
+        metavar="FILE",
+        type=Path,
+        help="also the maps' polygons, as one .gpkg or .parquet (GeoParquet); never uploaded",
+    )
+    add_polygon_options(group)
     group.add_argument("--nodata", type=int, default=255, help="GeoTIFF value without data (default 255)")
 
 

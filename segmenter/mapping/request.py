@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from segmenter.addresses import is_address
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.inference.tta import parse_tta
@@ -52,6 +53,8 @@ class MapRequest:
         fail_fast: stop at the first input that fails.
         confidence, probabilities, quicklook, pictures: further files.
         cog: cloud-optimised GeoTIFFs.
+        vectors: file of the maps' polygons, .gpkg or .parquet; None: none is written.
+        min_area, simplify, only: see `vectors.vectorise.Wanted`.
         nodata: GeoTIFF value of pixels without data.
         max_pixels, drivers: limits of what is opened; see `raster.open_raster`.
         remote: whether inputs may be addresses.
@@ -89,6 +92,10 @@ class MapRequest:
     quicklook: bool = False
     format: Format = "auto"
     pictures: bool = False
+    vectors: Path | None = None
+    min_area: float = 0.0
+    simplify: float = 0.0
+    only: tuple[str, ...] = ()
     nodata: int = 255
     max_pixels: int | None = None
     drivers: tuple[str, ...] = ()
@@ -126,6 +133,7 @@ class MapRequest:
         self._check_scale()
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
+        self._check_vectors()
         if (self.protocol or self.label_kind) and self.labels is None and self.split is None:
             raise DatasetError("--protocol and --label-kind say how to score: they need --labels or --split")
 
@@ -160,6 +168,19 @@ class MapRequest:
                     f"--split {self.split}: images, labels and the split's name are the recipe's; leave out "
                     f"{name} {shown}"
                 )
+
+    def _check_vectors(self) -> None:
+        given = {"min_area": self.min_area, "simplify": self.simplify, "only": self.only}
+        if self.vectors is None:
+            if alone := [name for name, value in given.items() if value]:
+                raise DatasetError(f"{_option(alone[0])}: says what polygons are written; it needs --vectors")
+            return
+        if is_address(str(self.vectors)):
+            raise DatasetError(
+                f"--vectors {self.vectors}: expected a file here; copy it into a bucket when it is finished"
+            )
+        if self.format == "png":
+            raise DatasetError("--vectors: polygons are made of GeoTIFF maps, and --format png asks for none")
 
     def _check_scale(self) -> None:
         for name in ("gsd", "raster_gsd"):

@@ -56,7 +56,7 @@ class LabelFiles:
         """The label of an image; None where no polygon lies on it.
 
         Args:
-            name: of the scene, for the name of the file.
+            name: of the scene, or a path: another for each image.
             shared: whether the polygons are those of all images; else some must lie on this one, if there are
                 any.
 
@@ -96,7 +96,7 @@ class LabelFiles:
     def _place(self, name: str, image: Path, polygons: Path, before: list[list[int]]) -> tuple[str, Path]:
         """The beginning of the names of one label's states, and the file of this one."""
         state = json.dumps([_VERSION, polygons.name, before, _image_state(image)])
-        plain = re.sub(r"[^\w.-]", "_", name)[:_LONGEST]
+        plain = re.sub(r"[^\w.-]", "_", Path(name).name)[:_LONGEST]
         start = f"{plain}-{_digest(name + image.name + self._key)}-"
         return start, self.folder / f"{start}{_digest(state)}.tif"
 

@@ -38,8 +38,11 @@ class BurnRule:
     crs: str | None = None
 
     @classmethod
-    def of(cls, section: VectorLabels, classes: ClassMap, ignored: Sequence[int | str] = ()) -> BurnRule:
-        """The rule of a recipe's section for classes in the order of their ids."""
+    def of(
+        cls, section: VectorLabels | None, classes: ClassMap, ignored: Sequence[int | str] = ()
+    ) -> BurnRule:
+        """The rule of a recipe's section (None: its defaults) for classes in the order of their ids."""
+        section = section or VectorLabels()
         return cls(
             classes=rasterised_classes(classes),
             attribute=section.attribute,
