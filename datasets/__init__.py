@@ -9,7 +9,6 @@ from typing import Any
 from datasets.files import path_of
 from datasets.folder import folder_layout, load_folder
 from datasets.naic2020 import load_naic2020, naic2020_layout
-from datasets.polygons import with_rasterised_labels
 from datasets.potsdam import load_potsdam, potsdam_layout
 from datasets.scale import with_scale
 from segmenter.config.recipe import Recipe
@@ -46,6 +45,8 @@ def load_dataset(recipe: Recipe) -> Dataset:
     if section.cache is not None:
         dataset = replace(dataset, cache=path_of(section.cache, "dataset.cache"))
     if section.kind == "folder" and is_vector(section.labels):
+        from datasets.polygons import with_rasterised_labels  # brings rasterio
+
         return with_rasterised_labels(dataset, section)
     return dataset
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +107,21 @@ class Burner:
         shapes, owner = _simple(found, path)
         kind_P, fid_P = np.array(kinds, np.uint8)[owner], found.fid_F[owner]
         if self._move is not None and len(shapes):
-            shapes = _moved(shapes, self._move, self._to_pixels, self._clip, fid_P, path)
+            shapes, part_of = _near(shapes, self._around)
+            kind_P, fid_P = kind_P[part_of], fid_P[part_of]
+            shapes = _bent(shapes, self._move, self._to_pixels)
+            if len(lost := np.flatnonzero(shapely.is_missing(shapes))):
+                raise DatasetError(
+                    f"{path}: feature {fid_P[lost[0]]} lies where the image's CRS has no coordinates; bring "
+                    "the polygons into the image's CRS first (ogr2ogr -t_srs)"
+                )
         else:
             shapes = shapely.transform(shapes, self._to_pixels)
         return Placed(shapes, kind_P, fid_P)
 
-    def _clip(self) -> Box:
-        """The image with as much around it, in the file's CRS: for polygons that span half the world."""
+    @cached_property
+    def _around(self) -> Box:
+        """The image with as much around it on each side, in the file's CRS."""
         size = self._info.size
         around = Window(-size.height, -size.width, 3 * size.height, 3 * size.width)
         return box_around(self._info, around, self._vector.crs)
@@ -194,32 +203,31 @@ def _simple(found: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64
     return shapes, owner
 
 
-def _moved(
-    shapes: NDArray[Any], move: Move, to_pixel: Move, clip: Any, fid_P: NDArray[np.int64], path: Path
-) -> NDArray[Any]:
-    """Polygons of another CRS in columns and rows.
+def _near(shapes: NDArray[Any], box: Box) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Polygons cut by a box around the image, and for each which it was part of.
+
+    Far from the image another CRS may have no coordinates, or wrong ones.
+    """
+    left, bottom, right, top = shapely.bounds(shapes).reshape(-1, 4).T
+    far = (left < box[0]) | (bottom < box[1]) | (right > box[2]) | (top > box[3])
+    whole = shapes.copy()
+    crossed = far & ~shapely.is_valid(shapes)
+    whole[crossed] = shapely.make_valid(shapes[crossed])
+    whole[far] = shapely.clip_by_rect(whole[far], *box)
+    index = np.arange(len(shapes), dtype=np.int64)
+    for _ in range(2):  # a collection may hold several as one
+        whole, part_of = shapely.get_parts(whole, return_index=True)
+        index = index[part_of]
+    kept = (shapely.get_type_id(whole) == _POLYGON) & ~shapely.is_empty(whole)
+    return whole[kept], index[kept]
+
+
+def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
+    """Polygons of another CRS in columns and rows; None where one has corners without coordinates there.
 
     An edge that is straight in one CRS is bent in the other: edges get points on the way until none leaves
     its place by more than `_MOST_OFF`. How many depends on the polygon alone, not on those beside it.
     """
-    whole = _bent(shapes, move, to_pixel)
-    far = np.flatnonzero(whole == None)  # noqa: E711 - element by element
-    if len(far):
-        cut = shapely.clip_by_rect(shapely.make_valid(shapes[far]), *clip())
-        parts = [[part for part in shapely.get_parts(one) if part.geom_type == "Polygon"] for one in cut]
-        again = [shapely.MultiPolygon(each) for each in parts]
-        whole[far] = _bent(np.array(again, object), move, to_pixel)
-        for i in far:
-            if whole[i] is None:
-                raise DatasetError(
-                    f"{path}: feature {fid_P[i]} reaches to where the image's CRS has no coordinates; bring "
-                    "the polygons into the image's CRS first (ogr2ogr -t_srs)"
-                )
-    return whole
-
-
-def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
-    """As `_moved`; None for a polygon with corners that have no coordinates there."""
     out = np.full(len(shapes), None, object)
     bounds = shapely.bounds(shapes).reshape(-1, 4)
     length = np.maximum(bounds[:, 2] - bounds[:, 0], bounds[:, 3] - bounds[:, 1])
