@@ -19,7 +19,7 @@ pretrained: $(VENV)/.stamp-$(EXTRA)-pretrained
 # Dask: `--workers` and `--scheduler`, docs/map_cluster.md
 cluster: $(VENV)/.stamp-$(EXTRA)-cluster
 
-# GeoPackage and GeoParquet: python -m segmenter.mapping.vectorise
+# GeoPackage and others: predict.py --vectors, segmenter.mapping.vectorise, labels that are polygons
 vectors: $(VENV)/.stamp-$(EXTRA)-vectors
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.

@@ -87,9 +87,13 @@ def with_rasterised_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
     found = {scene.name: one for scene, one in zip(waiting, made, strict=True)}
     files.tidy()
     found |= {scene.name: label(scene) for scene in dataset.scenes if scene.name not in found}
-    note = f"labels: polygons of {few(_sources(dataset))}, rasterised in {files.folder}"
-    dataset = replace(dataset, classes=rule.classes, notes=(*dataset.notes, note))
-    return _with(dataset, found, skip=section.unlabelled == "skip")
+    rasterised = _with(dataset, found, skip=section.unlabelled == "skip")
+    sources = sorted({scene.label for scene in dataset.scenes if scene.label})
+    note = (
+        f"labels: polygons of {few(map(str, sources))} ({files.crs_name(sources[0])}), rasterised on the grid "
+        f"of each image, in {files.folder}"
+    )
+    return replace(rasterised, classes=rule.classes, notes=(*dataset.notes, note))
 
 
 def _libraries(dataset: Dataset, section: FolderConfig) -> tuple[LabelFiles, BurnRule]:
@@ -100,10 +104,6 @@ def _libraries(dataset: Dataset, section: FolderConfig) -> tuple[LabelFiles, Bur
         raise DatasetError(f"dataset.labels: polygons need the package {error.name}: {INSTALL}") from None
     rule = BurnRule.of(section.vector, dataset.classes, section.ignore)
     return LabelFiles(cache_folder(dataset) / FOLDER, rule), rule
-
-
-def _sources(dataset: Dataset) -> list[str]:
-    return sorted({str(scene.label) for scene in dataset.scenes})
 
 
 def _with(dataset: Dataset, found: Mapping[str, Path | SegmenterError | None], *, skip: bool) -> Dataset:

@@ -20,7 +20,15 @@ import numpy as np
 from segmenter.errors import DatasetError, SegmenterError
 from segmenter.files import make_folder, write_whole
 from segmenter.labels import IGNORE
-from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, extent_text, raster_info, remove_leftovers
+from segmenter.raster import (
+    RasterInfo,
+    RasterSpec,
+    RasterWriter,
+    crs_title,
+    extent_text,
+    raster_info,
+    remove_leftovers,
+)
 from segmenter.raster.remote import RemotePath
 from segmenter.vectors.burning import Burner
 from segmenter.vectors.features import VectorFile, stamps
@@ -172,6 +180,11 @@ class LabelFiles:
             colour_table=colours,
             tags={**names, "RASTERISED": polygons.name},
         )
+
+    def crs_name(self, polygons: Path) -> str:
+        """The CRS of a file of polygons, for people."""
+        crs = self._file(polygons).crs
+        return "no CRS" if crs is None else crs_title(crs)
 
     def tidy(self) -> None:
         """Remove what was made of older states of the same polygons long ago, and what killed calls left."""
