@@ -89,9 +89,10 @@ def with_rasterised_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
     found |= {scene.name: label(scene) for scene in dataset.scenes if scene.name not in found}
     rasterised = _with(dataset, found, skip=section.unlabelled == "skip")
     sources = sorted({scene.label for scene in dataset.scenes if scene.label})
+    crs = files.crs_name(sources[0])
     note = (
-        f"labels: polygons of {few(map(str, sources))} ({files.crs_name(sources[0])}), rasterised on the grid "
-        f"of each image, in {files.folder}"
+        f"labels: polygons of {few(map(str, sources))} ({crs}), rasterised on the grid of each image, in "
+        f"{files.folder}"
     )
     return replace(rasterised, classes=rule.classes, notes=(*dataset.notes, note))
 

@@ -74,10 +74,24 @@ def _request(args: argparse.Namespace) -> MapRequest:
 
         part = Bounds(*box)
     given["cluster"], given["only"] = taken_from(given), tuple(given["only"])
+    given["vectors"] = _local(given["vectors"])
     upload, output = _output(given.pop("output"), given.pop("work"))
     return MapRequest(
         **{**given, "inputs": tuple(given["inputs"]), "part": part, "output": output, "upload": upload}
     )
+
+
+def _local(text: str | None) -> Path | None:
+    """The file of polygons.
+
+    Raises:
+        DatasetError: it is an address.
+    """
+    if text is not None and is_address(text):
+        raise DatasetError(
+            f"--vectors {text}: expected a file here; copy it into a bucket when it is finished"
+        )
+    return None if text is None else Path(text)
 
 
 def _output(text: str, work: Path | None) -> tuple[str | None, Path]:
@@ -176,7 +190,6 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--vectors",
         metavar="FILE",
-        type=Path,
         help="also the maps' polygons, as one .gpkg or .parquet (GeoParquet); never uploaded",
     )
     add_polygon_options(group)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from segmenter.errors import DatasetError, SegmenterError, plain
-from segmenter.files import real
+from segmenter.files import caches, real
 from segmenter.vectors import INSTALL
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def add_polygon_options(group: Any) -> None:
 class PolygonFile:
     """The file of polygons that a call asks for.
 
-    The journal of the output folder says what it was made of, so that the same call again keeps it, and
-    replaces no file that is another's.
+    The journal of the output folder says what it was made of, and its checksum, so that the same call again
+    keeps it, and replaces no file that is another's or that a person has worked on.
     """
 
     def __init__(self, request: MapRequest, classes: ClassMap, jobs: Sequence[MapJob]) -> None:
@@ -54,7 +54,8 @@ class PolygonFile:
 
         assert request.vectors is not None, "it is asked for"
         self._path, self._wanted = request.vectors, _wanted(request)
-        self._journal = Journal(request.output)
+        # A folder on the way to a bucket is removed once it is empty.
+        self._journal = Journal(request.output if request.upload is None else caches() / "polygons")
         self._what = {"polygons": str(real(self._path))}
         self._settings = {name: getattr(self._wanted, name) for name in ("min_area", "simplify")}
         self._settings["only"] = list(self._wanted.only)
@@ -69,8 +70,8 @@ class PolygonFile:
         check_name(self._path)
         if self._path.exists() and self._noted() is None:
             raise DatasetError(
-                f"--vectors {self._path}: exists already, and is not what an earlier call wrote beside "
-                f"the maps of {self._journal.path.parent}; name another file, or remove it"
+                f"--vectors {self._path}: exists already, and is not as an earlier call with this "
+                "--output left it; name another file, or remove it"
             )
 
     def _noted(self) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from segmenter.addresses import is_address
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.inference.tta import parse_tta
@@ -175,10 +174,6 @@ class MapRequest:
             if alone := [name for name, value in given.items() if value]:
                 raise DatasetError(f"{_option(alone[0])}: says what polygons are written; it needs --vectors")
             return
-        if is_address(str(self.vectors)):
-            raise DatasetError(
-                f"--vectors {self.vectors}: expected a file here; copy it into a bucket when it is finished"
-            )
         if self.format == "png":
             raise DatasetError("--vectors: polygons are made of GeoTIFF maps, and --format png asks for none")
 

@@ -68,7 +68,7 @@ def test_polygons_of_a_call_are_its_maps_and_kept_while_these_are(
     for name in ("a.tif", "b.tif"):
         np.testing.assert_array_equal(burned(found, name, Path("in") / name), read(Path("maps") / name))
     assert ((found["confidence"] >= 0.5) & (found["confidence"] < 1)).all()
-    assert f"areas.gpkg: {len(found['map'])} polygons of 2 maps" in capfd.readouterr().out
+    assert f"areas.gpkg: {len(found['map']):,} polygons of 2 maps" in capfd.readouterr().out
     before = Path("areas.gpkg").stat()
     assert call(*asked) == 0
     assert "areas.gpkg: finished and unchanged" in capfd.readouterr().out
@@ -108,7 +108,10 @@ def test_a_call_that_was_killed_goes_on_and_replaces_no_file_of_others(
     assert Path("areas.parquet").read_bytes() == first
     Path("areas.parquet").write_bytes(b"mine")
     assert call("in", "--vectors", "areas.parquet") == 2
-    assert "areas.parquet: exists already, and is not what an earlier call wrote" in capfd.readouterr().err
+    assert (
+        "areas.parquet: exists already, and is not as an earlier call with this --output left it"
+        in capfd.readouterr().err
+    )
     assert Path("areas.parquet").read_bytes() == b"mine"
 
 
