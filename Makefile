@@ -56,7 +56,7 @@ test-slow: $(VENV)/.stamp-$(EXTRA)-test
 
 # Changed files for all that opens files, for so many minutes; what fails is kept in fuzz/found.
 FUZZ_MINUTES ?= 5
-fuzz: $(VENV)/.stamp-$(EXTRA)
+fuzz: $(VENV)/.stamp-$(EXTRA)-vectors
 	@$(PY) -m fuzz --minutes $(FUZZ_MINUTES) --workers $(or $(filter-out 0,$(WORKERS)),1)
 
 lint: $(VENV)/.stamp-$(EXTRA)-dev

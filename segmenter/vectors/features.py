@@ -116,6 +116,8 @@ class VectorFile:
 
     def _header(self) -> Header:
         layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
+        if not layers:
+            raise DatasetError(f"{self.path}: has no layer of polygons; is the file whole?")
         if self._layer is None and len(layers) > 1:
             raise DatasetError(
                 f"{self.path}: has several layers, {shortened(', '.join(layers), 200)}: name one in "
@@ -125,6 +127,7 @@ class VectorFile:
             raise DatasetError(
                 f"{self.path}: has no layer {self._layer}; it has {', '.join(layers) or 'none'}"
             )
+        self._layer = self._layer or layers[0]
         info = pyogrio.read_info(self.path, layer=self._layer, force_feature_count=True)
         if info["driver"] not in _DRIVERS:
             raise DatasetError(f"{self.path}: is {info['driver']}, expected {', '.join(sorted(_DRIVERS))}")
@@ -168,6 +171,10 @@ class VectorFile:
         """What the libraries raise of a damaged file, as one line."""
         try:
             yield
+        except UnicodeDecodeError:
+            raise DatasetError(
+                f"{self.path}: expected text in UTF-8, got other bytes; write it anew ({_CONVERT} …)"
+            ) from None
         except (RuntimeError, OSError, shapely.errors.GEOSException, pa.ArrowException) as error:
             why = shortened(" ".join(str(error).split()), 200)
             raise DatasetError(

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import shapely
 from numpy.typing import NDArray
 from rasterio.features import rasterize
 
+from segmenter.config.datasets import FolderConfig
 from segmenter.mapping.polygons import PolygonFile
 from tests.helpers.s3_server import Store
 
@@ -143,6 +145,8 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
     monkeypatch.setitem(sys.modules, "shapely", None)
     assert call("in", "--vectors", "x.gpkg") == 2
     assert "--vectors: polygons need the package shapely: pip install" in capfd.readouterr().err
+    assert call("in", "--labels", "x.gpkg") == 2
+    assert "--labels x.gpkg: polygons need the package shapely: pip install" in capfd.readouterr().err
     assert not Path("maps").exists()
 
 
@@ -188,3 +192,33 @@ def test_labels_of_polygons_score_as_the_raster_does(
     assert call("in", "--labels", "far.fgb") == 1
     said = capfd.readouterr().err
     assert "feature 0: class is 'lake', which names no class" in said
+
+
+def test_a_split_is_scored_with_its_polygons(
+    scenes: list[Path],
+    call: Call,
+    make_geotiff: Make,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The recipe names one file for all scenes, which the run's own maps were made into."""
+    assert call("in", "--vectors", "in/areas.gpkg") == 0
+    section: dict[str, Any] = {
+        "kind": "folder",
+        "root": "in",
+        "images": "{name}.tif",
+        "labels": "areas.gpkg",
+        "classes": [{"name": name} for name in "abcdefg"],
+        "split": {"test": ["b"]},
+    }
+    recipe = SimpleNamespace(
+        name="exact",
+        dataset=FolderConfig(**section),
+        prediction=SimpleNamespace(window=64, batch=4),
+        training=SimpleNamespace(precision="float32"),
+        sampling=SimpleNamespace(scale_strata=()),
+    )
+    assert call("--split", "test", recipe=recipe, output="scored") == 0
+    scores = json.loads(Path("scored/scores.json").read_text())
+    assert (scores["miou"], scores["pixels"]) == (1, SIZE[0] * SIZE[1])
+    assert list(scores["per_scene"]) == ["b"]
