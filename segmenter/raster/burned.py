@@ -17,7 +17,7 @@ from rasterio.transform import Affine
 from rasterio.warp import transform
 
 from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.geometry import Window
 from segmenter.raster.faults import FAULTS
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.settings import set_up_gdal
@@ -108,24 +108,21 @@ def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float
     return left, bottom, right, top
 
 
-def covered(shapes: Sequence[Any], window: Window, *, all_touched: bool = False) -> NDArray[np.bool_]:
+def covered(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
     """(H, W) pixels of a window whose centre lies in one of the polygons, given in columns and rows.
 
     Args:
         shapes: shapely polygons, or others with `__geo_interface__`.
-        all_touched: also pixels that a polygon only touches.
     """
-    size = Size(window.height, window.width)
     if not len(shapes):
-        return np.zeros((size.height, size.width), np.bool_)
+        return np.zeros((window.height, window.width), np.bool_)
     set_up_gdal()
     burned = rasterize(
         shapes,
-        (size.height, size.width),
+        (window.height, window.width),
         fill=0,
         default_value=1,
         dtype="uint8",
-        all_touched=all_touched,
         transform=Affine.translation(window.col, window.row),
     )
     found: NDArray[np.bool_] = burned.view(np.bool_)

@@ -24,8 +24,9 @@ from segmenter.raster.burned import Move, between, box_around, covered, to_pixel
 from segmenter.vectors.components import strips_of
 from segmenter.vectors.features import Box, Features, VectorFile
 from segmenter.vectors.rule import BurnRule
+from segmenter.vectors.touched import outlined
 
-BAND_PIXELS = 1 << 26
+BAND_PIXELS = 1 << 24
 """Of the rows for which polygons are read and moved at once."""
 STRIP_PIXELS = 1 << 23
 """Of the rows that are burned at once; a few bytes of memory each."""
@@ -146,7 +147,11 @@ class Burner:
         return ids_HW
 
     def _covered(self, near: Placed, kind: int, window: Window) -> NDArray[np.bool_]:
-        return covered(near.shape_P[near.kind_P == kind], window, all_touched=self._rule.all_touched)
+        shapes = near.shape_P[near.kind_P == kind]
+        found_HW = covered(shapes, window)
+        if self._rule.all_touched:
+            found_HW |= outlined(shapes, window)
+        return found_HW
 
     def _overlap(
         self,
@@ -162,13 +167,12 @@ class Burner:
         here = near.touching(pixel)
         named = []
         for each in (other, kind):
-            fids = (
-                int(fid)
-                for shape, fid in zip(
-                    here.shape_P[here.kind_P == each], here.fid_P[here.kind_P == each], strict=True
-                )
-                if covered([shape], pixel, all_touched=self._rule.all_touched).any()
+            mine = here.kind_P == each
+            alone = (
+                Placed(here.shape_P[i : i + 1], here.kind_P[i : i + 1], here.fid_P[i : i + 1])
+                for i in np.flatnonzero(mine)
             )
+            fids = (int(one.fid_P[0]) for one in alone if self._covered(one, each, pixel).any())
             named.append((self._rule.name_of(each), next(fids)))
         (one, one_fid), (two, two_fid) = named
         also = "; with all_touched, neighbours always do" if self._rule.all_touched else ""

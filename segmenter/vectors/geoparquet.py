@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,8 @@ _NO_CRS_SAID = "OGC:CRS84"
 """Longitude and latitude, where the metadata has no entry at all; null says that it is unknown."""
 
 
-class Header(NamedTuple):
+@dataclass(frozen=True)
+class Header:
     """What a file of polygons says of itself.
 
     Attributes:

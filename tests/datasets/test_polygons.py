@@ -90,7 +90,7 @@ def test_one_file_for_all_images_is_what_training_reads(scenes: Path, tmp_path: 
         ("b", "train"),
         ("c", "validation"),
     ]
-    assert f"labels: polygons of {scenes}/all.gpkg, rasterised in" in dataset.notes[0]
+    assert f"labels: polygons of {scenes}/all.gpkg (EPSG:25833), rasterised on the" in dataset.notes[0]
     index = build_index(dataset, "train", TilesConfig(size=16, min_labelled=0), progress=False)
     expected = truth()
     np.testing.assert_array_equal(

@@ -49,7 +49,7 @@ def write(path: Path, shapes: Sequence[Any], values: Sequence[Any], crs: str | N
     return path
 
 
-def squares(rng: np.random.Generator, count: int, size: Size) -> list[Any]:
+def triangles(rng: np.random.Generator, count: int, size: Size) -> list[Any]:
     """Triangles, whose corners lie on whole and half pixels: many edges go through centres of pixels."""
     span = np.array([size.width, size.height])
     points = rng.integers(-8, 2 * span + 8, (count, 3, 2)) / 2
@@ -74,10 +74,7 @@ def burner(rule: BurnRule, info: Any = None) -> Burner:
 def test_strips_do_not_show(seed: int, rows: int, all_touched: bool) -> None:
     rng = np.random.default_rng(seed)
     size = Size(*(int(n) for n in rng.integers(1, 45, 2)))
-    shapes = squares(rng, 9, size)
-    if all_touched:  # exactly through a pixel's corner, GDAL may decide so or so
-        shapes = [shapely.affinity.translate(each, 0.13, 0.29) for each in shapes]
-    found = placed(shapes, rng.integers(0, 3, 9).tolist())
+    found = placed(triangles(rng, 9, size), rng.integers(0, 3, 9).tolist())
     one = burner(replace(RULE, all_touched=all_touched))
     whole = one.ids(found, Window.of(size))
     strips = [one.ids(found, window) for window in strips_of(size, rows * size.width)]
@@ -90,7 +87,7 @@ def test_a_pixel_has_the_class_that_lies_above_on_its_centre(seed: int) -> None:
     """By shapely, pixel by pixel; corners off the grid, so that no edge goes through a centre."""
     rng = np.random.default_rng(seed)
     size = Size(*(int(n) for n in rng.integers(3, 20, 2)))
-    shapes = [shapely.affinity.translate(each, 0.13, 0.29) for each in squares(rng, 5, size)]
+    shapes = [shapely.affinity.translate(each, 0.13, 0.29) for each in triangles(rng, 5, size)]
     kinds = rng.choice([0, 1, 2, IGNORE], 5).astype(int)
     rows, cols = np.indices((size.height, size.width))
     inside = np.array([shapely.contains_xy(shapely.make_valid(s), cols + 0.5, rows + 0.5) for s in shapes])
@@ -100,6 +97,21 @@ def test_a_pixel_has_the_class_that_lies_above_on_its_centre(seed: int) -> None:
             expected[mask] = kind
     found = burner(replace(RULE, outside="Wald ¼")).ids(placed(shapes, kinds.tolist()), Window.of(size))
     np.testing.assert_array_equal(found, expected)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_a_pixel_is_touched_where_a_polygon_has_a_part_of_it(seed: int) -> None:
+    """By shapely: the area that a polygon and the pixel have in common."""
+    rng = np.random.default_rng(seed)
+    size = Size(*(int(n) for n in rng.integers(3, 14, 2)))
+    shapes = [shapely.affinity.translate(each, *rng.choice([0, 0.13], 2)) for each in triangles(rng, 3, size)]
+    shapes = [each for each in shapes if each.area]
+    rows, cols = np.indices((size.height, size.width))
+    cells = shapely.box(cols, rows, cols + 1, rows + 1)
+    common = [shapely.area(shapely.intersection(cells, one)) > 1e-9 for one in shapes]
+    found = burner(replace(RULE, all_touched=True)).ids(placed(shapes, [0] * len(shapes)), Window.of(size))
+    np.testing.assert_array_equal(found == 0, np.any(common, axis=0))
 
 
 # --------------------------------------------------------------------------------------------- files
