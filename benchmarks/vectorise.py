@@ -38,6 +38,7 @@ from pathlib import Path
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import read_label
 from segmenter.raster.written_map import WrittenMap
+from segmenter.vectors.components import strips_of
 from segmenter.vectors.label_files import LabelFiles
 from segmenter.vectors.rule import BurnRule
 path, polygons = map(Path, sys.argv[1:])
@@ -45,7 +46,8 @@ named = enumerate(WrittenMap(path).classes)
 classes = ClassMap(tuple(LandCoverClass(c.name, (i, i, i), c.code) for i, c in named))
 rule = BurnRule.of(None, classes)
 label = LabelFiles(path.parent / "labels", rule).label("map", path, polygons, shared=True)
-assert np.array_equal(rule.classes.decode(read_label(label)), read_label(path))
+for window in strips_of(WrittenMap(path).info.size):
+    assert np.array_equal(rule.classes.decode(read_label(label, window)), read_label(path, window))
 print(path.stat().st_size)
 """
 

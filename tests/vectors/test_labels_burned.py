@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -224,6 +225,22 @@ def test_odd_geometries_are_burned_as_they_are_drawn(image: Path, tmp_path: Path
     expected[0:10, 30:40], expected[5:15, 35:45], expected[30:35, :5] = True, True, True
     expected[30:33, 30:33], expected[30:33, 40:43] = True, True
     np.testing.assert_array_equal(found, expected)
+
+
+def test_arcs_are_followed(image: Path, tmp_path: Path) -> None:
+    """A circle of ten pixels' radius, as two arcs, which shapely has no type for."""
+    raw = pytest.importorskip("pyogrio.raw")
+    x, y = CORNER[0] + 10, CORNER[1] - 10
+    arc = [(x - 5, y), (x, y + 5), (x + 5, y), (x, y - 5), (x - 5, y)]
+    wkb = struct.pack("<BIIBII", 1, 10, 1, 1, 8, 5) + b"".join(struct.pack("<dd", *point) for point in arc)
+    path = tmp_path / "x.gpkg"
+    raw.write(path, np.array([wkb], object), [np.array(["road"], object)], ["class"], driver="GPKG",
+              geometry_type="Unknown", crs="EPSG:25833")  # fmt: skip
+    rows, cols = np.indices((41, 53))
+    away = np.hypot(rows - 19.5, cols - 19.5)
+    found = labels_of(path, image) == 2
+    assert found[away < 9.9].all()
+    assert not found[away > 10].any()
 
 
 # ------------------------------------------------------------------------------ values, order, refusals
