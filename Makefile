@@ -20,7 +20,7 @@ pretrained: $(VENV)/.stamp-$(EXTRA)-pretrained
 # Dask: `--workers` and `--scheduler`, docs/map_cluster.md
 cluster: $(VENV)/.stamp-$(EXTRA)-cluster
 
-# GeoPackage and GeoParquet: python -m segmenter.mapping.vectorise
+# GeoPackage and others: predict.py --vectors, segmenter.mapping.vectorise, labels that are polygons
 vectors: $(VENV)/.stamp-$(EXTRA)-vectors
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.
@@ -57,7 +57,7 @@ test-slow: $(VENV)/.stamp-$(EXTRA)-test
 
 # Changed files for all that opens files, for so many minutes; what fails is kept in fuzz/found.
 FUZZ_MINUTES ?= 5
-fuzz: $(VENV)/.stamp-$(EXTRA)
+fuzz: $(VENV)/.stamp-$(EXTRA)-vectors
 	@$(PY) -m fuzz --minutes $(FUZZ_MINUTES) --workers $(or $(filter-out 0,$(WORKERS)),1)
 
 # The documentation as a site, without a network; what does not fit together is an error.

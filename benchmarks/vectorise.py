@@ -4,7 +4,8 @@
 
 The map is made: blobs of eight classes, and single pixels of others strewn over them. Each way is a process
 of its own; its largest memory is what the system counted. Baseline, in the same run:
-`rasterio.features.shapes` over the whole band, each polygon only counted, which writes no file.
+`rasterio.features.shapes` over the whole band, each polygon only counted, which writes no file. The way back,
+`labels_of_polygons`, rasterises the GeoPackage as a label; the result must be the map.
 """
 
 from __future__ import annotations
@@ -31,6 +32,24 @@ _SHAPES = (
     "import sys, rasterio; from rasterio.features import shapes\n"
     "with rasterio.open(sys.argv[1]) as one: print(sum(1 for _ in shapes(rasterio.band(one, 1))))"
 )
+_LABELS = """
+import sys, numpy as np
+from pathlib import Path
+from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.raster import read_label
+from segmenter.raster.written_map import WrittenMap
+from segmenter.vectors.components import strips_of
+from segmenter.vectors.label_files import LabelFiles
+from segmenter.vectors.rule import BurnRule
+path, polygons = map(Path, sys.argv[1:])
+named = enumerate(WrittenMap(path).classes)
+classes = ClassMap(tuple(LandCoverClass(c.name, (i, i, i), c.code) for i, c in named))
+rule = BurnRule.of(None, classes)
+label = LabelFiles(path.parent / "labels", rule).label("map", path, polygons, shared=True)
+for window in strips_of(WrittenMap(path).info.size):
+    assert np.array_equal(rule.classes.decode(read_label(label, window)), read_label(path, window))
+print(path.stat().st_size)
+"""
 
 
 def main() -> None:
@@ -54,6 +73,7 @@ def main() -> None:
         ways = {
             "shapes": ["-c", _SHAPES, str(path)],
             "gpkg": [*ours, str(output)],
+            "labels_of_polygons": ["-c", _LABELS, str(path), str(output)],
             "parquet": [*ours, str(output.with_suffix(".parquet"))],
             "min_area": [*ours, str(output), "--min-area", "4"],
             "min_area_and_simplify": [*ours, str(output), "--min-area", "4", "--simplify", "1"],

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from segmenter.config.recipe import Recipe
+from segmenter.finding import is_vector
 from segmenter.scenes import Dataset, Layout
 
 from .files import path_of
@@ -36,15 +37,19 @@ def load_dataset(recipe: Recipe) -> Dataset:
     """The scenes and class map that a recipe's dataset section names.
 
     Raises:
-        ConfigError, DatasetError, LabelError: as the loader of that kind says.
+        ConfigError, DatasetError, LabelError: as the loader of that kind says; polygons that are no labels.
     """
     dataset = with_scale(LOADERS[recipe.dataset.kind](recipe.dataset), recipe.dataset.metres_per_pixel)
     section = recipe.dataset
     limit = None if section.cache_limit is None else int(section.cache_limit * 2**30)
     dataset = replace(dataset, cache_bytes=limit, cache_codec=section.cache_compression)
-    if section.cache is None:
-        return dataset
-    return replace(dataset, cache=path_of(section.cache, "dataset.cache"))
+    if section.cache is not None:
+        dataset = replace(dataset, cache=path_of(section.cache, "dataset.cache"))
+    if section.kind == "folder" and is_vector(section.labels):
+        from .polygons import with_rasterised_labels  # brings rasterio
+
+        return with_rasterised_labels(dataset, section)
+    return dataset
 
 
 def layout_of(recipe: Recipe) -> Layout:

@@ -141,9 +141,14 @@ def _check(args: argparse.Namespace) -> int:
 
     from . import load_dataset
     from .check import check_dataset
+    from .polygons import PolygonsError
 
     recipe, cluster = _recipe(args)
-    dataset = load_dataset(recipe)
+    try:
+        dataset = load_dataset(recipe)
+    except PolygonsError as error:
+        print(error.text(everything=args.all))
+        return EXIT_SOME_FAILED
     with spread_over(cluster, dataset.root) as spread:
         report = check_dataset(dataset, spread=spread)
     print(report.text(everything=args.all))

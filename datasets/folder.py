@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from segmenter.config.datasets import FolderConfig, FolderSplit
 from segmenter.errors import ConfigError, DatasetError, shortened
+from segmenter.finding import is_vector
 from segmenter.labels import ClassMap, Colour, LandCoverClass, own_colour
 from segmenter.scenes import Dataset, Layout, Scene, Split
 
@@ -17,6 +18,7 @@ from .files import (
     Named,
     assign_splits,
     data_root,
+    few,
     files_under,
     held_out,
     matching,
@@ -116,6 +118,8 @@ def _pairs(config: FolderConfig, root: Path) -> tuple[dict[str, tuple[str, str]]
     image_regex = pattern_regex(config.images, "dataset.images")
     label_regex = pattern_regex(config.labels, "dataset.labels")
     named = set(image_regex.groupindex)
+    if is_vector(config.labels) and not label_regex.groupindex:
+        return _on_one_file(config, root, image_regex, label_regex)
     if named != set(label_regex.groupindex):
         raise ConfigError(
             "dataset.labels: expected the same {names} as in dataset.images, got "
@@ -144,6 +148,28 @@ def _pairs(config: FolderConfig, root: Path) -> tuple[dict[str, tuple[str, str]]
     if not order:
         pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
     return pairs, unused
+
+
+def _on_one_file(
+    config: FolderConfig, root: Path, image_regex: re.Pattern[str], label_regex: re.Pattern[str]
+) -> tuple[dict[str, tuple[str, str]], Unused]:
+    """As `_pairs`, of images that share one file of polygons."""
+    paths = files_under(root, config.files)
+    polygons = [path for path in paths if label_regex.fullmatch(path)]
+    if len(polygons) != 1:
+        raise DatasetError(
+            f"{root}: expected one file of polygons like {config.labels}, got {few(polygons) or 'none'}; "
+            "name it, or pair files with images by the {names} of dataset.images"
+        )
+    found = Candidates(root, config.images, config.labels)
+    keys: dict[str, tuple[str, ...]] = {}
+    for path in paths:
+        if match := image_regex.fullmatch(path):
+            key = tuple(match.groups()) if image_regex.groupindex else (PurePosixPath(path).stem,)
+            name = _scene_name(key, keys, path)
+            found.images.setdefault(name, []).append(path)
+            found.labels[name] = polygons
+    return found.pairs(), ()
 
 
 def _scene_name(key: tuple[str, ...], keys: dict[str, tuple[str, ...]], path: str) -> str:

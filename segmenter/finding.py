@@ -5,7 +5,10 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
+
+VECTOR_ENDINGS = (".gpkg", ".geojson", ".shp", ".fgb", ".parquet")
+"""Of files of polygons."""
 
 
 def walk_once(
@@ -56,3 +59,8 @@ def _folders(pattern: str, *, from_root: bool) -> list[str]:
     if not pattern:
         return ["/"] if from_root else [""]
     return sorted(glob.glob(pattern))
+
+
+def is_vector(name: str | PurePath) -> bool:
+    """Whether a file, or a pattern of files, is of polygons by its ending."""
+    return PurePath(name).suffix.lower() in VECTOR_ENDINGS

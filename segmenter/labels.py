@@ -201,3 +201,10 @@ def own_colour(index: int) -> Colour:
 def class_pixels(ids: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
     """(classes,) pixels of each class in an array of ids; `IGNORE` is left out."""
     return np.bincount(ids.reshape(-1), minlength=256)[:classes].astype(np.int64)
+
+
+def rasterised_classes(classes: ClassMap) -> ClassMap:
+    """The class map of labels that are rasterised polygons: codes, and one of them for pixels to ignore."""
+    taken = {each.code for each in classes.classes}
+    none = next(code for code in (IGNORE, 0, *range(0xFFFE, 0, -1)) if code not in taken)
+    return ClassMap(classes.classes, "codes", (none,))

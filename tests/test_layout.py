@@ -38,12 +38,12 @@ ARROWS = {
     "training": (
         "ground config raster evaluation sampling model devices tiles feeding runs inference pretrained"
     ),
-    "vectors": "ground raster",
+    "vectors": "ground config raster",
     "gis": "ground",
     "mapping": "ground raster evaluation runs inference cluster vectors gis",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
     "api": "ground config raster evaluation sampling tiles runs inference mapping diagnosis",
-    "datasets": "ground config raster tiles cluster",
+    "datasets": "ground config raster tiles cluster vectors",
     "commands": "ground config raster devices tiles feeding pretrained runs mapping training datasets",
 }
 """Room → the rooms that its modules may import. The one table of who may use whom."""

@@ -18,6 +18,8 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.addresses import is_address, masked
 from segmenter.config.sections import Section, setting
+from segmenter.config.vector_labels import VectorLabels
+from segmenter.finding import is_vector
 
 CacheCodec = Literal["none", "lz4"]
 
@@ -249,7 +251,13 @@ class FolderConfig(Located):
         "",
         "pattern of the image files; * any name, ** any folders, {name} what pairs image and label",
     )
-    labels: str = setting(..., "", "pattern of the label files, with the same {names}; exactly one per image")
+    labels: str = setting(
+        ...,
+        "",
+        "pattern of the label files, with the same {names}; exactly one per image; also of polygons (.gpkg, "
+        ".geojson, .shp, .fgb, .parquet), or the name of one file of polygons for all images",
+    )
+    vector: VectorLabels = setting(VectorLabels(), "", "how polygons become labels")
     encoding: Literal["codes", "colours"] = setting(
         "codes", "", "what label files hold; codes includes palette indices"
     )
@@ -282,6 +290,8 @@ class FolderConfig(Located):
 
     @model_validator(mode="after")
     def _classes_fit(self) -> FolderConfig:
+        if is_vector(self.labels):
+            return self._polygons_fit()
         missing = [c.name for c in self.classes if (c.code if self.encoding == "codes" else c.colour) is None]
         if missing:
             need = "a code" if self.encoding == "codes" else "a colour"
@@ -290,6 +300,15 @@ class FolderConfig(Located):
                 "expected every class to have {need}, missing for {names}",
                 {"need": need, "names": ", ".join(missing)},
             )
+        return self
+
+    def _polygons_fit(self) -> FolderConfig:
+        """Classes of polygons are told apart by their names, or by codes where there are any."""
+        if self.encoding == "colours":
+            raise PydanticCustomError(
+                "dataset.encoding", "is for label rasters that hold colours; dataset.labels is of polygons"
+            )
+        self.vector.check([each.name for each in self.classes])
         return self
 
 

@@ -14,6 +14,7 @@ from segmenter.cluster.options import add_cluster_options, taken_from
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.invocation import invocation
+from segmenter.mapping.polygons import add_polygon_options
 from segmenter.mapping.request import (
     BlendWeights,
     Format,
@@ -122,11 +123,25 @@ def _request(args: argparse.Namespace) -> MapRequest:
         from segmenter.mapping.jobs import Bounds  # brings rasterio
 
         part = Bounds(*box)
-    given["cluster"] = taken_from(given)
+    given["cluster"], given["only"] = taken_from(given), tuple(given["only"])
+    given["vectors"] = _local(given["vectors"])
     upload, output = _output(given.pop("output"), given.pop("work"))
     return MapRequest(
         **{**given, "inputs": tuple(given["inputs"]), "part": part, "output": output, "upload": upload}
     )
+
+
+def _local(text: str | None) -> Path | None:
+    """The file of polygons.
+
+    Raises:
+        DatasetError: it is an address.
+    """
+    if text is not None and is_address(text):
+        raise DatasetError(
+            f"--vectors {text}: expected a file here; copy it into a bucket when it is finished"
+        )
+    return None if text is None else Path(text)
 
 
 def _output(text: str, work: Path | None) -> tuple[str | None, Path]:
@@ -223,6 +238,12 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
     )
+    group.add_argument(
+        "--vectors",
+        metavar="FILE",
+        help="also the maps' polygons, as one .gpkg or .parquet (GeoParquet); never uploaded",
+    )
+    add_polygon_options(group)
 
 
 def _add_values(group: argparse._ArgumentGroup) -> None:

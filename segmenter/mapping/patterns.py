@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from segmenter.errors import DatasetError
-from segmenter.finding import matches
+from segmenter.finding import is_vector, matches
 from segmenter.mapping.inputs import readable
 from segmenter.scenes import Layout
 
@@ -18,6 +18,8 @@ _PLACEHOLDER = re.compile(r"\{([^}]*)\}")
 
 class LabelPattern:
     """A path, also a glob pattern, in which fields of an image's name stand in braces.
+
+    A file of polygons may be that of all images.
 
     `{stem}` is the image's name without its extension, `{scene}` that without a trailing `_RGB`, `_IRRG` or
     `_RGBIR`. The others are the recipe's: the `{names}` of its image pattern, Potsdam's `{row}` and
@@ -39,8 +41,13 @@ class LabelPattern:
             names = [f"{{{name}}}" for name in known]
             listed = f"{', '.join(names[:-1])} and {names[-1]}"
             raise DatasetError(f"--labels {text}: unknown {{{unknown[0]}}}; known are {listed}")
-        if not self._used and images > 1:
+        if not self._used and images > 1 and not is_vector(text):
             raise DatasetError(f"--labels {text}: expected {{stem}} or {{scene}} in it, for {images} images")
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether images have files of their own."""
+        return bool(self._used)
 
     def label(self, image: Path) -> Path:
         """The one label file of an image.

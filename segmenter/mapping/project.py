@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from segmenter.mapping.request import MapRequest
 from segmenter.raster import box_in
 from segmenter.raster.remote import RemotePath
 from segmenter.runs.ensemble import members
+from segmenter.terminal import say, warn
 
 if TYPE_CHECKING:
     from segmenter.runs.ensemble import AnyRun
@@ -63,7 +63,7 @@ def project_of(
         )
     except SegmenterError as error:
         return [error]
-    print(f"{plain(str(request.project))}: a QGIS project of {len(shown)} map{'s' * (len(shown) != 1)}")
+    say(f"{plain(str(request.project))}: a QGIS project of {len(shown)} map{'s' * (len(shown) != 1)}")
     return []
 
 
@@ -83,7 +83,7 @@ class _Layers:
         secret = [job for job in jobs if self._image(job) is None]
         if secret:
             left_out = f"{secret[0].info.path}: is not in the project: its address has a signature or a key"
-            print(f"warning: {plain(left_out)} ({len(secret)} such inputs)", file=sys.stderr)
+            warn(f"{plain(left_out)} ({len(secret)} such inputs)")
         sure = [self._shares(job, "confidence") for job in jobs if wanted.confidence]
         shares = [self._shares(job, "probabilities") for job in jobs if wanted.probabilities]
         pictures = [self._picture(job) for job in jobs if self._request.pictures]

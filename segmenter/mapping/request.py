@@ -57,6 +57,8 @@ class MapRequest:
         codes: what maps hold for the classes in place of ids: `10,20,30`, `building=10,road=20`, `recipe`.
         styles: whether maps get what shows them in a GIS by name and colour.
         project: QGIS project of all maps, NAME.qgz or NAME.qgs.
+        vectors: file of the maps' polygons, .gpkg or .parquet; None: none is written.
+        min_area, simplify, only: see `vectors.vectorise.Wanted`.
         max_pixels, drivers: limits of what is opened; see `raster.open_raster`.
         remote: whether inputs may be addresses.
         mode: None: exact where that is possible and worth it.
@@ -97,6 +99,10 @@ class MapRequest:
     codes: str | None = None
     styles: bool = True
     project: Path | None = None
+    vectors: Path | None = None
+    min_area: float = 0.0
+    simplify: float = 0.0
+    only: tuple[str, ...] = ()
     max_pixels: int | None = None
     drivers: tuple[str, ...] = ()
     remote: bool = False
@@ -137,6 +143,7 @@ class MapRequest:
             raise DatasetError(f"--project: expected a file NAME.qgz or NAME.qgs, got {self.project}")
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
+        self._check_vectors()
         if (self.protocol or self.label_kind) and self.labels is None and self.split is None:
             raise DatasetError("--protocol and --label-kind say how to score: they need --labels or --split")
 
@@ -171,6 +178,15 @@ class MapRequest:
                     f"--split {self.split}: images, labels and the split's name are the recipe's; leave out "
                     f"{name} {shown}"
                 )
+
+    def _check_vectors(self) -> None:
+        given = {"min_area": self.min_area, "simplify": self.simplify, "only": self.only}
+        if self.vectors is None:
+            if alone := [name for name, value in given.items() if value]:
+                raise DatasetError(f"{_option(alone[0])}: says what polygons are written; it needs --vectors")
+            return
+        if self.format == "png":
+            raise DatasetError("--vectors: polygons are made of GeoTIFF maps, and --format png asks for none")
 
     def _check_scale(self) -> None:
         for name in ("gsd", "raster_gsd"):

@@ -26,14 +26,16 @@ from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
+from segmenter.mapping.after import finish
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.journal import JOURNAL, Journal
 from segmenter.mapping.map_style import map_style
 from segmenter.mapping.on_cluster import Workers, computing, warn_above_bar, workers_of
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
+from segmenter.mapping.polygons import PolygonFile
 from segmenter.mapping.precision import precision_option, settled_precision
-from segmenter.mapping.project import check_project, project_of
+from segmenter.mapping.project import check_project
 from segmenter.mapping.request import MapRequest
 from segmenter.mapping.scale import groups, lay_grids, wanted_scale
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
@@ -41,7 +43,7 @@ from segmenter.mapping.state import FolderState, neighbour_facts
 from segmenter.mapping.style_files import restore
 from segmenter.mapping.tiling import computing_options, settled_tiling
 from segmenter.mapping.truth import Images, check_shared, images_of_inputs
-from segmenter.mapping.upload import SCORE_FILES, Uploads, finish_uploads, uploading
+from segmenter.mapping.upload import SCORE_FILES, Uploads, uploading
 from segmenter.mapping.writing import Progress, write_maps
 from segmenter.raster import check_drivers, extent_text, quiet_libtiff, raster_info, remove_leftovers
 from segmenter.runs.ensemble import AnyRun, joined
@@ -101,15 +103,11 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
         jobs, failures = _plan(request, run, images, style)
         if not jobs or (failures and request.fail_fast):
             return Mapped(Outcome(ConfusionMatrix(run.classes)), tuple(failures))
+        polygons = None if request.vectors is None else PolygonFile(request, run.classes, jobs)
         with uploading(request, style, jobs) as uploads, workers_of(request) as workers:
             outcome = _make_maps(request, run, style, jobs, failures, _Helpers(workers, uploads))
             failures += _score(outcome, scoring, style, run)
-            if request.pictures:
-                from segmenter.mapping.pictures import draw_views  # brings matplotlib
-
-                failures += draw_views(outcome, style)
-            made = [*outcome.written, *outcome.kept]
-            failures += finish_uploads(uploads, request, made) + project_of(request, run, style, made)
+            failures += finish(request, run, style, outcome, polygons, uploads)
         return Mapped(outcome, tuple(failures))
 
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Literal
 from segmenter.addresses import is_address, masked
 from segmenter.errors import DatasetError, SegmenterError
 from segmenter.files import real
+from segmenter.finding import is_vector
 from segmenter.labels import ClassMap
 from segmenter.mapping.inputs import Inputs, find_inputs, output_names
 from segmenter.mapping.patterns import LabelPattern
+from segmenter.mapping.polygon_truth import Labels, rasterised_truth
 from segmenter.mapping.request import MapRequest, check_split
 from segmenter.raster import raster_info
 from segmenter.raster.alignment import both_placed
@@ -47,7 +49,7 @@ class Truth:
     """
 
     asked: str
-    files: Mapping[Path, Path | SegmenterError]
+    files: Labels
     classes: ClassMap
     kind: Literal["full", "eroded"]
     split: str
@@ -126,8 +128,11 @@ def labels_by_pattern(
             return error
 
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
-        files = dict(zip(inputs.files, pool.map(label, inputs.files), strict=True))
-    return Truth(f"--labels {pattern}", files, run.classes, kind or run.labels, split)
+        files: Labels = dict(zip(inputs.files, pool.map(label, inputs.files), strict=True))
+    asked, classes = f"--labels {pattern}", run.classes
+    if is_vector(pattern):
+        files, classes = rasterised_truth(files, run, asked, shared=not wanted.has_fields)
+    return Truth(asked, files, classes, kind or run.labels, split)
 
 
 def check_root(root: str, remote: bool, recipe: Path) -> None:

@@ -301,8 +301,8 @@ def uploading(request: MapRequest, style: MapStyle, jobs: Sequence[MapJob]) -> I
     if request.upload is None:
         yield None
         return
-    place = _place(request.upload)
-    uploads = Uploads(place, keep=request.pictures or any(job.label is not None for job in jobs))
+    place, scored = _place(request.upload), any(job.label is not None for job in jobs)
+    uploads = Uploads(place, keep=request.pictures or request.vectors is not None or scored)
     try:
         uploads.check()
         sizes = [_most_bytes(style, job) for job in jobs]

@@ -15,10 +15,10 @@ from pathlib import Path
 from segmenter.errors import SegmenterError, run_script
 from segmenter.invocation import invocation
 from segmenter.mapping.outputs import BESIDE
+from segmenter.mapping.polygons import add_polygon_options
 from segmenter.raster import quiet_gdal
 from segmenter.terminal import enduring_output
-
-INSTALL = "pip install 'coverage-segmenter[vectors]' (in a checkout: make vectors)"
+from segmenter.vectors import INSTALL
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,21 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="NAME.gpkg or NAME.parquet (GeoParquet)"
     )
-    parser.add_argument(
-        "--min-area",
-        type=float,
-        default=0.0,
-        metavar="M2",
-        help="smaller areas go to the neighbour with the longest shared border (pixels without georeference)",
-    )
-    parser.add_argument(
-        "--simplify",
-        type=float,
-        default=0.0,
-        metavar="METRES",
-        help="straighten borders, shared ones together: no gaps, no overlaps (pixels without georeference)",
-    )
-    parser.add_argument("--only", action="append", default=[], metavar="CLASS", help="may be given again")
+    add_polygon_options(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")
     return parser
 

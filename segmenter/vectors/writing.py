@@ -48,6 +48,18 @@ FIELDS: dict[str, pa.DataType] = {
 """Attributes of a polygon. `confidence` is the mean over its pixels, `map` the file it comes from."""
 
 
+def check_name(path: Path) -> None:
+    """Refuse a file that cannot be written by its name.
+
+    Raises:
+        SegmenterError: it has another ending, or there is no folder for it.
+    """
+    if path.suffix not in ENDINGS:
+        raise SegmenterError(f"{path}: expected a name that ends in .gpkg or .parquet, got {path.suffix!r}")
+    if not path.parent.is_dir():
+        raise SegmenterError(f"{path}: there is no folder {path.parent}; make it first")
+
+
 @contextlib.contextmanager
 def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
     """Gives what writes a batch; the file gets its name at the end, after an error nothing is left.
@@ -60,10 +72,7 @@ def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
         SegmenterError: the ending is another one, or the folder cannot be written; an OutputError, where the
             file cannot be.
     """
-    if path.suffix not in ENDINGS:
-        raise SegmenterError(f"{path}: expected a name that ends in .gpkg or .parquet, got {path.suffix!r}")
-    if not path.parent.is_dir():
-        raise SegmenterError(f"{path}: there is no folder {path.parent}; make it first")
+    check_name(path)
     for left in path.parent.glob(f".{glob.escape(path.stem)}.tmp-*"):  # by calls that were killed
         if time.time() - left.stat().st_mtime > _LEFTOVER_SECONDS:
             left.unlink(missing_ok=True)

@@ -1,0 +1,73 @@
+"""GeoParquet read with pyarrow: GDAL's wheels have no driver for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+_NO_CRS_SAID = "OGC:CRS84"
+"""Longitude and latitude, where the metadata has no entry at all; null says that it is unknown."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file of polygons says of itself.
+
+    Attributes:
+        fields: names of the attributes.
+        crs: as text; None where it is unknown.
+        count: of features.
+        indexed: whether those of a box are found without reading all.
+    """
+
+    fields: tuple[str, ...]
+    crs: str | None
+    count: int
+    indexed: bool
+
+
+def header(path: Path) -> Header:
+    """The header of a file.
+
+    Raises:
+        OSError, ArrowException: it is damaged, no GeoParquet, or holds no WKB.
+    """
+    geometry, described, schema = _geometry(path)
+    if (encoding := described.get("encoding")) != "WKB":
+        raise OSError(f"its geometries are {encoding}, expected WKB")
+    crs = described.get("crs", _NO_CRS_SAID)
+    text = crs if crs is None or isinstance(crs, str) else json.dumps(crs)
+    fields = tuple(name for name in schema.names if name != geometry)
+    return Header(fields, text, int(pq.read_metadata(path).num_rows), False)
+
+
+def read(path: Path, attribute: str) -> tuple[NDArray[np.int64], list[bytes | None], NDArray[Any]]:
+    """Row numbers, geometries as WKB and an attribute of all features.
+
+    Raises:
+        OSError, ArrowException: it is damaged.
+    """
+    geometry, _, _ = _geometry(path)
+    table = pq.read_table(path, columns=[attribute, geometry])
+    values = np.empty(table.num_rows, object)
+    values[:] = table.column(attribute).to_pylist()
+    return np.arange(table.num_rows), table.column(geometry).to_pylist(), values
+
+
+def _geometry(path: Path) -> tuple[str, dict[str, Any], pa.Schema]:
+    """Name of the column with geometries, what the metadata say of it, and the schema."""
+    schema = pq.read_schema(path)
+    text = (schema.metadata or {}).get(b"geo")
+    try:
+        geo = json.loads(text or b"null")
+        name = str(geo["primary_column"])
+        return name, dict(geo["columns"][name]), schema
+    except (ValueError, TypeError, KeyError):
+        raise OSError("it has no metadata `geo` as GeoParquet has them") from None

@@ -1,0 +1,265 @@
+"""`dataset.labels` of polygons: `check`, the tile index and training's tiles see the same labels."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shapely
+import yaml
+
+from datasets import load_dataset
+from datasets.__main__ import main
+from datasets.polygons import PolygonsError
+from segmenter.config.reading import describe_recipe, recipe_from
+from segmenter.config.recipe import Recipe, TilesConfig
+from segmenter.errors import ConfigError, DatasetError
+from segmenter.labels import IGNORE
+from segmenter.scenes import Dataset
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index import build_index
+from segmenter.tiles.store import SceneStore
+
+Make = Callable[..., Path]
+SIZE = (41, 53)
+X, Y = 368000.0, 5808000.0
+
+
+def box(col: float, row: float, cols: float, rows: float) -> Any:
+    return shapely.box(X + col / 2, Y - (row + rows) / 2, X + (col + cols) / 2, Y - row / 2)
+
+
+def write(path: Path, shapes: list[Any], values: list[str | None]) -> Path:
+    raw = pytest.importorskip("pyogrio.raw")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    raw.write(path, shapely.to_wkb(np.array(shapes)), [np.array(values, object)], ["kind"], driver="GPKG",
+              geometry_type="Polygon", crs="EPSG:25833")  # fmt: skip
+    return path
+
+
+@pytest.fixture
+def scenes(make_geotiff: Make, tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Three images side by side."""
+    for i, name in enumerate("abc"):
+        where = {"transform": _affine(i)}
+        make_geotiff(f"data/{name}.tif", rng.integers(1, 255, (*SIZE, 3), np.uint8), **where)
+    return tmp_path / "data"
+
+
+def _affine(i: int) -> Any:
+    import rasterio
+
+    return rasterio.Affine(0.5, 0, X + i * SIZE[1] / 2, 0, -0.5, Y)
+
+
+def recipe(root: Path, **changes: Any) -> Recipe:
+    section: dict[str, Any] = {
+        "kind": "folder",
+        "root": str(root),
+        "images": "{name}.tif",
+        "labels": "all.gpkg",
+        "vector": {"attribute": "kind"},
+        "classes": [{"name": "water"}, {"name": "road"}],
+        "split": {"validation": ["c"]},
+    }
+    return recipe_from({"name": "t", "dataset": {**section, **changes}}, "t")
+
+
+ALL = [(0, 0, 40, 10), (40, 0, 100, 20), (0, 20, 53, 21)]
+KINDS: list[str | None] = ["water", "road", "water"]
+
+
+def truth() -> np.ndarray[Any, Any]:
+    """Of the three images in a row."""
+    ids = np.full((SIZE[0], 3 * SIZE[1]), IGNORE, np.uint8)
+    ids[:10, :40], ids[:20, 40:140], ids[20:, :53] = 0, 1, 0
+    return ids
+
+
+def test_one_file_for_all_images_is_what_training_reads(scenes: Path, tmp_path: Path) -> None:
+    write(scenes / "all.gpkg", [box(*each) for each in ALL], KINDS)
+    dataset = load_dataset(recipe(scenes))
+    assert [(s.name, s.split) for s in dataset.scenes] == [
+        ("a", "train"),
+        ("b", "train"),
+        ("c", "validation"),
+    ]
+    assert f"labels: polygons of {scenes}/all.gpkg (EPSG:25833), rasterised on the" in dataset.notes[0]
+    index = build_index(dataset, "train", TilesConfig(size=16, min_labelled=0), progress=False)
+    expected = truth()
+    np.testing.assert_array_equal(
+        index.counts_NK.sum(axis=0)[None] > 0, [[(expected == k).any() for k in range(2)]]
+    )
+    store = SceneStore(dataset, index.scenes, 16, cache_folder(dataset))
+    for i in range(len(index)):
+        window, scene = index.window(i), int(index.scene_N[i])
+        own = expected[:, scene * SIZE[1] : (scene + 1) * SIZE[1]][window.slices()]
+        read = store.read_label(scene, window)[: own.shape[0], : own.shape[1]]
+        np.testing.assert_array_equal(read, own)
+        assert index.counts_NK[i].tolist() == [(own == k).sum() for k in range(2)]
+
+
+def test_a_label_is_made_once_and_anew_when_polygons_change(scenes: Path) -> None:
+    path = write(scenes / "all.gpkg", [box(*each) for each in ALL], KINDS)
+    first = _labels(load_dataset(recipe(scenes)))
+    assert _labels(load_dataset(recipe(scenes))) == first
+    assert (
+        _labels(load_dataset(recipe(scenes, vector={"attribute": "kind", "outside": "road"}))).keys()
+        == first.keys()
+    )
+    index = build_index(
+        load_dataset(recipe(scenes)), "train", TilesConfig(size=16, min_labelled=0), progress=False
+    )
+    write(path, [box(*each) for each in ALL], ["road", "road", "water"])
+    os.utime(path, ns=(1, 1))
+    again = load_dataset(recipe(scenes))
+    assert set(_labels(again)["a"]) != set(first["a"])
+    other = build_index(again, "train", TilesConfig(size=16, min_labelled=0), progress=False)
+    assert other.counts_NK[:, 1].sum() > index.counts_NK[:, 1].sum()
+    folder = cache_folder(again) / "labels"
+    old = [p for p in folder.iterdir() if p.name.startswith("a-")]
+    assert len(old) == 3  # a training may be at work with the older ones
+    for each in old:
+        os.utime(each, ns=(1, 1))
+    write(path, [box(*each) for each in ALL], KINDS)
+    (folder / f".a.tif.tmp-{2**22 + 1}").touch()
+    os.utime(folder / f".a.tif.tmp-{2**22 + 1}", ns=(1, 1))
+    load_dataset(recipe(scenes))
+    assert len([p for p in folder.iterdir() if p.name.startswith("a-")]) == 2  # and that of another rule
+    assert not list(folder.glob(".*"))
+
+
+def _labels(dataset: Dataset) -> dict[str, tuple[str, int]]:
+    return {s.name: (str(s.label), s.label.stat().st_mtime_ns) for s in dataset.scenes if s.label is not None}
+
+
+def test_a_file_for_each_image(scenes: Path) -> None:
+    for name in "abc":
+        write(scenes / f"labels/{name}.gpkg", [box(*each) for each in ALL], KINDS)
+    dataset = load_dataset(recipe(scenes, labels="labels/{name}.gpkg"))
+    index = build_index(dataset, "train", TilesConfig(size=16, min_labelled=0), progress=False)
+    assert index.counts_NK.sum() > 0
+    write(scenes / "labels/b.gpkg", [box(0, 500, 9, 9)], ["road"])
+    with pytest.raises(
+        PolygonsError, match=r"b\.gpkg: expected polygons on .*b\.tif, none of its 1 lies there"
+    ):
+        load_dataset(recipe(scenes, labels="labels/{name}.gpkg"))
+    (scenes / "labels/b.gpkg").unlink()
+    with pytest.raises(DatasetError, match="1 of 3 image files have no partner"):
+        load_dataset(recipe(scenes, labels="labels/{name}.gpkg"))
+
+
+def test_images_without_a_polygon_are_refused_skipped_or_of_a_class(scenes: Path) -> None:
+    write(scenes / "all.gpkg", [box(*ALL[0]), box(*ALL[1])], ["water", None])
+    write(scenes / "first.gpkg", [box(*ALL[0])], ["water"])
+    assert len(load_dataset(recipe(scenes)).scenes) == 3  # null says that it is to be ignored
+    with pytest.raises(
+        DatasetError, match=r"no polygon lies on 2 of 3 images: .*b\.tif, .*c\.tif; add polygons"
+    ):
+        load_dataset(recipe(scenes, labels="first.gpkg"))
+    dataset = load_dataset(recipe(scenes, labels="first.gpkg", unlabelled="skip"))
+    assert [scene.name for scene in dataset.scenes] == ["a"]
+    assert [path.name for path, why in dataset.unused if "without a polygon" in why] == ["b.tif", "c.tif"]
+    outside = load_dataset(
+        recipe(scenes, labels="first.gpkg", vector={"attribute": "kind", "outside": "road"})
+    )
+    index = build_index(outside, "validation", TilesConfig(size=16), progress=False)
+    assert index.counts_NK.sum(axis=0)[0] == 0
+    assert index.counts_NK.sum() > 0
+
+
+def test_check_counts_and_shows_every_fault(
+    scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(scenes / "all.gpkg", [box(*each) for each in ALL], ["water", "lake", "water"])
+    config = tmp_path / "r.yaml"
+    config.write_text(yaml.safe_dump(recipe(scenes).model_dump(mode="json")))
+    assert main(["check", str(config)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("label: 1\n  ")  # the same of three images
+    assert (
+        "all.gpkg: feature 2: kind is 'lake', which names no class (there are water, road); add it to" in said
+    )
+    assert main(["check", str(config), "--set", "dataset.vector.values={lake: water}"]) == 1
+    said = capsys.readouterr().out
+    assert "class: 1\n  road: no pixel in any scene" in said
+    assert main(["check", str(config), "--set", "dataset.vector.values={lake: road}"]) == 0
+    said = capsys.readouterr().out
+    expected = truth()
+    rows = [line.split() for line in said.splitlines() if line.startswith(("water", "road"))]
+    assert [int(row[1].replace(",", "")) for row in rows] == [int((expected == k).sum()) for k in range(2)]
+
+
+def test_a_recipe_is_read_and_explained(scenes: Path) -> None:
+    text = describe_recipe(recipe(scenes))
+    assert "attribute: kind  # that holds the class of a polygon" in text
+    numbers = recipe(
+        scenes, vector={"attribute": "n", "values": {1: "water", "9": "ignore"}, "order": ["road"]}
+    )
+    assert numbers.dataset.vector.values == {"1": "water", "9": "ignore"}  # type: ignore[union-attr]
+    for changes, line in (
+        (
+            {"vector": {"order": ["lake"]}},
+            r"dataset\.vector\.order: expected classes .* got lake; there are water,",
+        ),
+        ({"vector": {"order": ["road", "road"]}}, "expected each class once, got road twice"),
+        ({"vector": {"outside": "sea"}}, r"dataset\.vector\.outside: .* got sea"),
+        ({"vector": {"values": {"a": "sea"}}}, r"dataset\.vector\.values: .* got sea"),
+        ({"vector": {"atribute": "a"}}, r"dataset\.vector\.atribute: unknown key.*did you mean attribute"),
+        ({"encoding": "colours"}, r"dataset\.encoding: is for label rasters"),
+        ({"labels": "{name}.tif.png"}, "every class to have a code"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            recipe(scenes, **changes)
+
+
+def test_without_the_extra_one_line_says_so(scenes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(scenes / "all.gpkg", [box(*each) for each in ALL], KINDS)
+    for name in [name for name in sys.modules if name.startswith("segmenter.vectors.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "shapely", None)
+    with pytest.raises(
+        DatasetError, match=r"dataset\.labels: polygons need the package shapely: pip install"
+    ):
+        load_dataset(recipe(scenes))
+
+
+def test_real_class_rasters_come_back_from_their_polygons(
+    shared_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Six NAIP tiles: the masks' outlines in one file, in degrees, are the masks again, to the pixel."""
+    import rasterio
+    from rasterio.features import shapes
+    from rasterio.warp import transform
+
+    raw = pytest.importorskip("pyogrio.raw")
+    source, found, codes = shared_data("naip"), [], []
+    for mask in sorted(source.glob("*/mask/*.tif")):
+        with rasterio.open(mask) as file:
+            for shape, code in shapes(file.read(1), transform=file.transform):
+                found.append(shapely.geometry.shape(shape))
+                codes.append(int(code))
+    degrees = shapely.transform(
+        np.array(found), lambda xy: np.stack(transform("EPSG:26917", "EPSG:4326", *xy.T), axis=1)
+    )
+    for image in source.glob("*/img/*.tif"):
+        (tmp_path / image.name).symlink_to(image)
+    raw.write(tmp_path / "all.gpkg", shapely.to_wkb(degrees), [np.array(codes)], ["kind"], driver="GPKG",
+              geometry_type="Polygon", crs="EPSG:4326")  # fmt: skip
+    classes = [{"name": f"class {code}", "code": code} for code in sorted(set(codes))]
+    images = "tile_{name}.tif"
+    dataset = load_dataset(
+        recipe(tmp_path, images=images, classes=classes, split={}, cache=str(tmp_path / "c"))
+    )
+    assert len(dataset.scenes) == 6
+    for scene in dataset.scenes:
+        (mask,) = source.glob(f"*/mask/mask_{scene.name}.tif")
+        assert scene.label is not None
+        with rasterio.open(mask) as expected, rasterio.open(scene.label) as label:
+            np.testing.assert_array_equal(label.read(1), expected.read(1))
