@@ -17,7 +17,7 @@ from segmenter.geometry import Window
 from segmenter.raster.faults import gdal_window
 from segmenter.raster.header import RasterInfo
 
-_NO_MEASUREMENT = 1e30
+NO_MEASUREMENT = 1e30
 """Floats from there on are fill values that a file does not declare (−3.4e38, −1.8e308): in a model's float32
 they overflow, and NaN would spread over all that a convolution sees of them."""
 _SAME = 4 * float(np.finfo(np.float32).eps)
@@ -81,7 +81,7 @@ class Validity:
         some_HW = self._apply_values(stored_CHW, valid_HW)
         if self._floats:
             for band in range(image_HWC.shape[2]):  # which NaN is not either
-                valid_HW &= np.abs(image_HWC[..., band]) < _NO_MEASUREMENT
+                valid_HW &= np.abs(image_HWC[..., band]) < NO_MEASUREMENT
         if count and some_HW is not None:
             new = self._seen.new(inside)
             part = new.relative_to(inside).slices()
@@ -142,7 +142,7 @@ def _masks(dataset: Any, bands: tuple[int, ...]) -> tuple[int, ...]:
 def _usable(nodata: float | None, dtype: str) -> float | None:
     """A nodata value that a band of that type can hold; None where it has none, or no data in any case."""
     kind = np.dtype(dtype)
-    if nodata is None or not abs(nodata) < _NO_MEASUREMENT:
+    if nodata is None or not abs(nodata) < NO_MEASUREMENT:
         return None
     if kind.kind == "f":
         return float(nodata)
