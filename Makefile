@@ -8,7 +8,7 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup pretrained cluster vectors demo test test-slow fuzz lint format bench clean
+.PHONY: setup pretrained cluster vectors export demo test test-slow fuzz lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
@@ -21,6 +21,9 @@ cluster: $(VENV)/.stamp-$(EXTRA)-cluster
 
 # GeoPackage and GeoParquet: python -m segmenter.mapping.vectorise
 vectors: $(VENV)/.stamp-$(EXTRA)-vectors
+
+# ONNX and LiteRT: python -m segmenter.export
+export: $(VENV)/.stamp-$(EXTRA)-export
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.
 $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml

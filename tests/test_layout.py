@@ -38,6 +38,7 @@ ARROWS = {
         "ground config raster evaluation sampling model devices tiles feeding runs inference pretrained"
     ),
     "vectors": "ground raster",
+    "export": "ground raster model inference runs",
     "mapping": "ground raster evaluation runs inference cluster vectors",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
     "datasets": "ground config raster tiles cluster",
@@ -50,7 +51,10 @@ ALSO = {
 """Single exceptions, each with its reason."""
 
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
-TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise", "inference.rescaling"}
+TENSORFLOW_MODULES = {
+    *("inference.function", "inference.pixelwise", "inference.rescaling"),
+    *("export.graph", "export.plain_layers", "export.tensorflow_files"),
+}
 LIGHT_MODULES = {
     *("model", "model.architectures", "model.receptive_field", "model.weight_shapes"),
     *("model.stages", "devices", "training"),
@@ -288,6 +292,7 @@ def test_tests_share_helpers_and_never_import_another_test() -> None:
         (["predict.py"], "{scene}"),
         (["-m", "datasets"], "stitch"),
         (["-m", "segmenter.devices"], "--logical-devices"),
+        (["-m", "segmenter.export"], "--profile"),
     ],
     ids=lambda value: value[-1],
 )

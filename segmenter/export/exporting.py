@@ -18,7 +18,6 @@ from segmenter.export.deepness import Tile, behind_plugin, choose_tile, keys
 from segmenter.export.facts import facts_of
 from segmenter.export.formats import (
     SUFFIX,
-    as_metadata,
     check_libraries,
     read_model,
     versions,
@@ -126,7 +125,7 @@ def _written(
     facts = _facts(request, run, plan, shape)
     file = aside / plan.name
     exported = exported_function(computing, shape)
-    write_model(request.format, exported, file, as_metadata(facts), fp16=request.fp16)
+    write_model(request.format, exported, file, facts, fp16=request.fp16)
     agreement = _checked(request, run, member, shape, source, file)
     facts["checked"] = {
         "on": source.said,
@@ -199,16 +198,19 @@ def _files(path: Path) -> list[Path]:
 @contextlib.contextmanager
 def _folder(output: Path) -> Iterator[Path]:
     """A folder within the output folder for what is not finished; both go where nothing came of it."""
-    made = not output.exists()
-    with alone_in(output) as unlocked:
-        if unlocked:
-            print(f"warning: {unlocked}", file=sys.stderr)
-        for left in output.glob(f"{_ASIDE}*"):  # of a call that was killed: nobody else is here
-            shutil.rmtree(left, ignore_errors=True)
-        aside = Path(tempfile.mkdtemp(dir=output, prefix=_ASIDE))
-        try:
-            yield aside
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    if made and not any(output.iterdir()):
-        output.rmdir()
+    missing = [folder for folder in (output, *output.absolute().parents) if not folder.exists()]
+    try:
+        with alone_in(output) as unlocked:
+            if unlocked:
+                print(f"warning: {unlocked}", file=sys.stderr)
+            for left in output.glob(f"{_ASIDE}*"):  # of a call that was killed: nobody else is here
+                shutil.rmtree(left, ignore_errors=True)
+            aside = Path(tempfile.mkdtemp(dir=output, prefix=_ASIDE))
+            try:
+                yield aside
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+    finally:
+        with contextlib.suppress(OSError):  # one that holds something stays, and those above it
+            for folder in missing:
+                folder.rmdir()

@@ -47,7 +47,7 @@ def find_source(run: Run, named: Sequence[Path]) -> Source:
     why = (
         f"the run's validation images are not here ({recorded[0]} …)"
         if recorded
-        else f"the run does not say where its validation images are (no {FILE})"
+        else f"the run does not say where its validation images are ({FILE} names none)"
     )
     return Source((), f"MADE PIXELS, not imagery: {why}; to check on real ones, name some with --images")
 
