@@ -65,7 +65,7 @@ def main() -> int:
     return int(any(codes))
 
 
-def measured(name: str) -> dict[str, float | str]:
+def measured(name: str, formats: tuple[Format, ...] = FORMATS) -> dict[str, float | str]:
     """Format → the largest difference of a probability, or why it is refused."""
     from segmenter.export.graph import Shape, exported_function
     from segmenter.inference.function import Member, predict_function
@@ -76,7 +76,7 @@ def measured(name: str) -> dict[str, float | str]:
     member = Member(model, Normalisation.of((100, 90, 80), (50, 60, 70)))
     original, stride = predict_function(member.model, member.normalisation), network_geometry(model).stride
     found: dict[str, float | str] = {}
-    for format in FORMATS:
+    for format in formats:
         fixed = format == "litert"
         side, batch = (_SIDE, 1) if fixed else (None, None)
         shape = Shape(_BANDS, stride, side, batch, channels_first=format == "onnx")

@@ -32,15 +32,16 @@ def _said(written: Written) -> list[str]:
     (name, image), *_ = facts["input"].items()
     shape = ", ".join(map(str, image["shape"]))
     gives = ", ".join(facts["outputs"])
-    tile = facts.get("tile_size")
     lines = [
         f"checked on {written.checked_on}: {written.agreement}",
         f"{written.path}: {written.bytes / 2**20:.1f} MiB; {name} ({shape}) → {gives}",
         f"  image: {image['values']}",
         f"  nodata: {facts['nodata']}",
     ]
-    if tile:
-        lines.append(f"  tiles of {tile} pixels that share {facts['tiles_overlap']} %")
+    if "tile_size" in facts:
+        lines.append(f"  tiles of {facts['tile_size']} pixels that share {facts['tiles_overlap']} %")
+        if "resolution" not in facts:
+            lines.append("  resolution: not known, as the run's images have no georeference: set it in QGIS")
     return [*lines, f"  {facts['tiling']}"]
 
 

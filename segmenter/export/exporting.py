@@ -136,13 +136,12 @@ def _written(
         "tolerance": agreement.tolerance,
         "versions": versions(request.format),
     }
-    target = request.output / plan.name
-    _put(file, target, aside)
-    write_whole(
-        target.with_name(f"{target.name}.json"), json.dumps(facts, indent=2, ensure_ascii=False).encode()
-    )
-    total = sum(path.stat().st_size for path in _files(target))
-    return Written(target, total, source.said, agreement, facts)
+    beside = file.with_name(f"{file.name}.json")
+    write_whole(beside, json.dumps(facts, indent=2, ensure_ascii=False).encode())
+    total = sum(path.stat().st_size for path in _files(file))
+    for each in (file, beside):
+        _put(each, request.output / each.name)
+    return Written(request.output / plan.name, total, source.said, agreement, facts)
 
 
 def _facts(request: ExportRequest, run: Run, plan: _Plan, shape: Shape) -> dict[str, Any]:
@@ -181,12 +180,12 @@ def _checked(
     )
 
 
-def _put(file: Path, target: Path, aside: Path) -> None:
+def _put(file: Path, target: Path) -> None:
     """Move it into its place; what was there goes in that moment."""
     for path in (*_files(file), *([file] if file.is_dir() else [])):
         sync(path)
     if target.exists():
-        target.rename(aside / "before")
+        target.rename(file.with_name(f"before-{file.name}"))
     file.rename(target)
     sync(target.parent)
 

@@ -44,6 +44,8 @@ def read(path: Path) -> Callable[[Any], dict[str, Any]]:
     """The file in onnxruntime, on the CPU: image → the outputs by their names."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    # Threads that wait would take the processor from others, and count as if they computed.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda image: dict(zip(names, session.run(names, {"image": image}), strict=True))

@@ -3,6 +3,7 @@
     recipe.yaml             the resolved recipe: a record of the training, not to be edited
     run.json                what the model's input and output mean: bands, normalisation, classes
     scenes.json             digests of the files it is trained on
+    validation.json         where its validation images lie
     checkpoints/step-N.npz  weights, optimiser and position after N steps
     best.npz                the checkpoint with the best mIoU on the validation scenes
     log.jsonl, tensorboard/ what happened

@@ -260,6 +260,7 @@ def test_deepness_gives_the_map_of_real_pixels(
     assert (_as_plugin(deepness, layer)[inside] != whole[inside]).mean() < 1e-4
 
 
+@pytest.mark.slow
 def test_half_precision_is_half_as_large(mapped: Mapped, export: Export) -> None:
     exported = export("--format", "onnx", "--fp16")
     weights = onnx.load(str(exported.path)).graph.initializer
@@ -308,7 +309,7 @@ def test_another_class_is_refused_and_nothing_is_left(
         return other
 
     monkeypatch.setattr(exporting, "read_model", rolled)
-    code, line = refused(format="savedmodel")
+    code, line = refused("--size", "64", format="savedmodel")
     assert code == 1
     assert "another class than predict.py at" in line
     assert line.endswith("nothing was written\n")
