@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,7 @@ def compare(
         _check_nodata(found, classes, valid)
         best = expected.argmax(axis=-1).astype(np.uint8)
         two = np.partition(expected, -2, axis=-1)[..., -2:] if expected.shape[-1] > 1 else None
-        margin = np.ones(best.shape) if two is None else two[..., 1] - two[..., 0]
+        margin: NDArray[Any] = np.ones(best.shape) if two is None else two[..., 1] - two[..., 0]
         other = (classes != best) & valid
         largest = max(largest, _largest(found, expected, valid))
         if wrong := int((other & (margin >= tolerance)).sum()):

@@ -84,10 +84,10 @@ def choose_tile(network: NetworkGeometry, size: int | None = None) -> Tile:
 
 
 def behind_plugin(runtime: Runtime, run: Run) -> Runtime:
-    """A runtime that gets values as the plug-in hands them on: by its arithmetic, in float32."""
+    """A runtime that gets values as the plug-in hands them on: divided in float64, the rest in float32."""
     found = keys(run, Tile(1, 0))
     mean, std = (np.array(found[f"standardization_{name}"], np.float32) for name in ("mean", "std"))
-    return lambda image_BHWC: runtime((np.float32(image_BHWC * 1.0 / 255.0) - mean) / std)
+    return lambda image_BHWC: runtime(((image_BHWC / np.float64(255)).astype(np.float32) - mean) / std)
 
 
 def keys(run: Run, tile: Tile) -> dict[str, Any]:

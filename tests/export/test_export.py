@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,11 +29,12 @@ from segmenter.scenes import Scene
 from segmenter.windows import round_up
 from tests.helpers.random_run import random_run
 
-onnx = pytest.importorskip("onnx", reason="the libraries of the extra `export` are not installed")
-onnxruntime = pytest.importorskip(
-    "onnxruntime", reason="the libraries of the extra `export` are not installed"
+# Found, not imported: tf2onnx imports TensorFlow, which is the fixture's to do.
+LIBRARIES = ("onnx", "onnxruntime", "tf2onnx", "ai_edge_litert")
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in LIBRARIES),
+    reason="the libraries of the extra `export` are not installed",
 )
-pytest.importorskip("tf2onnx", reason="the libraries of the extra `export` are not installed")
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 HEIGHT, WIDTH, TIE = 155, 203, 5e-3
@@ -120,6 +122,8 @@ def export(mapped: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Export:
 
 
 def session(exported: Exported) -> Any:
+    import onnxruntime
+
     return onnxruntime.InferenceSession(str(exported.path), providers=["CPUExecutionProvider"])
 
 
@@ -149,9 +153,10 @@ def test_savedmodel_of_any_size_gives_the_map(tensorflow: Any, mapped: Mapped, e
 
 
 def test_litert_of_one_size_gives_the_map(mapped: Mapped, export: Export) -> None:
-    interpreter = pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert is not installed")
+    from ai_edge_litert.interpreter import Interpreter
+
     exported = export("--format", "litert", "--size", "128")
-    serve = interpreter.Interpreter(model_path=str(exported.path)).get_signature_runner("serving_default")
+    serve = Interpreter(model_path=str(exported.path)).get_signature_runner("serving_default")
     found = serve(image=mapped.pixels[None, :128, :128])["classes"][0]
     halo = round_up(load_run(mapped.run).network.radius or 0, 4)
     inside = np.s_[: 128 - halo, : 128 - halo]  # the other sides are the raster's own
@@ -179,6 +184,9 @@ def test_tiling_as_the_page_says_gives_the_map(mapped: Mapped, export: Export) -
 
 
 def test_facts_are_in_the_file_and_beside_it(mapped: Mapped, export: Export) -> None:
+    import onnx
+    import onnxruntime
+
     exported, run = export("--format", "onnx"), load_run(mapped.run)
     inside = {p.key: json.loads(p.value) for p in onnx.load(str(exported.path)).metadata_props}
     beside = exported.facts
@@ -262,6 +270,8 @@ def test_deepness_gives_the_map_of_real_pixels(
 
 @pytest.mark.slow
 def test_half_precision_is_half_as_large(mapped: Mapped, export: Export) -> None:
+    import onnx
+
     exported = export("--format", "onnx", "--fp16")
     weights = onnx.load(str(exported.path)).graph.initializer
     sizes = {kind: sum(len(w.raw_data) for w in weights if w.data_type == kind) for kind in (1, 10)}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("onnxruntime", reason="the libraries of the extra `export` are not installed")
-pytest.importorskip("tf2onnx", reason="the libraries of the extra `export` are not installed")
-pytest.importorskip("ai_edge_litert", reason="the libraries of the extra `export` are not installed")
-
 from benchmarks.export_table import FORMATS, measured
 from tests.helpers.encoder_pairs import SMALL, small_encoder
 
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnx", "onnxruntime", "tf2onnx", "ai_edge_litert")),
+    reason="the libraries of the extra `export` are not installed",
+)
 LARGEST = 1e-4
 
 
