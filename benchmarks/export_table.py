@@ -97,7 +97,7 @@ def measured(name: str, formats: tuple[Format, ...] = FORMATS) -> dict[str, floa
 def _config(name: str) -> ModelConfig:
     encoder, _, decoder = name.partition("+")
     if encoder == "scratch":
-        return UNetConfig(depth=3, width=8, dropout=0.1, upsampling=decoder)  # type: ignore[arg-type]
+        return UNetConfig(depth=3, width=8, dropout=0.1, upsampling=decoder)
     return pair(encoder, decoder)
 
 

@@ -76,8 +76,8 @@ def _exported(format: Format, member: Any, folder: Path, given: Any, *, fp16: bo
     """The file in its runtime, and its bytes."""
     from segmenter.export.graph import Shape, exported_function
 
-    fixed = (given.side, 1) if format == "litert" else (None, None)
-    shape = Shape(_BANDS, 2**given.depth, *fixed, channels_first=format == "onnx")
+    side, batch = (given.side, 1) if format == "litert" else (None, None)
+    shape = Shape(_BANDS, 2**given.depth, side, batch, channels_first=format == "onnx")
     path = folder / "model"
     write_model(format, exported_function(member, shape), path, {}, fp16=fp16)
     files = [each for each in folder.rglob("*") if each.is_file()]

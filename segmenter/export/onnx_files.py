@@ -1,14 +1,10 @@
-"""ONNX files: written by tf2onnx, read by onnxruntime; both are optional, so imported when needed."""
+"""ONNX files: written by tf2onnx, read by onnxruntime; both are optional."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import onnx
-import onnxruntime
-import tf2onnx
 
 from segmenter.errors import ExportError
 
@@ -25,10 +21,13 @@ def write(exported: Exported, path: Path, facts: Mapping[str, str]) -> None:
     Raises:
         ExportError: ONNX has no operation for a part of the model, or no room for its weights.
     """
+    import onnx
+    import tf2onnx  # which imports TensorFlow
+
     model, _ = tf2onnx.convert.from_function(
         exported.function, exported.signature, opset=OPSET, custom_op_handlers={"SelectV2": (_where, [])}
     )
-    missing = sorted({node.op_type for node in model.graph.node if not _is_known(node)})
+    missing = sorted({node.op_type for node in model.graph.node if not _is_known(onnx, node)})
     if missing:
         raise ExportError(f"ONNX has no operation for {', '.join(missing)} of this model")
     model.producer_name = "coverage-segmenter"
@@ -42,6 +41,8 @@ def write(exported: Exported, path: Path, facts: Mapping[str, str]) -> None:
 
 def read(path: Path) -> Callable[[Any], dict[str, Any]]:
     """The file in onnxruntime, on the CPU: image → the outputs by their names."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # Threads that wait would take the processor from others, and count as if they computed.
@@ -57,5 +58,5 @@ def _where(graph: Any, node: Any, name: str, arguments: Any) -> Any:
     return node
 
 
-def _is_known(node: Any) -> bool:
+def _is_known(onnx: Any, node: Any) -> bool:
     return node.domain not in ("", "ai.onnx") or bool(onnx.defs.has(node.op_type, OPSET, ""))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 LARGEST = 1e-4
 
 
-@pytest.mark.parametrize("decoder", ["deeplabv3plus", "upernet"])
+@pytest.mark.parametrize("decoder", ["upernet", pytest.param("deeplabv3plus", marks=pytest.mark.slow)])
 def test_decoders_export(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
     """With dropout, drop path, shared tensors, means over the window, bilinear and nearest enlargement, on a
     small encoder."""
