@@ -112,7 +112,9 @@ def _opened(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
         return tensorflow_files.read_savedmodel(path)
     from ai_edge_litert.interpreter import Interpreter
 
-    serve = Interpreter(model_path=str(path)).get_signature_runner("serving_default")
+    interpreter = Interpreter(model_path=str(path))
+    interpreter.allocate_tensors()  # now, as it says on stderr with what it computes
+    serve = interpreter.get_signature_runner("serving_default")
     return lambda image: dict(serve(image=image))
 
 
