@@ -3,10 +3,10 @@
     python -m benchmarks.export_table --page docs/export.md [--pairs resnet18+unet,…]
 
 Each pair has random weights, spread logits, a narrow decoder and all that may be random in training. It is
-written, read again by its runtime and compared on made pixels, of two odd sizes (LiteRT: of one), some without
-data. One line of JSON a pair; `--page` puts it into the page's table, beside the pairs that this has already.
-The numbers are largest differences of a probability; a format that refuses a model is named with what it
-lacks.
+written, read again by its runtime and compared on made pixels, of two odd sizes (LiteRT: of one), some of
+them without data. One line of JSON a pair; `--page` puts it into the page's table, beside the pairs that this
+has already. The numbers are largest differences of a probability; a format that refuses a model is named with
+what it lacks.
 All pairs take an hour or two.
 """
 

@@ -4,7 +4,7 @@ It divides values by 255, takes mean and deviation off, cuts square tiles from t
 of each but half of the overlap on every side, and takes the class of the largest value. Values below a
 threshold count as 0, and the map is smoothed by a median: with both set to 0 its map is the model's.
 (github.com/PUTvision/qgis-plugin-deepness: model_base.py, tile_params.py, processing_overlap.py,
-map_processor_segmentation.py; 0.6 and 0.7.)
+map_processor_segmentation.py.)
 """
 
 from __future__ import annotations
