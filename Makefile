@@ -9,7 +9,7 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup pretrained cluster vectors demo test test-slow fuzz docs lint format bench clean
+.PHONY: setup pretrained cluster vectors export demo test test-slow fuzz docs lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
@@ -22,6 +22,9 @@ cluster: $(VENV)/.stamp-$(EXTRA)-cluster
 
 # GeoPackage and others: predict.py --vectors, segmenter.mapping.vectorise, labels that are polygons
 vectors: $(VENV)/.stamp-$(EXTRA)-vectors
+
+# ONNX and LiteRT: python -m segmenter.export
+export: $(VENV)/.stamp-$(EXTRA)-export
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.
 $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml

@@ -22,6 +22,7 @@ DATA = "{data}"
 LEFT_OUT = {
     "what_lifts": "samplings and losses, run by run: hours",
     "dubai_arms": "pretrained or not, four arms for as much processor time each: hours",
+    "export_table": "the table of docs/export.md: an hour or two",
     "encoder_equivalence": "every pair of encoder and decoder: an hour",
     "devices_and_seeds": "what devices and seeds change: half an hour",
     "model_table": "the table of docs/models.md",
@@ -145,6 +146,7 @@ ENTRIES = (
         "worker_overhead", ("clock_ratio_32", "processor_ratio_32"), quick=("--rounds", "1", "--steps", "5")
     ),
     Entry("vectorise", (), quick=("--side", "2000")),
+    Entry("exported", (), quick=("--width", "8", "--side", "256", "--repeat", "1")),
     Entry("unequal_cards", ("ratio", "at_best"), quick=("--rounds", "3")),
     Entry("overhead", ("ratio",), quick=("--steps", "8", "--rounds", "3"), rounds=2),
     Entry("augmentation", ()),

@@ -110,6 +110,12 @@ class OutputError(SegmenterError):
     exit_code = EXIT_SOME_FAILED
 
 
+class ExportError(SegmenterError):
+    """A model cannot be exported, or gives other classes in another runtime: nothing is left behind."""
+
+    exit_code = EXIT_SOME_FAILED
+
+
 class ScoreError(SegmenterError):
     """Scores are asked for under a protocol that the data do not fit, or of two different protocols."""
 

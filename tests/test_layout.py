@@ -40,6 +40,7 @@ ARROWS = {
     ),
     "vectors": "ground config raster",
     "gis": "ground",
+    "export": "ground raster model inference runs",
     "mapping": "ground raster evaluation runs inference cluster vectors gis",
     "diagnosis": "ground config raster evaluation sampling tiles runs",
     "api": "ground config raster evaluation sampling tiles runs inference mapping diagnosis",
@@ -58,7 +59,10 @@ ALSO = {
 """Single exceptions, each with its reason."""
 
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
-TENSORFLOW_MODULES = {"inference.function", "inference.pixelwise", "inference.rescaling"}
+TENSORFLOW_MODULES = {
+    *("inference.function", "inference.pixelwise", "inference.rescaling"),
+    *("export.graph", "export.plain_layers", "export.tensorflow_files"),
+}
 LIGHT_MODULES = {
     *("model", "model.architectures", "model.receptive_field", "model.weight_shapes"),
     *("model.stages", "devices", "training"),
@@ -333,6 +337,7 @@ def test_tests_share_helpers_and_never_import_another_test() -> None:
         (["-m", "segmenter.devices"], "--logical-devices"),
         (["-m", "segmenter.runs"], "unpack"),
         (["-c", "import sys; from datasets.commands import main; main(sys.argv[1:])"], "convert-weights"),
+        (["-m", "segmenter.export"], "--profile"),
     ],
     ids=lambda value: value[-1],
 )

@@ -125,3 +125,23 @@ def _check_geometry(run: Run, found: NetworkGeometry) -> None:
             f"model has, got {run.network.stride} and {run.network.radius}; use the run.json that "
             "train.py wrote"
         )
+
+
+def load_member(run: Run, precision: str = "float32") -> Member:
+    """A run's model with its normalisation, where TensorFlow puts it: one GPU, or the CPU.
+
+    Args:
+        precision: a Keras dtype policy.
+
+    Raises:
+        CheckpointError: no checkpoint, a damaged one, or one of another model.
+        DeviceError: the device has no memory for the model.
+    """
+    from segmenter.devices.exhausted import memory_errors
+    from segmenter.devices.setup import let_memory_grow, load_tensorflow
+
+    weights = _weights(run)
+    load_tensorflow()
+    let_memory_grow()
+    with memory_errors("loading the model", "is another program using the GPU?"):
+        return _member(run, weights, precision)

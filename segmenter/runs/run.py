@@ -4,6 +4,7 @@
     run.json                what the model's input and output mean: bands, normalisation, classes
     scenes.json             digests of the files it is trained on
     origin.json             scenes, class pixels, scale and place, for those who describe it
+    validation.json         where its validation images lie
     checkpoints/step-N.npz  weights, optimiser and position after N steps
     best.npz                the checkpoint with the best mIoU on the validation scenes
     log.jsonl, tensorboard/ what happened

@@ -26,6 +26,7 @@ from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
 from segmenter.runs.run import MeasuredShares, Run, load_run
+from segmenter.runs.validation_images import save_validation_images
 from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
 from segmenter.terminal import quiet
@@ -163,6 +164,7 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
         run.save()
         save_digests(run.path, tiles.digests)
         record_origin(run, checked.dataset, tiles.index, checked.source, resumed=checkpoint is not None)
+        save_validation_images(run.path, checked.dataset.of("validation"))
         trainer = _trainer(checked)
         _describe(trainer)
         if checkpoint is not None:

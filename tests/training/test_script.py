@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from segmenter.runs.validation_images import validation_images
 from tests.helpers.made_training import ROOT, made, records, train
 
 
@@ -22,7 +23,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_a_run_directory_is_whole_and_learned(finished: tuple[Path, Path]) -> None:
-    _, run = finished
+    recipe, run = finished
+    assert validation_images(run) == [recipe.parent / "images" / "s4.tif"]
     names = {p.name for p in run.iterdir()}
     assert {
         "recipe.yaml", "run.json", "best.npz", "log.jsonl", "scores.json", "confusion.png",

@@ -39,7 +39,8 @@ class PartMeans(keras.layers.Layer):
     def _means(self, size: Any) -> Any:
         """(bins, size): each row the weights of a part's pixels, which sum to 1."""
         part, pixel = tf.range(self.bins), tf.range(size)
-        first, last = part * size // self.bins, -(-(part + 1) * size // self.bins)
+        # Rounded up without negative numbers: other runtimes round those towards zero.
+        first, last = part * size // self.bins, ((part + 1) * size + self.bins - 1) // self.bins
         inside = (pixel >= first[:, None]) & (pixel < last[:, None])
         return tf.cast(inside, self.variable_dtype) / tf.cast(last - first, self.variable_dtype)[:, None]
 

@@ -1,0 +1,55 @@
+"""A run's model for other runtimes: `python -m segmenter.export RUN --format onnx --output DIR`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from segmenter.errors import run_script
+from segmenter.export.request import parse
+from segmenter.terminal import enduring_output
+
+if TYPE_CHECKING:
+    from segmenter.export.exporting import Written
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Export and say what came of it; gives the exit code."""
+    request = parse(arguments)
+    from segmenter.export.exporting import export
+    from segmenter.raster import quiet_gdal
+
+    quiet_gdal()
+    for line in _said(export(request)):
+        print(line)
+    return 0
+
+
+def _said(written: Written) -> list[str]:
+    facts = written.facts
+    (name, image), *_ = facts["input"].items()
+    shape = ", ".join(map(str, image["shape"]))
+    gives = ", ".join(facts["outputs"])
+    lines = [
+        f"checked on {written.checked_on}: {written.agreement}",
+        f"{written.path}: {written.bytes / 2**20:.1f} MiB; {name} ({shape}) → {gives}",
+        f"  image: {image['values']}",
+        f"  nodata: {facts['nodata']}",
+    ]
+    if "tile_size" in facts:
+        lines.append(f"  tiles of {facts['tile_size']} pixels that share {facts['tiles_overlap']} %")
+        if "resolution" not in facts:
+            lines.append("  resolution: not known, as the run's images have no georeference: set it in QGIS")
+    return [*lines, f"  {facts['tiling']}"]
+
+
+def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # `kill` too removes what is half-written
+    with enduring_output():
+        sys.exit(run_script(main))

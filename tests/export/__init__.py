@@ -1,0 +1,1 @@
+"""Exported models: what they give, what is refused."""
