@@ -12,13 +12,13 @@ import numpy as np
 from fuzz.target import Facts, digest
 from segmenter.config.reading import dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig
-from segmenter.diagnosis.run import run_coverage
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.arrays import META, Arrays, save_arrays
 from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.coverage import run_coverage
 from segmenter.runs.log import RunLog, log_line
 from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
 from segmenter.runs.run import Run, load_run

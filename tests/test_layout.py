@@ -25,12 +25,13 @@ ARROWS = {
     "config": "ground",
     "raster": "ground",
     "evaluation": "ground",
+    "pages": "ground",
     "sampling": "ground config",
     "model": "ground config",
     "devices": "ground config",
     "tiles": "ground config raster sampling",
     "feeding": "ground config raster sampling tiles",
-    "runs": "ground config evaluation model",
+    "runs": "ground config evaluation model pages",
     "pretrained": "ground config model",
     "inference": "ground raster model devices runs",
     "cluster": "ground devices",
@@ -39,7 +40,7 @@ ARROWS = {
     ),
     "vectors": "ground raster",
     "mapping": "ground raster evaluation runs inference cluster vectors",
-    "diagnosis": "ground config raster evaluation sampling tiles runs",
+    "diagnosis": "ground config raster evaluation sampling tiles runs pages",
     "datasets": "ground config raster tiles cluster",
 }
 """Room → the rooms that its modules may import. The one table of who may use whom."""
