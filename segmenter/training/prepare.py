@@ -17,6 +17,7 @@ from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
 from segmenter.evaluation.named import check_name
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
+from segmenter.runs.extending import check_extension, extends
 from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
@@ -96,20 +97,24 @@ def check_run_directory(
     load_run(path)  # refuses what is damaged, or of another format
     RunLog(path).records()  # which is rewound once other files have been moved
     known = recipe_from(checkpoint.facts.recipe, str(checkpoint.path))
-    _check_same_recipe(path, known, recipe)
+    if _check_same_recipe(path, known, recipe):
+        print(check_extension(path, known, recipe, checkpoint.position))
     return checkpoint
 
 
-def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> None:
+def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> bool:
+    """Refuse another recipe than that of a checkpoint; whether it differs by the number of epochs."""
     before = dict(_flat(known.model_dump(mode="json")))
     now = dict(_flat(recipe.model_dump(mode="json")))
     changed = [key for key in before | now if before.get(key) != now.get(key)]
     changed = [key for key in changed if not key.startswith(_FREE_TO_CHANGE)]
-    if changed:
+    longer = extends(changed)
+    if changed and not longer:
         what = ", ".join(f"{key}: {before.get(key)!r} → {now.get(key)!r}" for key in changed[:5])
         raise ConfigError(
             f"{path}: cannot resume under another recipe ({what}); use --init-from to start a new run from it"
         )
+    return longer
 
 
 def _check_writable(path: Path) -> None:

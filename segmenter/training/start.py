@@ -22,6 +22,7 @@ from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.stages import pace_of
 from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
+from segmenter.runs.extending import with_extension
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
 from segmenter.runs.run import MeasuredShares, Run, load_run
@@ -128,7 +129,7 @@ def check_training(
     if checkpoint is None and source is None and chief:
         pretrained = find_encoder_weights(recipe, len(tiles.statistics.mean_C))
     if checkpoint is not None:
-        run = replace(load_run(path), recipe=recipe)
+        run = with_extension(load_run(path), recipe, checkpoint)
         check_same_plan(run, tiles, planned_for, checkpoint)
     else:
         run = replace(_new_run(recipe, dataset, tiles, path, source, devices), planned_replicas=planned_for)
