@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from segmenter.errors import ScoreError
 from segmenter.evaluation.named import title_of
-from segmenter.evaluation.scores import FORMAT
+from segmenter.evaluation.scores import FORMAT, Scores
 from segmenter.files import write_whole
 from segmenter.runs.checkpoints import BEST
 
@@ -43,6 +45,24 @@ def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
     if last:
         lines.append(f"last: {_line(last)}; {', '.join(LAST_FILES)}")
     return lines
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of a validation, and when it was."""
+
+    epoch: int
+    step: int
+    scores: Scores
+
+
+def scored(path: Path) -> Scored | None:
+    """The validation in a file of scores; None where there is none that can be read."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record))
+    except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, ScoreError):
+        return None
 
 
 def _line(record: dict[str, Any]) -> str:

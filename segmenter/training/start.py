@@ -35,6 +35,7 @@ from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.prepare import Tiles, class_weights, describe_plan
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
+from segmenter.training.reporting import leave_report
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.served import ServedTrainer
@@ -294,6 +295,8 @@ def train_to_end(trainer: Trainer) -> int:
         trainer.train()
     except StoppedError as stopped:
         print(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
+        if chief:
+            leave_report(path)
         return stopped.exit_code
     except OutputError as error:
         how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
@@ -309,6 +312,7 @@ def train_to_end(trainer: Trainer) -> int:
         print(f"{path}: {_describe_early_end(trainer)}")
     for line in describe_result(path, trainer.run.recipe.training.best_by):
         print(line)
+    leave_report(path)
     print(f"done: {path} holds the run; map rasters with: python predict.py {path} INPUT --output DIR")
     return 0
 
