@@ -33,11 +33,12 @@ class Named:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the rows."""
+    """A table whose first column names the rows; `words`: the others are text, not numbers."""
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str | Named]]
+    words: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,23 +10,24 @@ from typing import Any
 import pytest
 
 from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report, made_diagnosis
-from tests.helpers.time_limits import wait_until
 
 pytest.importorskip("selenium", reason="the package selenium is not here: pip install -e '.[test]'")
-from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_FLAGS = (
-    *("--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+from tests.helpers.browser import (
+    PAPER,
+    PHONE,
+    WIDE,
+    Driver,
+    browser,
+    check_page,
+    cut_off,
+    eventually,
+    open_page,
+    resize,
+    widths,
 )
-WIDE, PHONE, PAPER = 1400, 390, 180 / 25.4 * 96  # CSS pixels; A4 less its margins is 180 mm wide
-PATIENCE = 3600.0
-Driver = Any  # selenium.webdriver.Chrome
 
 CASES: dict[str, dict[str, Any]] = {
     "potsdam": {"run": 60, "maps": 6},
@@ -56,35 +54,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    """Headless Chromium with a profile of its own; skipped where there is none."""
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    chromedriver = shutil.which("chromedriver")
-    if not browser or not chromedriver:
-        pytest.skip(
-            f"no {'Chromium or Chrome' if not browser else 'chromedriver'} on PATH to open the report in"
-        )
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    root = hasattr(os, "geteuid") and os.geteuid() == 0  # root has no user namespace for the sandbox
-    profile = tmp_path_factory.mktemp("profile")
-    for flag in (*_FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] if root else [])):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # Selenium's own limits are seconds of the clock; what hangs ends by the test's limit.
-    chrome = _started(options, chromedriver)
-    chrome.command_executor._client_config.timeout = PATIENCE
-    chrome.set_script_timeout(PATIENCE)
-    chrome.set_page_load_timeout(PATIENCE)
-    yield chrome
-    chrome.quit()
-
-
-def _started(options: webdriver.ChromeOptions, chromedriver: str) -> Driver:
-    """Selenium and Chromium wait a minute for each other: a busy machine needs more attempts."""
-    for _ in range(5):
-        with suppress(WebDriverException):
-            return webdriver.Chrome(options=options, service=Service(chromedriver))
-    return webdriver.Chrome(options=options, service=Service(chromedriver))
+    with browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -93,37 +64,16 @@ def show(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     folder = tmp_path_factory.mktemp("pages")
     made: dict[str, tuple[dict[str, Any], Path]] = {}
 
-    def open_page(case: str, width: int) -> dict[str, Any]:
+    def open_case(case: str, width: int) -> dict[str, Any]:
         if case not in made:
             path = folder / f"{case}.html"
             diagnosis = made_diagnosis(**CASES[case])
             path.write_text(html_report(diagnosis), encoding="utf-8")
             made[case] = diagnosis, path
-        _resize(driver, width)
-        driver.get(made[case][1].as_uri())
-        # The driver may come back before the page's last script has run.
-        _eventually(lambda: driver.execute_script("return document.documentElement.dataset.drawn") == "yes")
+        open_page(driver, made[case][1], width)
         return made[case][0]
 
-    return open_page
-
-
-def _resize(driver: Driver, width: int) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def _widths(driver: Driver) -> list[list[float]]:
-    """Of each chart: its drawing's width, its place's width, and its left edge."""
-    return driver.execute_script(
-        "return [...document.querySelectorAll('.chart')].map(c => [c.querySelector('.main-svg')"
-        ".getBoundingClientRect().width, c.clientWidth, c.getBoundingClientRect().left])"
-    )
-
-
-def _eventually(check: Callable[[], bool]) -> None:
-    """What the page does after a delay of its own."""
-    assert wait_until(check), "did not happen"
+    return open_case
 
 
 @pytest.mark.parametrize("width", [WIDE, PHONE])
@@ -132,26 +82,16 @@ def test_opens_without_errors_or_network_and_draws_everything(
     case: str, width: int, show: Callable[[str, int], dict[str, Any]], driver: Driver
 ) -> None:
     diagnosis = show(case, width)
-    assert driver.get_log("browser") == []
-    assert driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)") == []
+    check_page(driver, width)
     places = driver.find_elements(By.CLASS_NAME, "chart")
     drawn = driver.find_elements(By.CSS_SELECTOR, ".chart.js-plotly-plot > .plot-container")
     assert len(places) == len(drawn) > 4
-    assert driver.execute_script(
-        "return [...document.querySelectorAll('.chart')].every(c => c.querySelector('.main-svg .trace, "
-        ".main-svg .hm image, .main-svg .heatmaplayer'))"
-    )
     bars = driver.find_elements(By.CSS_SELECTOR, "#class-tiles .bars .point")
     assert len(bars) == len(diagnosis["classes"])
     images = driver.execute_script(
         "return [...document.querySelectorAll('.map .chart')].map(c => c.querySelectorAll('image').length)"
     )
     assert images == [1] * len(diagnosis["maps"])
-    # Nothing sticks out of the window, and each chart fills its place.
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
-    for drawing, place, left in _widths(driver):
-        assert left >= 0
-        assert drawing == pytest.approx(place, abs=1)
 
 
 @pytest.mark.parametrize("width", [WIDE, PHONE])
@@ -161,17 +101,7 @@ def test_no_text_of_a_chart_is_cut_off(
     """Neither ticks nor titles of axes nor legends reach beyond their chart."""
     for case in ("naic", "hostile"):
         show(case, width)
-        beyond = driver.execute_script(
-            """return [...document.querySelectorAll('.chart')].flatMap(c => {
-              const box = c.getBoundingClientRect();
-              return [...c.querySelectorAll('.main-svg text')].filter(t => t.textContent).filter(t => {
-                const b = t.getBoundingClientRect();
-                return b.width > 0 && (b.left < box.left - 2 || b.right > box.right + 2 || b.top < box.top - 2
-                  || b.bottom > box.bottom + 2);
-              }).map(t => c.id + ': ' + t.textContent);
-            })"""
-        )
-        assert beyond == []
+        assert cut_off(driver) == []
 
 
 def test_names_with_markup_stay_text(show: Callable[[str, int], dict[str, Any]], driver: Driver) -> None:
@@ -200,7 +130,7 @@ def test_hover_has_whole_names_as_text(
     rarest_first = sorted(diagnosis["classes"], key=lambda c: c["tiles"])
     for point, one in enumerate(rarest_first):
         _hover(driver, chart, curve, point)
-        _eventually(partial(_is_hovered, driver, layer, one["name"]))  # Plotly draws it with a delay
+        eventually(partial(_is_hovered, driver, layer, one["name"]))  # Plotly draws it with a delay
         assert driver.find_elements(By.CSS_SELECTOR, f"{layer} a, {layer} [style*='bold']") == []
 
 
@@ -244,8 +174,8 @@ def test_maps_and_gaps_follow_the_choice(show: Callable[[str, int], dict[str, An
 def test_charts_follow_the_window(show: Callable[[str, int], dict[str, Any]], driver: Driver) -> None:
     show("potsdam", WIDE)
     for width in (PHONE, WIDE, 700):
-        _resize(driver, width)
-        _eventually(lambda: all(abs(drawing - place) <= 1 for drawing, place, _ in _widths(driver)))
+        resize(driver, width)
+        eventually(lambda: all(abs(drawing - place) <= 1 for drawing, place, _ in widths(driver)))
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
 
 
@@ -257,16 +187,16 @@ def test_on_paper_no_chart_is_clipped(
     show(case, width)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        _eventually(lambda: driver.execute_script("return document.body.classList.contains('paper')"))
-        for drawing, place, _ in _widths(driver):
+        eventually(lambda: driver.execute_script("return document.body.classList.contains('paper')"))
+        for drawing, place, _ in widths(driver):
             assert drawing == pytest.approx(place, abs=1)
             assert drawing <= PAPER + 1
         edge = driver.execute_script("return document.querySelector('main').getBoundingClientRect().left")
-        assert all(left + drawing <= edge + PAPER + 1 for drawing, _, left in _widths(driver))
+        assert all(left + drawing <= edge + PAPER + 1 for drawing, _, left in widths(driver))
     finally:
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    _eventually(lambda: not driver.execute_script("return document.body.classList.contains('paper')"))
-    for drawing, place, _ in _widths(driver):
+    eventually(lambda: not driver.execute_script("return document.body.classList.contains('paper')"))
+    for drawing, place, _ in widths(driver):
         assert drawing == pytest.approx(place, abs=1)
 
 
@@ -284,4 +214,4 @@ def test_printing_draws_for_the_paper_and_then_for_the_screen_again(
     widths = driver.execute_script("return window.widths")
     assert len(widths) > 10
     assert max(widths) <= PAPER + 1
-    assert max(drawing for drawing, *_ in _widths(driver)) > PAPER  # back on the screen
+    assert max(drawing for drawing, *_ in widths(driver)) > PAPER  # back on the screen

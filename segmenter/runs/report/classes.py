@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.evaluation.scores import MEANS, Scores
-from segmenter.pages.layout import BAR, GREY, ROW, bars, heat, layout, names_axis, percent_axis
+from segmenter.pages.layout import INK, ROW, bars, heat, layout, names_axis, percent_axis
 from segmenter.pages.parts import Block, Chart, Named, Paragraph, Table, lines, listed, number, percent, plain
 from segmenter.runs.report.story import Story, finite
 
@@ -33,9 +33,9 @@ def class_scores(story: Story, scores: Scores) -> Chart:
         for c, text in zip(places, texts, strict=True)
     ]
     rows = list(range(len(places)))
-    data = [bars(values, texts, hovers, orientation="h", x=values, y=rows, marker={"color": BAR})]
+    data = [bars(values, texts, hovers, orientation="h", x=values, y=rows, textposition="auto")]
     marked = [(row, own[c][0]) for row, c in enumerate(places) if own[c][0] is not None]
-    ring = {"symbol": "line-ns-open", "size": 16, "color": GREY, "line": {"width": 3}}
+    ring = {"symbol": "line-ns-open", "size": 16, "color": INK, "line": {"width": 2}}
     data.append(
         {
             "type": "scatter",
@@ -48,7 +48,7 @@ def class_scores(story: Story, scores: Scores) -> Chart:
         }
     )
     rest = names_axis([names[c] for c in places])
-    look = layout(ROW * len(names) + _AXIS, percent_axis("IoU", 125, tickvals=[0, 50, 100]), rest)
+    look = layout(ROW * len(names) + _AXIS, percent_axis("IoU", 103, dtick=50), rest)
     title = _title(names, ious)
     note = (
         "Bars: the validation whose model is kept. Marks: the highest that the class had in any validation."

@@ -187,7 +187,7 @@ def _speed(stories: Sequence[Story], names: Sequence[str]) -> Table:
         devices = "–" if story.record is None else str(story.record.facts.replicas)
         rows.append([name, rate, percent(story.waiting), time, devices, story.status])
     header = ["Run", "images/s", "waiting", "time of steps", "devices", "how far"]
-    return Table("Speed", header, rows)
+    return Table("Speed; waiting: for data, share of the time", header, rows)
 
 
 def _settings(stories: Sequence[Story], names: Sequence[str]) -> Table:
@@ -198,7 +198,7 @@ def _settings(stories: Sequence[Story], names: Sequence[str]) -> Table:
         values = [shown(settings[key]) if key in settings else "–" for settings in known]
         if len({repr(settings.get(key)) for settings in known}) > 1 and key not in _IDENTITY:
             rows.append([key, *values])
-    return Table("Settings in which they differ", ["Setting", *names], rows)
+    return Table("Settings in which they differ", ["Setting", *names], rows, True)
 
 
 # -------------------------------------------------------------------------------------------- page

@@ -58,7 +58,9 @@ def shown(value: Any) -> str:
 
 
 def _table(caption: str, settings: dict[str, Any]) -> Table:
-    return Table(caption, ["Setting", "Value"], [[key, shown(value)] for key, value in settings.items()])
+    return Table(
+        caption, ["Setting", "Value"], [[key, shown(value)] for key, value in settings.items()], True
+    )
 
 
 def _made_with(story: Story) -> list[Block]:
@@ -67,7 +69,7 @@ def _made_with(story: Story) -> list[Block]:
     ground = "not georeferenced" if run.metres_per_pixel is None else f"{run.metres_per_pixel:.4g} m a pixel"
     rows = [["Images", f"{form}, {ground}"], ["Labels", run.labels]]
     if record is None:
-        return [Table("Made with", ["What", "Value"], [*rows, ["Devices and versions", "not known"]])]
+        return [Table("Made with", ["What", "Value"], [*rows, ["Devices and versions", "not known"]], True)]
     rows.append(["Devices", number(record.facts.replicas)])
     rows += [[name, value] for name, value in record.facts.computed_on.items()]
     if run.shares is not None:
@@ -75,6 +77,6 @@ def _made_with(story: Story) -> list[Block]:
         rows.append(["Tiles of a step on each device, measured", shares])
     versions = [[name, value] for name, value in record.facts.versions.items()]
     return [
-        Table("Made with", ["What", "Value"], rows),
-        Table("Versions", ["Package", "Version"], versions),
+        Table("Made with", ["What", "Value"], rows, True),
+        Table("Versions", ["Package", "Version"], versions, True),
     ]
