@@ -39,7 +39,7 @@ class ShownWindow(_Strict):
     """A window of a scene, with the pictures of its image, its label and its map.
 
     Attributes:
-        why: it is shown: "worst" for the most wrong pixels, "best" for the most right ones.
+        why: it is shown: "worst" for the most wrong pixels, "best" where most classes are right.
         scene: name.
         row, col, height, width: of the window in the scene, in pixels.
         right, labelled: pixels.

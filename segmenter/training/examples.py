@@ -23,6 +23,10 @@ SHOWN = 3
 """Worst windows of a validation that are shown, and as many best ones."""
 
 
+_TRACE = 0.02
+"""Share of a window's labelled pixels below which a class is a trace in it."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Seen:
     scene: Scene
@@ -80,8 +84,8 @@ class Examples:
         self.scenes.add(scene.name)
         place = (scene, window, label, prediction)
         self._worst.offer((wrong, right), *place, right, wrong + right)
-        # A window of one class shows little, however right it is.
-        self._right.offer((min(classes, 2), right), *place, right, wrong + right)
+        # The most right pixels would be those of one large class, which shows little.
+        self._right.offer((_classes_right(label, labelled, prediction), right), *place, right, wrong + right)
 
     def read(self, dataset: Dataset) -> list[Example]:
         """The one with the most classes and the one with the most mistakes, or one that is both; with pixels.
@@ -95,7 +99,7 @@ class Examples:
         return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
 
     def shown(self, dataset: Dataset) -> list[ShownWindow]:
-        """The windows with the most wrong pixels, worst first, and those with the most right ones.
+        """The windows with the most wrong pixels, worst first, and those in which most classes are right.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -109,17 +113,27 @@ class Examples:
         ]
 
 
+def _classes_right(
+    label: NDArray[np.uint8], labelled: NDArray[np.bool_], prediction: NDArray[np.uint8]
+) -> float:
+    """Sum over a window's classes of the share that is right; traces of a class do not count."""
+    truth = np.bincount(label[labelled], minlength=256)
+    right = np.bincount(label[labelled & (label == prediction)], minlength=256)
+    there = truth >= max(1, _TRACE * truth.sum())
+    return float((right[there] / truth[there]).sum())
+
+
 class _Ranking:
     """The windows of the highest values, of which the first of equals are kept."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: list[tuple[tuple[int, int], int, _Thin]] = []
+        self._kept: list[tuple[tuple[float, int], int, _Thin]] = []
         self._offered = 0
 
     def offer(
         self,
-        value: tuple[int, int],
+        value: tuple[float, int],
         scene: Scene,
         window: Window,
         label: NDArray[np.uint8],

@@ -211,7 +211,7 @@ def test_printing_draws_for_the_paper_and_then_for_the_screen_again(
     )
     pdf = driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
     assert len(pdf) > 50_000
-    widths = driver.execute_script("return window.widths")
-    assert len(widths) > 10
-    assert max(widths) <= PAPER + 1
+    printed = driver.execute_script("return window.widths")
+    assert len(printed) > 10
+    assert max(printed) <= PAPER + 1
     assert max(drawing for drawing, *_ in widths(driver)) > PAPER  # back on the screen

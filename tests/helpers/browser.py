@@ -88,7 +88,7 @@ def open_page(driver: Driver, path: Path, width: int) -> None:
 
 
 def check_page(driver: Driver, width: int) -> None:
-    """No error, no network, all charts drawn; nothing sticks out of the window, each chart fills its place."""
+    """No error, no network, all charts drawn; nothing sticks out of the window, charts fill their places."""
     assert driver.get_log("browser") == []
     assert driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)") == []
     assert driver.execute_script(

@@ -1,4 +1,4 @@
-"""The report of a training in a real browser: no errors, no network, all drawn, also on a phone and on paper."""
+"""The report of a training in a real browser: no errors, no network, all drawn, on a phone and on paper."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def show(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
         return folder / "compared.html"
 
     def open_case(case: str, width: int) -> None:
-        made.setdefault(case, make(case) if case not in made else made.get(case))  # type: ignore[arg-type]
+        if case not in made:
+            made[case] = make(case)
         open_page(driver, made[case], width)
 
     return open_case
@@ -80,8 +81,8 @@ def test_opens_without_errors_or_network_and_draws_everything(
     assert shown == [True] * (12 if CASES.get(case, {}).get("windows", case != "compared") else 0)
     # Image, label and map stand beside each other, to be compared.
     rows = driver.execute_script(
-        "return [...document.querySelectorAll('.pictures')].map(row => new Set([...row.querySelectorAll('img')]"
-        ".map(i => i.getBoundingClientRect().top)).size)"
+        "return [...document.querySelectorAll('.pictures')].map(row => "
+        "new Set([...row.querySelectorAll('img')].map(i => i.getBoundingClientRect().top)).size)"
     )
     assert rows == [1] * (len(shown) // 3)
 
@@ -101,9 +102,8 @@ def test_names_with_markup_stay_text(show: Callable[[str, int], None], driver: D
 
 def test_hover_over_a_curve_has_the_class_as_text(show: Callable[[str, int], None], driver: Driver) -> None:
     show("hostile", WIDE)
-    curves = driver.execute_script(
-        "return document.getElementById('scores').data.map(t => t.showlegend !== false)"
-    )
+    named = "return document.getElementById('scores').data.map(t => t.showlegend !== false)"
+    curves = driver.execute_script(named)
     lines = [number for number, named in enumerate(curves) if named][:-1]  # the last is mIoU
     for curve, name in zip(lines, HOSTILE, strict=True):
         at = "Plotly.Fx.hover(arguments[0], [{curveNumber: arguments[1], pointNumber: 2}])"
@@ -112,8 +112,8 @@ def test_hover_over_a_curve_has_the_class_as_text(show: Callable[[str, int], Non
 
 
 def _is_hovered(driver: Driver, name: str) -> bool:
-    text = "return [...document.querySelectorAll('#scores .hoverlayer .nums .line:first-child')].map(l => l.textContent)"
-    return driver.execute_script(text) == [name]
+    first = "return [...document.querySelectorAll('#scores .hoverlayer .nums .line:first-child')]"
+    return driver.execute_script(f"{first}.map(line => line.textContent)") == [name]
 
 
 def test_on_paper_no_chart_is_clipped(show: Callable[[str, int], None], driver: Driver) -> None:

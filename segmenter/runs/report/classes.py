@@ -137,11 +137,12 @@ def confusion_chart(scores: Scores) -> Chart | None:
     ]
     numbered = len(ids) <= _NUMBERED
     columns = names_axis([names[c] for c in ids]) | {"range": [-0.5, len(ids) - 0.5], "tickangle": -90}
-    columns["title"] = {"text": "predicted (% of the true class)", "standoff": 8}
+    columns["title"] = {"text": "taken for … (%)", "standoff": 8}
     rows = names_axis([names[c] for c in ids]) | {"range": [len(ids) - 0.5, -0.5]}
     look = layout(ROW * len(ids) + 200, columns, rows, plot_bgcolor="#c9ced4")
     figure = {"data": [heat(share, hovers, numbered=numbered)], "layout": look}
-    note = "Read along a row: what the pixels of that true class were taken for. An empty row does not occur."
+    note = "Read along a row: what the pixels of that true class were taken for, in percent of them. An "
+    note += "empty row does not occur."
     if len(ids) < len(names):
         note += f" Of {len(names)} classes, the {len(ids)} with the most pixels."
     largest = _largest(scores, share_KK)

@@ -18,7 +18,7 @@ from segmenter.runs.windows_file import ShownWindow, ShownWindows
 
 _SMALLEST = 200
 """Pixels of a picture's longer side, at least: a smaller one is enlarged, each pixel to a square."""
-_WORDS = {"worst": "Many mistakes", "best": "Mostly right"}
+_WORDS = {"worst": "Many mistakes", "best": "Many classes right"}
 
 
 def picture_blocks(story: Story) -> list[Block]:
@@ -35,7 +35,7 @@ def _text(windows: ShownWindows) -> str:
     text = (
         f"Of the {counted(windows.windows, 'labelled window')} in {counted(windows.scenes, 'scene')} of the "
         f"best validation (epoch {windows.epoch}): those with the most wrong pixels, worst first, then "
-        "those with the most right ones that show two classes or more."
+        "those in which the most classes are right."
     )
     if windows.scenes < windows.of_scenes:
         text += f" These are scenes of the first machine; {windows.of_scenes} were validated by all."
