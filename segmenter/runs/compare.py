@@ -12,6 +12,9 @@ from segmenter.runs.report.compared import Compared, compare_page, comparison
 from segmenter.runs.report.story import read_story
 from segmenter.terminal import aligned
 
+_WIDEST = 36
+"""Characters of a cell in the terminal; the page has all of them."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m segmenter.runs compare`."""
@@ -56,12 +59,17 @@ def as_text(compared: Compared) -> str:
         parts.append("\n".join(["not in one ranking:", *(f"  {line}" for line in compared.apart)]))
     for table in (compared.unscored, compared.speed, compared.settings):
         if table.rows:
-            parts.append("\n".join([table.caption, *_table(table.header, table.rows)]))
+            parts.append("\n".join([table.caption, *_table(table.header, table.rows, words=table.words)]))
     if not compared.settings.rows:
         parts.append("their recipes have the same settings")
     return "\n\n".join(parts)
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    cells = [[str(getattr(cell, "name", cell)) for cell in row] for row in rows]
-    return [f"  {line}" for line in aligned(header, cells)]
+def _table(header: Sequence[str], rows: Sequence[Sequence[object]], *, words: bool = False) -> list[str]:
+    """Lines of a table; long cells are cut, `words` are to the left."""
+    cells = [[_cut(str(getattr(cell, "name", cell))) for cell in row] for row in rows]
+    return [f"  {line}" for line in aligned(header, cells, left=len(header) if words else 1)]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"

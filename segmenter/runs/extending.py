@@ -47,8 +47,8 @@ def check_extension(path: Path, known: Recipe, recipe: Recipe, position: Positio
     if now.epochs < begun or (now.epochs < before.epochs and now.epochs == position.epoch):
         least = begun + (not position.step)
         raise ConfigError(
-            f"{where}: expected at least {least}, since {begun} of its epochs are done or begun; its best "
-            "model so far is what predict.py uses"
+            f"{where}: expected at least {least}, since {begun} of its epochs are done or begun; it has "
+            f"{before.epochs}: --set {EXTENDS}={before.epochs} goes on with these"
         )
     if now.stop_after and position.without_gain >= now.stop_after:
         count = position.without_gain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from segmenter.evaluation.named import title_of
 from segmenter.evaluation.scores import FORMAT, Scores
 from segmenter.files import write_whole
 from segmenter.runs.checkpoints import BEST
+from segmenter.sealed import json_object
 
 BEST_FILES = ("scores.json", "confusion.png")
 SUMMARY = "summary.png"
@@ -59,10 +59,23 @@ class Scored:
 def scored(path: Path) -> Scored | None:
     """The validation in a file of scores; None where there is none that can be read."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record))
+        record = json_object(path.read_bytes()) or {}
+        found = Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record))
+        return found if _is_whole(found.scores) else None
     except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, ScoreError):
         return None
+
+
+def _is_whole(scores: Scores) -> bool:
+    """Whether the matrix is one of the protocol's classes: files of scores carry no checksum."""
+    names, K = scores.protocol.classes, len(scores.protocol.classes)
+    texts = (*names, *scores.protocol.scenes, scores.protocol.labels, scores.protocol.split)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and scores.matrix.shape == (K, K)
+        and scores.missed.shape == (K,)
+        and bool((scores.matrix >= 0).all() and (scores.missed >= 0).all())
+    )
 
 
 def _line(record: dict[str, Any]) -> str:
@@ -77,7 +90,7 @@ def _validated_at(path: Path) -> int:
 def _read(path: Path, best_by: str = "miou") -> dict[str, Any]:
     """Content that `write_last` wrote; empty where there is nothing, or nothing of that kind and format."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json_object(path.read_bytes()) or {}
         if record["format"] != FORMAT:
             return {}
         scores = {title_of(name): _value(record, name) for name in dict.fromkeys(("miou", best_by))}

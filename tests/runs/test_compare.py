@@ -47,7 +47,7 @@ def test_the_best_is_first_and_other_protocols_are_apart(
     best = read_story(runs / "good").best
     assert best is not None
     (line,) = (line for line in said.splitlines() if line.startswith("  water ") and "*" in line)
-    assert line.split() == ["water", f"{100 * best.scores.iou[0]:.2f}*", line.split()[2]]
+    assert line.split() == ["water", f"*{100 * best.scores.iou[0]:.2f}", line.split()[2]]
     assert "*" not in line.split()[2]
 
 

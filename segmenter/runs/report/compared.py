@@ -85,6 +85,7 @@ def comparison(stories: Sequence[Story]) -> Compared:
             groups.append([one])
         else:
             group.append(one)
+    groups.sort(key=len, reverse=True)  # the largest first
     without = [i for i, story in enumerate(stories) if story.best is None]
     return Compared(
         stories,
@@ -124,7 +125,7 @@ def _apart(names: Sequence[str], groups: Sequence[Sequence[tuple[int, Scores]]])
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 300 else f"{text[:200]} … {text[-99:]}"
+    return text if len(text) <= 120 else f"{text[:70]} … {text[-48:]}"
 
 
 # ---------------------------------------------------------------------------------------- rankings
@@ -161,7 +162,7 @@ def _class_table(names: Sequence[str], ranked: Sequence[tuple[int, Scores]]) -> 
         there = [value for value in values if not math.isnan(value)]
         top = max(there, default=math.inf)
         several = len(there) > 1
-        rows.append([name, *(_two(v) + ("*" if several and v == top else "") for v in values)])
+        rows.append([name, *(("*" if several and v == top else "") + _two(v) for v in values)])
     header = ["Class", *(names[i] for i, _ in ranked)]
     return Table("IoU of each class at the best validation, in percent; *: the highest", header, rows)
 

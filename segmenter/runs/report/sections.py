@@ -50,7 +50,22 @@ def write_report(run: Path, output: Path | None = None) -> Path:
 
 
 def html_report(story: Story) -> str:
-    """The page of a run."""
+    """The page of a run.
+
+    Raises:
+        SegmenterError: a package of the extra `report` is not installed.
+    """
+    head = Head(
+        f"Training of {plain(story.run.recipe.name)}",
+        headline(story),
+        _facts(story),
+        "python -m segmenter.runs report",
+    )
+    return html_page(head, report_sections(story))
+
+
+def report_sections(story: Story) -> list[Section]:
+    """All parts of the page."""
     sections = [
         _curves(story),
         _classes(story),
@@ -64,11 +79,7 @@ def html_report(story: Story) -> str:
             Paragraph(f"Could not be read: {plain(text)}", "notice") for text in story.missing
         ]
         sections.append(Section("missing", "What is missing here", notes))
-    recipe = story.run.recipe
-    head = Head(
-        f"Training of {plain(recipe.name)}", headline(story), _facts(story), "python -m segmenter.runs report"
-    )
-    return html_page(head, sections)
+    return sections
 
 
 def headline(story: Story) -> str:
