@@ -19,7 +19,7 @@ from segmenter.files import read_regular, write_whole
 from segmenter.sealed import json_object, other_format, sealed, unsealed_text
 
 WINDOWS = "windows.json"
-FORMAT = 1
+FORMAT: Literal[1] = 1
 SIDE = 320
 """Pixels of a picture's longer side, at most."""
 MOST = 12

@@ -240,6 +240,10 @@ def test_long_logs_make_no_large_pages(tmp_path: Path) -> None:
     assert loss["x"][-1] == 80 * STEPS
     size = len(records) // len(loss["x"]) + 1
     assert loss["y"][0] == pytest.approx(sum(r["loss"] for r in records[:size]) / size, rel=1e-3)
+    mean = page.figure("loss")["data"][1]
+    span = len(loss["x"]) // 20
+    assert mean["x"] == loss["x"][span - 1 :]
+    assert mean["y"][-1] == pytest.approx(sum(loss["y"][-span:]) / span, rel=1e-3)
     assert (run / REPORT).stat().st_size < MOST
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,14 @@ def show(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     return open_case
 
 
-@pytest.mark.parametrize("width", [WIDE, PHONE])
-@pytest.mark.parametrize("case", [*CASES, "compared"])
+@pytest.mark.parametrize(
+    ("case", "width"),
+    [
+        ("whole", PHONE),
+        ("without a validation", PHONE),
+        *product(("forty", "hostile", "compared"), (WIDE, PHONE)),
+    ],
+)
 def test_opens_without_errors_or_network_and_draws_everything(
     case: str, width: int, show: Callable[[str, int], None], driver: Driver
 ) -> None:

@@ -80,19 +80,18 @@ def losses(lines: Sequence[Line]) -> Points:
 def loss_chart(story: Story) -> Chart:
     """Every logged loss, pale, and its running mean over a twentieth of the curve."""
     points = losses(story.lines)
-    span = len(points) // _SMOOTHED
-    faint = line(thinned(points), "loss", "%{y:.4g}", line={"color": LOSS, "width": 1})
+    shown = thinned(points)
+    span = len(shown) // _SMOOTHED
+    faint = line(shown, "loss", "%{y:.4g}", line={"color": LOSS, "width": 1})
     data = [faint | {"marker": {"color": LOSS, "size": 4}}]
     if span >= 2:
-        values = [y for _, y in points]
-        means = [_mean(values[i + 1 - span : i + 1]) for i in range(span - 1, len(points))]
-        mean: Points = list(zip([x for x, _ in points[span - 1 :]], means, strict=True))
-        data.append(
-            line(thinned(mean), f"mean of {span}", "%{y:.4g}", mode="lines", line={"color": MEAN, "width": 2})
-        )
-    y = axis("loss", rangemode="tozero")
-    look = layout(320, steps_axis(), y, **marks(story))
-    look["margin"]["t"] = 26
+        values = [y for _, y in shown]
+        places = range(span - 1, len(shown))
+        mean: Points = [(shown[i][0], _mean(values[i + 1 - span : i + 1])) for i in places]
+        look = {"mode": "lines", "line": {"color": MEAN, "width": 2}}
+        data.append(line(mean, "running mean", "%{y:.4g}", **look))
+    frame = layout(320, steps_axis(), axis("loss", rangemode="tozero"), **marks(story))
+    frame["margin"]["t"] = 26
     ends = [y for _, y in points if y is not None]
     title = "The loss is not known"
     if ends:
@@ -102,7 +101,7 @@ def loss_chart(story: Story) -> Chart:
     note += _gaps(points)
     rows = [[number(x), "–" if y is None else f"{y:.4g}"] for x, y in thinned(points, 40)]
     table = Table("Loss", ["Step", "Loss"], rows)
-    return Chart("loss", title, note, {"": {"data": data, "layout": look}}, table)
+    return Chart("loss", title, note, {"": {"data": data, "layout": frame}}, table)
 
 
 def _gaps(points: Points) -> str:
@@ -153,14 +152,14 @@ def scores_chart(story: Story) -> Chart | None:
     thick = {"color": "#000000", "width": 3, "dash": "dash"}
     data.append(line(mean, "mIoU", text, line=thick, marker={"color": "#000000", "size": 7}))
     named = len(classes) <= _MOST_IN_LEGEND
-    look = layout(430, steps_axis(), percent_axis("IoU"), **marks(story), showlegend=named)
-    look["margin"]["t"] = 46 if named else 26
+    frame = layout(430, steps_axis(), percent_axis("IoU"), **marks(story), showlegend=named)
+    frame["margin"]["t"] = 26
     # Below the axis: above the plot are the marks.
-    look["legend"] |= {"y": -0.2, "yanchor": "top"}
+    frame["legend"] |= {"y": -0.2, "yanchor": "top"}
     note = "Dashed and black: mIoU, the mean over the classes that occur; the classes in their own colours."
     note += "" if named else " Hover over a line for its class; the classes are listed below."
     table = _scores_table(story, found)
-    return Chart("scores", _scores_title(story), note, {"": {"data": data, "layout": look}}, table)
+    return Chart("scores", _scores_title(story), note, {"": {"data": data, "layout": frame}}, table)
 
 
 def _hundred(value: float | None) -> float | None:
