@@ -97,7 +97,8 @@ def loss_chart(story: Story) -> Chart:
     if ends:
         first, last = ends[0], _mean(ends[-max(1, span) :])
         title = f"The loss goes from {first:.3g} to {last:.3g}"
-    note = "Pale: each line of the log, a mean over its steps; dark: the mean of a twentieth of the curve."
+    note = "Pale: each line of the log, a mean over its steps"
+    note += "; dark: the mean of a twentieth of the curve." if span >= 2 else "."
     note += _gaps(points)
     rows = [[number(x), "–" if y is None else f"{y:.4g}"] for x, y in thinned(points, 40)]
     table = Table("Loss", ["Step", "Loss"], rows)
