@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segmenter.labels import LandCoverClass
 from segmenter.pages.layout import GREY, Data, axis, layout, percent_axis
 from segmenter.pages.parts import Chart, Table, colour, counted, label, number, percent, plain, short
 from segmenter.runs.report.story import Line, Story, Validation
@@ -13,7 +14,10 @@ from segmenter.runs.report.story import Line, Story, Validation
 MOST_POINTS = 600
 """Of a curve: of a longer one neighbours are taken together."""
 _MOST_VALIDATIONS = 150
+_MOST_IN_TABLE = 40
 _MOST_IN_LEGEND = 12
+_MOST_CLASSES = 40
+"""In the chart of scores: those with the lowest."""
 _PALE = 0.7
 _SMOOTHED = 20
 LOSS, MEAN = "#7fb2dc", "#0072b2"
@@ -125,9 +129,11 @@ class _Look:
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue > _PALE
 
 
-def kept(validations: Sequence[Validation], best: int | None) -> list[Validation]:
-    """At most so many as a chart shows: every so-manieth, the best and the last."""
-    size = math.ceil(len(validations) / _MOST_VALIDATIONS) if validations else 1
+def kept(
+    validations: Sequence[Validation], best: int | None, most: int = _MOST_VALIDATIONS
+) -> list[Validation]:
+    """Every so-manieth, the best and the last, such that they are hardly more than `most`."""
+    size = math.ceil(len(validations) / most) if validations else 1
     last = len(validations) - 1
     return [v for i, v in enumerate(validations) if not i % size or i == last or v.step == best]
 
@@ -141,7 +147,7 @@ def scores_chart(story: Story) -> Chart | None:
     data: list[Data] = []
     text = "%{y:.2f} %"
     classes = story.run.classes.classes
-    for one in classes:
+    for one in _lowest(story):
         look = _Look(colour("#{:02x}{:02x}{:02x}".format(*one.colour)))
         points = [(v.step, _hundred(v.iou.get(one.name))) for v in found]
         if look.pale:
@@ -159,8 +165,19 @@ def scores_chart(story: Story) -> Chart | None:
     frame["legend"] |= {"y": -0.2, "yanchor": "top"}
     note = "Dashed and black: mIoU, the mean over the classes that occur; the classes in their own colours."
     note += "" if named else " Hover over a line for its class; the classes are listed below."
-    table = _scores_table(story, found)
+    if len(classes) > _MOST_CLASSES:
+        note += f" Of {len(classes)} classes, the {_MOST_CLASSES} with the lowest IoU."
+    table = _scores_table(story, kept(story.validations, best, _MOST_IN_TABLE))
     return Chart("scores", _scores_title(story), note, {"": {"data": data, "layout": frame}}, table)
+
+
+def _lowest(story: Story) -> list[LandCoverClass]:
+    """The classes that are drawn, by their ids: of many, those with the lowest IoU at the end."""
+    classes, last = story.run.classes.classes, story.validations[-1].iou
+    values = {one.name: last.get(one.name) for one in classes}
+    lowest = sorted(classes, key=lambda one: 2.0 if values[one.name] is None else values[one.name] or 0.0)
+    names = {one.name for one in lowest[:_MOST_CLASSES]}
+    return [one for one in classes if one.name in names]
 
 
 def _hundred(value: float | None) -> float | None:

@@ -29,7 +29,7 @@ from segmenter.runs.report.story import Story, finite, read_story
 
 REPORT = "report.html"
 """File of a run directory."""
-_MOST_CLASSES = 60
+_MOST_CLASSES = 40
 """In the charts of coverage: those that the fewest steps held."""
 
 
@@ -162,6 +162,9 @@ def _coverage(story: Story) -> Section:
     if run.best_effort:
         rare = listed(names[c] for c in run.best_effort)
         blocks.append(Paragraph(f"At best effort, without a promise: {rare}."))
+    if len(ids) < len(names):
+        text = f"Of {len(names)} classes, the charts show the {len(ids)} that the fewest steps held."
+        blocks.append(Paragraph(text))
     return Section(
         "coverage", title, [*blocks, *_charts(run_held(names, ids, run), run_history(names, ids, run))]
     )
