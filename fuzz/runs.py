@@ -12,16 +12,21 @@ import numpy as np
 from fuzz.target import Facts, digest
 from segmenter.config.reading import dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig
-from segmenter.diagnosis.run import run_coverage
 from segmenter.evaluation.learning_curves import learning_curves
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.arrays import META, Arrays, save_arrays
 from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.coverage import run_coverage
 from segmenter.runs.log import RunLog, log_line
+from segmenter.runs.report.sections import report_sections
+from segmenter.runs.report.story import read_story
 from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
 from segmenter.runs.run import Run, load_run
+from segmenter.runs.score_files import BEST_FILES
+from segmenter.runs.windows_file import ShownWindow, as_base64, load_windows, save_windows
 from segmenter.sampling.plan import plan
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -106,10 +111,11 @@ def make_run(folder: Path) -> None:
         "model/a": np.linspace(0, 1, 24, dtype=np.float32).reshape(2, 3, 4),
         "model/b": np.zeros(3),
     }
+    classes = ClassMap(tuple(LandCoverClass(name, (9, i, i), i) for i, name in enumerate(NAMES)), "codes")
     Run(
         path=folder,
         recipe=recipe(),
-        classes=ClassMap(tuple(LandCoverClass(name, (9, i, i), i) for i, name in enumerate(NAMES)), "codes"),
+        classes=classes,
         bands=(1, 2, 3),
         band_count=3,
         dtype="uint8",
@@ -126,6 +132,15 @@ def make_run(folder: Path) -> None:
         save_checkpoint(folder, step, {**arrays, "position": np.array(position), META: meta}, 2)
     save_arrays(folder / "best.npz", arrays)
     RunLog(folder).path.write_text("".join(map(log_line, _log())))
+    confusion = ConfusionMatrix(classes, np.arange(12).reshape(3, 4))
+    scores = confusion.scores(Protocol(NAMES, "full", "validation", scenes=("a",)))
+    scores.write(folder / BEST_FILES[0], facts={"epoch": 2, "step": 8})
+    picture = as_base64(b"any bytes that are a picture")
+    window = ShownWindow(
+        why="worst", scene="a", row=0, col=9, height=40, width=30, right=7, labelled=9,
+        picture_height=40, picture_width=30, image=picture, label=picture, map=picture,
+    )  # fmt: skip
+    save_windows(folder, [window], step=8, epoch=2, windows=3, scenes=1, of_scenes=1)
 
 
 def _log() -> list[dict[str, Any]]:
@@ -173,3 +188,13 @@ def rewind_log(file: Path) -> Facts:
     log.rewind(20, validated=True)
     learning_curves(log.records(), file.with_name("learning_curves.png"))
     return [digest(json.dumps(record)) for record in log.records()]
+
+
+def read_report(file: Path) -> Facts:
+    """What the report of a training shows of all its files."""
+    return [digest(repr(report_sections(read_story(file.parent))))]
+
+
+def read_windows(file: Path) -> Facts:
+    """Pictures that the report shows."""
+    return [digest(repr(load_windows(file.parent)))]

@@ -24,6 +24,8 @@ TARGETS: dict[str, Target] = {
     "log-rewind": Target(runs.make_run, ["log.jsonl"], runs.rewind_log),
     "packed": Target(sharing.make_packed, ["*.run.zip"], sharing.read_packed, checksum=True),
     "origin": Target(sharing.make_packed, ["origin.json"], sharing.read_origin, fits=is_part),
+    "report": Target(runs.make_run, ["log.jsonl", "scores.json"], runs.read_report),
+    "windows": Target(runs.make_run, ["windows.json"], runs.read_windows, checksum=True),
     "journal": Target(outputs.make_journal, [".journal.jsonl"], outputs.read_journal, fits=is_part),
     "partial": Target(
         outputs.make_partial, [".a.tif.partial"], outputs.read_partial, checksum=True, fits=begins

@@ -17,7 +17,7 @@ from segmenter.errors import OutputError, SegmenterError
 from segmenter.locks import FileLock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png)\.[a-z0-9_]{8}")
+_ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:

@@ -14,6 +14,8 @@ TOOLS = {
     "datasets": "python -m datasets",
     "devices": "python -m segmenter.devices",
     "vectorise": "python -m segmenter.mapping.vectorise",
+    "export": "python -m segmenter.export",
+    "runs": "python -m segmenter.runs",
     "convert-weights": "python -m segmenter.pretrained.convert",
 }
 """Tool → what starts it from the root of a clone."""

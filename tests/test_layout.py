@@ -25,12 +25,13 @@ ARROWS = {
     "config": "ground",
     "raster": "ground",
     "evaluation": "ground",
+    "pages": "ground",
     "sampling": "ground config",
     "model": "ground config",
     "devices": "ground config",
     "tiles": "ground config raster sampling",
     "feeding": "ground config raster sampling tiles",
-    "runs": "ground config evaluation model",
+    "runs": "ground config evaluation model pages",
     "pretrained": "ground config model",
     "sharing": "ground config evaluation model runs pretrained",
     "inference": "ground raster model devices runs",
@@ -42,10 +43,12 @@ ARROWS = {
     "gis": "ground",
     "export": "ground raster model inference runs",
     "mapping": "ground raster evaluation runs inference cluster vectors gis",
-    "diagnosis": "ground config raster evaluation sampling tiles runs",
+    "diagnosis": "ground config raster evaluation sampling tiles runs pages",
     "api": "ground config raster evaluation sampling tiles runs inference mapping diagnosis",
     "datasets": "ground config raster tiles cluster vectors",
-    "commands": "ground config raster devices tiles feeding pretrained runs mapping training datasets",
+    "commands": (
+        "ground config raster devices tiles feeding pretrained runs mapping training export datasets"
+    ),
 }
 """Room → the rooms that its modules may import. The one table of who may use whom."""
 

@@ -129,9 +129,9 @@ def test_the_search_knows_pages_and_not_sources(site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tests.helpers.browser import headless
+    from tests.helpers.browser import browser
 
-    with headless(tmp_path_factory.mktemp("profile")) as chrome:
+    with browser(tmp_path_factory.mktemp("profile")) as chrome:
         yield chrome
 
 

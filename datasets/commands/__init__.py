@@ -80,6 +80,18 @@ def _vectorise(words: Sequence[str]) -> int:
     return _ended(main, words)
 
 
+def _export(words: Sequence[str]) -> int:
+    from segmenter.export.__main__ import main
+
+    return _ended(main, words)
+
+
+def _runs(words: Sequence[str]) -> int:
+    from segmenter.runs.__main__ import main
+
+    return _ended(main, words)
+
+
 def _convert_weights(words: Sequence[str]) -> int:
     from segmenter.pretrained.convert import main
 
@@ -97,6 +109,8 @@ TOOLS: dict[str, tuple[Program, str]] = {
     "datasets": (_datasets, "check, coverage, pack: the data of a recipe; make, stitch: imagery"),
     "devices": (_devices, "the GPUs of this machine, and what a training would use"),
     "vectorise": (_vectorise, "class maps as polygons"),
+    "export": (_export, "the model for other runtimes: ONNX, SavedModel, LiteRT"),
+    "runs": (_runs, "report, compare, card, stac, pack, unpack: of run directories"),
     "convert-weights": (_convert_weights, "weights of PyTorch as .safetensors"),
     "recipes": (_recipes, "ready-made recipes: list them, copy one"),
 }

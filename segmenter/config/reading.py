@@ -83,6 +83,19 @@ def dump_recipe(recipe: Recipe) -> str:
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+def flat_settings(recipe: Recipe) -> dict[str, Any]:
+    """Settings of a recipe by their whole names, as in training.global_batch; lists are values."""
+    return dict(_flat(recipe.model_dump(mode="json")))
+
+
+def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _flat(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, data
+
+
 def describe_recipe(recipe: Recipe) -> str:
     """The resolved recipe as YAML, each setting with its unit and the reason for its default."""
     return "\n".join(_describe(recipe, 0)) + "\n"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from segmenter.runs.coverage import RunFacts
 from segmenter.sampling.forecast import Outlook
 
 VERSION = 1
@@ -190,36 +191,6 @@ class ScaleFacts:
     pixels: list[list[int]]
     columns: int
     random: list[Outlook]
-
-
-@dataclass(frozen=True)
-class LogPoint:
-    """A stretch of a run's log: share of its steps that held each class, up to `step`."""
-
-    step: int
-    epoch: int
-    held_share: list[float]
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """The coverage that the steps of a run had, by its log.
-
-    Attributes:
-        promised: classes that every line of the log promises; `best_effort`: what any could not.
-        redrawn, replaced: shares of the tiles drawn.
-    """
-
-    path: str
-    steps: int
-    short_steps: int
-    promised: list[int]
-    best_effort: list[int]
-    held_share: list[float]
-    tiles_drawn: int
-    redrawn: float
-    replaced: float
-    history: list[LogPoint]
 
 
 @dataclass(frozen=True)

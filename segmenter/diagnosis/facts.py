@@ -23,11 +23,11 @@ from segmenter.diagnosis.data import (
     Side,
 )
 from segmenter.diagnosis.limits import REPLICAS, limit, planned
-from segmenter.diagnosis.run import run_coverage
 from segmenter.diagnosis.samplings import samplings
 from segmenter.diagnosis.scales import class_scales, without_rounding
 from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.errors import DatasetError
+from segmenter.runs.coverage import run_coverage
 from segmenter.sampling import order_for_replicas, part_title, plan
 from segmenter.sampling.forecast import ClassStatistics, Forecast, class_statistics, forecast, holds
 from segmenter.scenes import Dataset

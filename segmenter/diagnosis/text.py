@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, RunFacts, ScaleFacts
+from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, ScaleFacts
+from segmenter.runs.coverage import RunFacts
 from segmenter.terminal import aligned
 
 __all__ = ["table"]

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +53,16 @@ def figure_pixels(figure: Figure) -> NDArray[np.uint8]:
 
 def save_pixels(picture_HWC: NDArray[np.uint8], path: Path) -> None:
     """Write an 8-bit RGB picture as a PNG, whole or not at all."""
+    write_whole(path, encoded(picture_HWC, "png"))
+
+
+def encoded(picture_HWC: NDArray[np.uint8], kind: Literal["png", "jpeg"]) -> bytes:
+    """An 8-bit RGB picture as the bytes of a file."""
     from matplotlib.image import imsave
 
     buffer = io.BytesIO()
-    imsave(buffer, picture_HWC, format="png")
-    write_whole(path, buffer.getvalue())
+    imsave(buffer, picture_HWC, format=kind)
+    return buffer.getvalue()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Command `python -m segmenter.runs`: describe a run, hand it over as one file, and take one in."""
+"""Commands on run directories: show, compare, describe, hand one over as one file, take one in."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from segmenter.errors import run_script
+from segmenter.invocation import invocation
+from segmenter.runs import compare
+from segmenter.runs.report import command as report
 from segmenter.sharing.commands import card, pack, stac, unpack
 from segmenter.terminal import enduring_output
 
-COMMANDS: dict[str, Any] = {"pack": pack, "unpack": unpack, "card": card, "stac": stac}
+COMMANDS: dict[str, Any] = {
+    "report": report,
+    "compare": compare,
+    "pack": pack,
+    "unpack": unpack,
+    "card": card,
+    "stac": stac,
+}
 """Name → module with `HELP`, `add_arguments(parser)` and `run(args)`, which gives the exit code."""
 
 
@@ -23,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m segmenter.runs", description=__doc__)
+    parser = argparse.ArgumentParser(prog=invocation("runs"), description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         command = commands.add_parser(name, help=module.HELP, description=module.__doc__)

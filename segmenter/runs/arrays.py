@@ -11,7 +11,7 @@ import io
 import struct
 import tokenize
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,27 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     arrays = {_FORMAT: np.array(FORMAT), **arrays}
     np.savez(buffer, allow_pickle=False, **{_DIGEST: arrays_digest(arrays), **arrays})
     write_whole(path, buffer.getbuffer())
+
+
+def load_some(path: Path, names: Sequence[str]) -> Arrays:
+    """Some small arrays of a file, whose others are not read: of damage, only theirs is seen.
+
+    Raises:
+        CheckpointError: missing, or unreadable.
+        DamagedCheckpointError: damaged, or without one of them.
+    """
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            _check_contents(archive, path.stat().st_size)
+            parts = {
+                name: io.BytesIO(archive.read(f"{name}.npy")) for name in names
+            }  # checks the CRC of each
+        return {name: np.lib.format.read_array(part, allow_pickle=False) for name, part in parts.items()}
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
+    except _DAMAGE as error:
+        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        raise DamagedCheckpointError(f"{path}: damaged checkpoint ({what})") from None
 
 
 def load_arrays(path: Path) -> Arrays:

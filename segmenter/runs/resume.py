@@ -21,10 +21,11 @@ from segmenter import __version__
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import make_folder, write_whole
-from segmenter.runs.arrays import META, Arrays, load_arrays
+from segmenter.runs.arrays import META, Arrays, load_arrays, load_some
 from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
 from segmenter.runs.log import LOG
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
+from segmenter.runs.windows_file import WINDOWS
 
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
@@ -247,6 +248,18 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
         raise DamagedCheckpointError(f"{error}; {_instead(run, path)}") from None
 
 
+def newest_record(run: Path) -> Checkpoint | None:
+    """Position and facts of a run's newest checkpoint, without its weights; None where there is none.
+
+    Raises:
+        CheckpointError: it is damaged, or does not hold them.
+    """
+    if not checkpoints(run):
+        return None
+    path = newest_checkpoint(run)
+    return _checkpoint(path, load_some(path, ("position", META)))
+
+
 def _seen(run: Path) -> Seen:
     found = []
     for path in (*checkpoints(run).values(), run / BEST):
@@ -317,7 +330,7 @@ def set_aside_after(run: Path, step: int) -> list[Path]:
     """
     later = [path for number, path in checkpoints(run).items() if number > step]
     if _step_of(run / BEST) > step:
-        later += [path for name in (*BEST_FILES, SUMMARY, BEST) if (path := run / name).is_file()]
+        later += [path for name in (*BEST_FILES, SUMMARY, WINDOWS, BEST) if (path := run / name).is_file()]
     later += later_scores(run, step)
     if not later:
         return []

@@ -54,6 +54,20 @@ class MeasuredShares:
 
 
 @dataclass(frozen=True)
+class Extension:
+    """A change of the number of epochs of a run that had begun.
+
+    Attributes:
+        step: after which.
+        before, epochs: the numbers of epochs.
+    """
+
+    step: int
+    before: int
+    epochs: int
+
+
+@dataclass(frozen=True)
 class Run:
     """A run directory's record of its model.
 
@@ -72,6 +86,7 @@ class Run:
         network: stride, receptive-field radius and memory.
         tiles: fingerprint of the training tiles, on which the plans depend; empty: not known.
         planned_replicas: devices that each step's classes were planned for, one by one; 1: for the step.
+        extensions: what made it longer than it was begun; the recipe has the last number of epochs.
     """
 
     path: Path
@@ -88,6 +103,7 @@ class Run:
     planned_replicas: int = 1
     scenes: Normalisation | None = None
     shares: MeasuredShares | None = None
+    extensions: tuple[Extension, ...] = ()
 
     @property
     def dataset(self) -> str:
@@ -123,6 +139,7 @@ class Run:
     def _run_text(self, *recipes: bytes) -> bytes:
         scenes = {} if self.scenes is None else {"scenes": self.scenes.to_dict()}
         shares = {} if self.shares is None else {"shares": asdict(self.shares)}
+        longer = {"extensions": [asdict(each) for each in self.extensions]} if self.extensions else {}
         return run_file_text(
             {
                 "classes": self.classes.to_dict(),
@@ -132,6 +149,7 @@ class Run:
                 "normalisation": self.normalisation.to_dict(),
                 **scenes,
                 **shares,
+                **longer,
                 "metres_per_pixel": self.metres_per_pixel,
                 "labels": self.labels,
                 "network": asdict(self.network),
@@ -226,6 +244,7 @@ def load_run(path: Path) -> Run:
         scenes=Normalisation.from_dict(data["scenes"]) if data["scenes"] else None,
         network=NetworkGeometry(**data["network"]),
         shares=MeasuredShares(**data["shares"]) if data["shares"] else None,
+        extensions=tuple(Extension(**each) for each in data["extensions"]),
         **{name: data[name] for name in _PLAIN},
     )
 

@@ -68,6 +68,12 @@ class _Shares(_Strict):
     devices: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(min_length=1, max_length=1 << 12)
 
 
+class _Extension(_Strict):
+    step: int = Field(ge=0, le=1 << 53)
+    before: int = Field(ge=1, le=1 << 31)
+    epochs: int = Field(ge=1, le=1 << 31)
+
+
 class RunFile(_Strict):
     """The content of run.json; `checkpoint.Run` says what the fields mean.
 
@@ -84,6 +90,7 @@ class RunFile(_Strict):
     normalisation: _Normalisation
     scenes: _Normalisation | None = None
     shares: _Shares | None = None
+    extensions: tuple[_Extension, ...] = Field((), max_length=10_000)
     metres_per_pixel: float | None = Field(gt=0, le=1e9)
     labels: Literal["full", "eroded"]
     network: _Network

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from segmenter.errors import ScoreError
 from segmenter.evaluation.named import title_of
-from segmenter.evaluation.scores import FORMAT
+from segmenter.evaluation.scores import FORMAT, Scores
 from segmenter.files import write_whole
 from segmenter.runs.checkpoints import BEST
+from segmenter.sealed import json_object
 
 BEST_FILES = ("scores.json", "confusion.png")
 SUMMARY = "summary.png"
@@ -45,6 +47,37 @@ def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
     return lines
 
 
+@dataclass(frozen=True)
+class Scored:
+    """Scores of a validation, and when it was."""
+
+    epoch: int
+    step: int
+    scores: Scores
+
+
+def scored(path: Path) -> Scored | None:
+    """The validation in a file of scores; None where there is none that can be read."""
+    try:
+        record = json_object(path.read_bytes()) or {}
+        found = Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record))
+        return found if _is_whole(found.scores) else None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, ScoreError):
+        return None
+
+
+def _is_whole(scores: Scores) -> bool:
+    """Whether the matrix is one of the protocol's classes: files of scores carry no checksum."""
+    names, K = scores.protocol.classes, len(scores.protocol.classes)
+    texts = (*names, *scores.protocol.scenes, scores.protocol.labels, scores.protocol.split)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and scores.matrix.shape == (K, K)
+        and scores.missed.shape == (K,)
+        and bool((scores.matrix >= 0).all() and (scores.missed >= 0).all())
+    )
+
+
 def _line(record: dict[str, Any]) -> str:
     shown = (f"{title} {'–' if v is None else f'{100 * v:.2f} %'}" for title, v in record["scores"].items())
     return f"epoch {record['epoch']}, step {record['step']}, {', '.join(shown)}"
@@ -57,7 +90,7 @@ def _validated_at(path: Path) -> int:
 def _read(path: Path, best_by: str = "miou") -> dict[str, Any]:
     """Content that `write_last` wrote; empty where there is nothing, or nothing of that kind and format."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json_object(path.read_bytes()) or {}
         if record["format"] != FORMAT:
             return {}
         scores = {title_of(name): _value(record, name) for name in dict.fromkeys(("miou", best_by))}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices, sums_not_compiled
 from segmenter.errors import CheckpointError, ConfigError
+from segmenter.runs.extending import check_rates
 from segmenter.runs.resume import Checkpoint
 from segmenter.runs.run import Run
 from segmenter.training.prepare import Tiles, changed_data, epoch_plan
@@ -46,3 +48,7 @@ def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkp
         )
     epoch, names = checkpoint.position.planned_epoch, run.classes.names
     checkpoint.check_plan(epoch_plan(run.recipe, tiles.index, names, epoch, planned_for))
+    known, now = recipe_from(checkpoint.facts.recipe, str(checkpoint.path)).training, run.recipe.training
+    if known.epochs != now.epochs:
+        steps = epoch_plan(run.recipe, tiles.index, names, 0, planned_for).steps  # as the trainer counts
+        check_rates(run.path, known, now, checkpoint.position.done, steps)

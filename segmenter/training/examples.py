@@ -1,17 +1,30 @@
-"""Windows of a validation that are worth a look: the most classes, and the most mistakes."""
+"""Windows of a validation that are worth a look: the most classes, the most mistakes, the best."""
 
 from __future__ import annotations
 
+import math
+from bisect import insort
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.evaluation.drawing import encoded
+from segmenter.evaluation.figures import coloured, stretched
 from segmenter.evaluation.summary_figure import Example
 from segmenter.geometry import Window
 from segmenter.labels import IGNORE
 from segmenter.raster import open_raster
+from segmenter.runs.windows_file import SIDE, ShownWindow, as_base64
 from segmenter.scenes import Dataset, Scene
+
+SHOWN = 3
+"""Worst windows of a validation that are shown, and as many best ones."""
+
+
+_TRACE = 0.02
+"""Share of a window's labelled pixels below which a class is a trace in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,11 +36,34 @@ class _Seen:
     value: tuple[int, int]
 
 
+@dataclass(frozen=True, eq=False)
+class _Thin:
+    """A window as its pictures will show it: every so many pixels of its label and its map."""
+
+    scene: Scene
+    window: Window
+    label: NDArray[np.uint8]
+    prediction: NDArray[np.uint8]
+    step: int
+    right: int
+    labelled: int
+
+
 class Examples:
-    """The two windows of a validation, as far as it has come; the first of equals."""
+    """Windows of a validation, as far as it has come; the first of equals.
+
+    In memory are two windows as they are and a few that are thinned out, however many there are.
+
+    Attributes:
+        windows: labelled ones seen so far.
+        scenes: names of theirs.
+    """
 
     def __init__(self) -> None:
+        self.windows, self.scenes = 0, set[str]()
         self._best: dict[str, _Seen] = {}
+        self._worst = _Ranking(SHOWN)
+        self._right = _Ranking(2 * SHOWN)  # a window may be among both: it is then shown as a bad one
 
     def consider(
         self, scene: Scene, window: Window, label: NDArray[np.uint8], prediction: NDArray[np.uint8]
@@ -42,9 +78,17 @@ class Examples:
         ):
             if why not in self._best or value > self._best[why].value:
                 self._best[why] = _Seen(scene, window, label.copy(), prediction.copy(), value)
+        if not classes:
+            return
+        self.windows += 1
+        self.scenes.add(scene.name)
+        place = (scene, window, label, prediction)
+        self._worst.offer((wrong, right), *place, right, wrong + right)
+        # The most right pixels would be those of one large class, which shows little.
+        self._right.offer((_classes_right(label, labelled, prediction), right), *place, right, wrong + right)
 
     def read(self, dataset: Dataset) -> list[Example]:
-        """Both with their pixels, or one where they are the same.
+        """The one with the most classes and the one with the most mistakes, or one that is both; with pixels.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -54,10 +98,92 @@ class Examples:
             reasons.setdefault((seen.scene.name, seen.window), []).append(why)
         return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
 
+    def shown(self, dataset: Dataset) -> list[ShownWindow]:
+        """The windows with the most wrong pixels, worst first, and those in which most classes are right.
+
+        Raises:
+            RasterError: a scene cannot be read again.
+        """
+        worst = [one for one in self._worst.found() if one.right < one.labelled]
+        taken = {(one.scene.name, one.window) for one in worst}
+        best = [one for one in self._right.found() if (one.scene.name, one.window) not in taken][:SHOWN]
+        return [
+            *(_shown("worst", one, dataset) for one in worst),
+            *(_shown("best", one, dataset) for one in best),
+        ]
+
+
+def _classes_right(
+    label: NDArray[np.uint8], labelled: NDArray[np.bool_], prediction: NDArray[np.uint8]
+) -> float:
+    """Sum over a window's classes of the share that is right; traces of a class do not count."""
+    truth = np.bincount(label[labelled], minlength=256)
+    right = np.bincount(label[labelled & (label == prediction)], minlength=256)
+    there = truth >= max(1, _TRACE * truth.sum())
+    return float((right[there] / truth[there]).sum())
+
+
+class _Ranking:
+    """The windows of the highest values, of which the first of equals are kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: list[tuple[tuple[float, int], int, _Thin]] = []
+        self._offered = 0
+
+    def offer(
+        self,
+        value: tuple[float, int],
+        scene: Scene,
+        window: Window,
+        label: NDArray[np.uint8],
+        prediction: NDArray[np.uint8],
+        right: int,
+        labelled: int,
+    ) -> None:
+        """Keep a window if its value is among the highest so far."""
+        self._offered += 1
+        if len(self._kept) == self._most and value <= self._kept[0][0]:
+            return
+        step = max(1, math.ceil(max(label.shape) / SIDE))
+        thin = (slice(None, None, step),) * 2
+        one = _Thin(scene, window, label[thin].copy(), prediction[thin].copy(), step, right, labelled)
+        insort(self._kept, (value, -self._offered, one), key=lambda kept: kept[:2])
+        del self._kept[: -self._most]
+
+    def found(self) -> list[_Thin]:
+        """From the highest value down."""
+        return [one for *_, one in reversed(self._kept)]
+
 
 def _example(seen: _Seen, why: list[str], dataset: Dataset) -> Example:
-    with open_raster(seen.scene.image, dataset.bands) as raster:
-        image, valid = raster.read(seen.window)
+    image, valid = _read(seen.scene, seen.window, dataset)
     place = f"row {seen.window.row}, column {seen.window.col}"
     title = f"{seen.scene.name}, {place}: the window with {' and '.join(why)}"
     return Example(title, image, valid, seen.label, seen.prediction)
+
+
+def _read(scene: Scene, window: Window, dataset: Dataset) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    with open_raster(scene.image, dataset.bands) as raster:
+        return raster.read(window)
+
+
+def _shown(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> ShownWindow:
+    image, valid = _read(one.scene, one.window, dataset)
+    thin = (slice(None, None, one.step),) * 2
+    height, width = one.label.shape
+    return ShownWindow(
+        why=why,
+        scene=one.scene.name,
+        row=one.window.row,
+        col=one.window.col,
+        height=one.window.height,
+        width=one.window.width,
+        right=one.right,
+        labelled=one.labelled,
+        picture_height=height,
+        picture_width=width,
+        image=as_base64(encoded(stretched(image[thin], valid[thin]), "jpeg")),
+        label=as_base64(encoded(coloured(one.label, dataset.classes), "png")),
+        map=as_base64(encoded(coloured(one.prediction, dataset.classes), "png")),
+    )

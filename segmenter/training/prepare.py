@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.config.reading import recipe_from
+from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
 from segmenter.evaluation.named import check_name
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
+from segmenter.runs.extending import check_extension, extends
 from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
@@ -96,20 +96,23 @@ def check_run_directory(
     load_run(path)  # refuses what is damaged, or of another format
     RunLog(path).records()  # which is rewound once other files have been moved
     known = recipe_from(checkpoint.facts.recipe, str(checkpoint.path))
-    _check_same_recipe(path, known, recipe)
+    if _check_same_recipe(path, known, recipe):
+        print(check_extension(path, known, recipe, checkpoint.position))
     return checkpoint
 
 
-def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> None:
-    before = dict(_flat(known.model_dump(mode="json")))
-    now = dict(_flat(recipe.model_dump(mode="json")))
+def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> bool:
+    """Refuse another recipe than that of a checkpoint; whether it differs by the number of epochs."""
+    before, now = flat_settings(known), flat_settings(recipe)
     changed = [key for key in before | now if before.get(key) != now.get(key)]
     changed = [key for key in changed if not key.startswith(_FREE_TO_CHANGE)]
-    if changed:
+    longer = extends(changed)
+    if changed and not longer:
         what = ", ".join(f"{key}: {before.get(key)!r} → {now.get(key)!r}" for key in changed[:5])
         raise ConfigError(
             f"{path}: cannot resume under another recipe ({what}); use --init-from to start a new run from it"
         )
+    return longer
 
 
 def _check_writable(path: Path) -> None:
@@ -118,14 +121,6 @@ def _check_writable(path: Path) -> None:
         raise CheckpointError(f"{path}: expected a directory for the run, {there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
         raise CheckpointError(f"{path}: cannot write the run there; name another folder with --run")
-
-
-def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from _flat(value, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, data
 
 
 def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:

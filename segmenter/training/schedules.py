@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras.optimizers import schedules as keras_schedules
 
 from segmenter.config.recipe import TrainingConfig
+from segmenter.runs.extending import warmup_steps
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def schedule_of(config: TrainingConfig, steps: int) -> WarmupThen:
         options = {key: getattr(config, key) for key in ("decay_rate", "decay_steps", "staircase")}
     elif config.schedule == "piecewise":
         options = {"boundaries": config.boundaries, "values": config.values}
-    return WarmupThen(config.schedule, peak_of(config), min(config.warmup, steps // 10), steps, **options)
+    return WarmupThen(config.schedule, peak_of(config), warmup_steps(config, steps), steps, **options)
 
 
 def describe_schedule(config: TrainingConfig, steps: int) -> str:

@@ -23,6 +23,7 @@ from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.stages import pace_of
 from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
+from segmenter.runs.extending import with_extension
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
 from segmenter.runs.run import MeasuredShares, Run, load_run
@@ -37,6 +38,7 @@ from segmenter.training.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.origin import record_origin
 from segmenter.training.prepare import Tiles, class_weights, describe_plan
 from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
+from segmenter.training.reporting import leave_report
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
 from segmenter.training.served import ServedTrainer
@@ -131,7 +133,7 @@ def check_training(
     if checkpoint is None and source is None and chief:
         pretrained = find_encoder_weights(recipe, len(tiles.statistics.mean_C))
     if checkpoint is not None:
-        run = replace(load_run(path), recipe=recipe)
+        run = with_extension(load_run(path), recipe, checkpoint)
         check_same_plan(run, tiles, planned_for, checkpoint)
     else:
         run = replace(_new_run(recipe, dataset, tiles, path, source, devices), planned_replicas=planned_for)
@@ -298,6 +300,8 @@ def train_to_end(trainer: Trainer) -> int:
         trainer.train()
     except StoppedError as stopped:
         print(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
+        if chief:
+            leave_report(path)
         return stopped.exit_code
     except OutputError as error:
         how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
@@ -313,6 +317,7 @@ def train_to_end(trainer: Trainer) -> int:
         print(f"{path}: {_describe_early_end(trainer)}")
     for line in describe_result(path, trainer.run.recipe.training.best_by):
         print(line)
+    leave_report(path)
     predict = invocation("predict")
     print(f"done: {path} holds the run; map rasters with: {predict} {path} INPUT --output DIR")
     return 0

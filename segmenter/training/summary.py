@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 
-from segmenter.errors import ScoreError
 from segmenter.evaluation.scores import Scores, percent
-from segmenter.runs.score_files import BEST_FILES, SUMMARY, describe_scores
+from segmenter.runs.score_files import BEST_FILES, SUMMARY, describe_scores, scored
 from segmenter.terminal import aligned
 
 _BAR = 25
@@ -23,8 +21,8 @@ _LEAST = 0.01
 def describe_result(run: Path, best_by: str) -> list[str]:
     """Lines on the best validation of a run; without one, only where the learning curves are."""
     lines = describe_scores(run, best_by)
-    if (scores := _scores(run / BEST_FILES[0])) is not None:
-        lines += ["", *_classes(scores), *_confusions(scores), ""]
+    if (best := scored(run / BEST_FILES[0])) is not None:
+        lines += ["", *_classes(best.scores), *_confusions(best.scores), ""]
     pictures = [str(run / name) for name in (SUMMARY, "learning_curves.png") if (run / name).is_file()]
     return [*lines, f"pictures: {', '.join(pictures)}"] if pictures else lines
 
@@ -52,11 +50,3 @@ def _confusions(scores: Scores) -> list[str]:
         if shares[i, j] >= _LEAST
     ]
     return ["", "most confused:", *lines] if lines else []
-
-
-def _scores(path: Path) -> Scores | None:
-    """The scores in a file; None where there are none that can be read."""
-    try:
-        return Scores.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, ScoreError):
-        return None

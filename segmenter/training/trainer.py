@@ -18,7 +18,6 @@ from segmenter.errors import CheckpointError, TrainingError
 from segmenter.evaluation.by_scale import ScaleConfusions, scale_table
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import percent
-from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.feeding.feed import Feed
 from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
@@ -28,7 +27,7 @@ from segmenter.runs.arrays import META, save_arrays
 from segmenter.runs.checkpoints import BEST, save_checkpoint
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
-from segmenter.runs.score_files import SUMMARY, keep_as_best
+from segmenter.runs.score_files import keep_as_best
 from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.sampling import Plan
 from segmenter.scenes import Dataset
@@ -36,6 +35,7 @@ from segmenter.threads import Prefetch
 from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.index import TileIndex
 from segmenter.training.agreement import Agreement
+from segmenter.training.best import show_best
 from segmenter.training.ema import AveragedWeights
 from segmenter.training.examples import Examples
 from segmenter.training.freezing import set_trained
@@ -394,5 +394,4 @@ class Trainer:
             return
         save_arrays(self.run.path / BEST, self._arrays())
         keep_as_best(self.run.path)
-        picture, title = self.run.path / SUMMARY, f"validation after epoch {self.position.epoch}"
-        summary_figure(confusion, examples.read(self.dataset), self.run.classes, picture, title)
+        show_best(self.run, self.position, self.dataset, confusion, examples)

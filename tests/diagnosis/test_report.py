@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmenter.diagnosis.report.html import label, listed, percent
-from segmenter.diagnosis.report.page import escaped
 from segmenter.errors import SegmenterError
+from segmenter.pages.page import escaped
+from segmenter.pages.parts import label, listed, percent
 from tests.helpers.made_diagnosis import (
     HOSTILE,
     NAIC,
@@ -357,7 +357,7 @@ def test_tables_have_the_numbers() -> None:
 def test_without_its_packages_the_report_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    monkeypatch.delitem(sys.modules, "segmenter.diagnosis.report.page")
+    monkeypatch.delitem(sys.modules, "segmenter.pages.page")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SegmenterError, match=rf"needs the package {package}: pip install '.*\[report\]'"):
         html_report(made_diagnosis())

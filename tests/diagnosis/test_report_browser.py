@@ -10,15 +10,24 @@ from typing import Any
 import pytest
 
 from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report, made_diagnosis
-from tests.helpers.time_limits import wait_until
 
 pytest.importorskip("selenium", reason="the package selenium is not here: pip install -e '.[test]'")
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
-from tests.helpers.browser import PHONE, WIDE, Driver, headless, resize
-
-PAPER = 180 / 25.4 * 96  # CSS pixels; A4 less its margins is 180 mm wide
+from tests.helpers.browser import (
+    PAPER,
+    PHONE,
+    WIDE,
+    Driver,
+    browser,
+    check_page,
+    cut_off,
+    eventually,
+    open_page,
+    resize,
+    widths,
+)
 
 CASES: dict[str, dict[str, Any]] = {
     "potsdam": {"run": 60, "maps": 6},
@@ -45,8 +54,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    with headless(tmp_path_factory.mktemp("profile")) as chrome:
-        yield chrome
+    with browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -55,32 +64,16 @@ def show(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     folder = tmp_path_factory.mktemp("pages")
     made: dict[str, tuple[dict[str, Any], Path]] = {}
 
-    def open_page(case: str, width: int) -> dict[str, Any]:
+    def open_case(case: str, width: int) -> dict[str, Any]:
         if case not in made:
             path = folder / f"{case}.html"
             diagnosis = made_diagnosis(**CASES[case])
             path.write_text(html_report(diagnosis), encoding="utf-8")
             made[case] = diagnosis, path
-        resize(driver, width)
-        driver.get(made[case][1].as_uri())
-        # The driver may come back before the page's last script has run.
-        _eventually(lambda: driver.execute_script("return document.documentElement.dataset.drawn") == "yes")
+        open_page(driver, made[case][1], width)
         return made[case][0]
 
-    return open_page
-
-
-def _widths(driver: Driver) -> list[list[float]]:
-    """Of each chart: its drawing's width, its place's width, and its left edge."""
-    return driver.execute_script(
-        "return [...document.querySelectorAll('.chart')].map(c => [c.querySelector('.main-svg')"
-        ".getBoundingClientRect().width, c.clientWidth, c.getBoundingClientRect().left])"
-    )
-
-
-def _eventually(check: Callable[[], bool]) -> None:
-    """What the page does after a delay of its own."""
-    assert wait_until(check), "did not happen"
+    return open_case
 
 
 @pytest.mark.parametrize("width", [WIDE, PHONE])
@@ -89,26 +82,16 @@ def test_opens_without_errors_or_network_and_draws_everything(
     case: str, width: int, show: Callable[[str, int], dict[str, Any]], driver: Driver
 ) -> None:
     diagnosis = show(case, width)
-    assert driver.get_log("browser") == []
-    assert driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)") == []
+    check_page(driver, width)
     places = driver.find_elements(By.CLASS_NAME, "chart")
     drawn = driver.find_elements(By.CSS_SELECTOR, ".chart.js-plotly-plot > .plot-container")
     assert len(places) == len(drawn) > 4
-    assert driver.execute_script(
-        "return [...document.querySelectorAll('.chart')].every(c => c.querySelector('.main-svg .trace, "
-        ".main-svg .hm image, .main-svg .heatmaplayer'))"
-    )
     bars = driver.find_elements(By.CSS_SELECTOR, "#class-tiles .bars .point")
     assert len(bars) == len(diagnosis["classes"])
     images = driver.execute_script(
         "return [...document.querySelectorAll('.map .chart')].map(c => c.querySelectorAll('image').length)"
     )
     assert images == [1] * len(diagnosis["maps"])
-    # Nothing sticks out of the window, and each chart fills its place.
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
-    for drawing, place, left in _widths(driver):
-        assert left >= 0
-        assert drawing == pytest.approx(place, abs=1)
 
 
 @pytest.mark.parametrize("width", [WIDE, PHONE])
@@ -118,17 +101,7 @@ def test_no_text_of_a_chart_is_cut_off(
     """Neither ticks nor titles of axes nor legends reach beyond their chart."""
     for case in ("naic", "hostile"):
         show(case, width)
-        beyond = driver.execute_script(
-            """return [...document.querySelectorAll('.chart')].flatMap(c => {
-              const box = c.getBoundingClientRect();
-              return [...c.querySelectorAll('.main-svg text')].filter(t => t.textContent).filter(t => {
-                const b = t.getBoundingClientRect();
-                return b.width > 0 && (b.left < box.left - 2 || b.right > box.right + 2 || b.top < box.top - 2
-                  || b.bottom > box.bottom + 2);
-              }).map(t => c.id + ': ' + t.textContent);
-            })"""
-        )
-        assert beyond == []
+        assert cut_off(driver) == []
 
 
 def test_names_with_markup_stay_text(show: Callable[[str, int], dict[str, Any]], driver: Driver) -> None:
@@ -157,7 +130,7 @@ def test_hover_has_whole_names_as_text(
     rarest_first = sorted(diagnosis["classes"], key=lambda c: c["tiles"])
     for point, one in enumerate(rarest_first):
         _hover(driver, chart, curve, point)
-        _eventually(partial(_is_hovered, driver, layer, one["name"]))  # Plotly draws it with a delay
+        eventually(partial(_is_hovered, driver, layer, one["name"]))  # Plotly draws it with a delay
         assert driver.find_elements(By.CSS_SELECTOR, f"{layer} a, {layer} [style*='bold']") == []
 
 
@@ -202,7 +175,7 @@ def test_charts_follow_the_window(show: Callable[[str, int], dict[str, Any]], dr
     show("potsdam", WIDE)
     for width in (PHONE, WIDE, 700):
         resize(driver, width)
-        _eventually(lambda: all(abs(drawing - place) <= 1 for drawing, place, _ in _widths(driver)))
+        eventually(lambda: all(abs(drawing - place) <= 1 for drawing, place, _ in widths(driver)))
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
 
 
@@ -214,16 +187,16 @@ def test_on_paper_no_chart_is_clipped(
     show(case, width)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        _eventually(lambda: driver.execute_script("return document.body.classList.contains('paper')"))
-        for drawing, place, _ in _widths(driver):
+        eventually(lambda: driver.execute_script("return document.body.classList.contains('paper')"))
+        for drawing, place, _ in widths(driver):
             assert drawing == pytest.approx(place, abs=1)
             assert drawing <= PAPER + 1
         edge = driver.execute_script("return document.querySelector('main').getBoundingClientRect().left")
-        assert all(left + drawing <= edge + PAPER + 1 for drawing, _, left in _widths(driver))
+        assert all(left + drawing <= edge + PAPER + 1 for drawing, _, left in widths(driver))
     finally:
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    _eventually(lambda: not driver.execute_script("return document.body.classList.contains('paper')"))
-    for drawing, place, _ in _widths(driver):
+    eventually(lambda: not driver.execute_script("return document.body.classList.contains('paper')"))
+    for drawing, place, _ in widths(driver):
         assert drawing == pytest.approx(place, abs=1)
 
 
@@ -238,7 +211,7 @@ def test_printing_draws_for_the_paper_and_then_for_the_screen_again(
     )
     pdf = driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
     assert len(pdf) > 50_000
-    widths = driver.execute_script("return window.widths")
-    assert len(widths) > 10
-    assert max(widths) <= PAPER + 1
-    assert max(drawing for drawing, *_ in _widths(driver)) > PAPER  # back on the screen
+    printed = driver.execute_script("return window.widths")
+    assert len(printed) > 10
+    assert max(printed) <= PAPER + 1
+    assert max(drawing for drawing, *_ in widths(driver)) > PAPER  # back on the screen

@@ -6,7 +6,7 @@ import json
 from html.parser import HTMLParser
 from typing import Any
 
-VOID = {"meta", "link", "br"}
+VOID = {"meta", "link", "br", "img"}
 
 
 class Page(HTMLParser):

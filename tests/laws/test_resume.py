@@ -176,6 +176,8 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(recipe: Path, tmp_pat
     a_moment(0.1)
     assert training.end(signal.SIGTERM) == 143
     assert "go on with the same command and --resume" in training.output
+    assert f"report: {run / 'report.html'}\n" in training.output
+    assert "Stopped after step " in (run / "report.html").read_text()
 
     training = Training(recipe, run, *again)
     training.until_saved()

@@ -110,6 +110,7 @@ def test_it_ends_early_and_says_so_again_when_it_is_resumed(
         "finished early, after epoch 4 of 6: 2 validations in a row without a gain in IoU of scarce "
         "(training.stop_after: 2); to go on, --resume with a larger one" in capsys.readouterr().out
     )
+    assert "Ended early, after 4 of 6 epochs." in (run / "report.html").read_text(encoding="utf-8")
     after = last_arrays(run)
     assert max(checkpoints(run)) == newest
     assert {name for name in before if not np.array_equal(before[name], after[name])} == set()

@@ -21,9 +21,11 @@ from segmenter.runs.resume import (
     Position,
     check_as_seen,
     checkpoint_to_resume,
+    newest_record,
     set_aside_after,
 )
-from segmenter.runs.score_files import BEST_FILES, LAST_FILES
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
+from segmenter.runs.windows_file import WINDOWS
 from segmenter.sampling import Plan
 from segmenter.sealed import sealed
 from segmenter.training.prepare import check_run_directory
@@ -232,16 +234,30 @@ def test_later_checkpoints_are_set_aside(tmp_path: Path) -> None:
 def test_a_best_from_after_the_step_is_set_aside_with_its_scores(tmp_path: Path) -> None:
     """With the record of the step before, the next validation above that would go over it."""
     save(tmp_path, 8).replace(tmp_path / BEST)
-    for name in (*BEST_FILES, *LAST_FILES):
+    of_best = (*BEST_FILES, SUMMARY, WINDOWS)
+    for name in (*of_best, *LAST_FILES):
         (tmp_path / name).write_text('{"format": 1, "epoch": 2, "step": 8, "miou": 0.5}')
     save(tmp_path, 4)
     assert set_aside_after(tmp_path, 8) == []
     assert (tmp_path / BEST).is_file()
     aside = tmp_path / "checkpoints" / "aside" / "1"
-    assert set_aside_after(tmp_path, 4) == [aside / name for name in (*BEST_FILES, BEST, *LAST_FILES)]
+    assert set_aside_after(tmp_path, 4) == [aside / name for name in (*of_best, BEST, *LAST_FILES)]
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
     (tmp_path / BEST).write_bytes(b"PK")  # damaged: predict.py names it
     assert set_aside_after(tmp_path, 4) == []
+
+
+def test_the_record_of_the_newest_checkpoint_is_read_without_its_weights(tmp_path: Path) -> None:
+    assert newest_record(tmp_path) is None
+    for step in (4, 8):
+        path = save(tmp_path, step)
+    whole, found = checkpoint_to_resume(tmp_path), newest_record(tmp_path)
+    assert found is not None
+    assert (found.path, found.position, found.facts) == (whole.path, whole.position, whole.facts)
+    assert found.arrays.keys() == {"position", "meta"}
+    damage(path)
+    with pytest.raises(DamagedCheckpointError, match="damaged checkpoint"):
+        newest_record(tmp_path)
 
 
 def test_the_recipe_is_compared_with_the_checkpoints_own(

@@ -30,6 +30,7 @@ def test_a_run_directory_is_whole_and_learned(finished: tuple[Path, Path]) -> No
         "recipe.yaml", "run.json", "best.npz", "log.jsonl", "scores.json", "confusion.png",
         "last_scores.json", "last_confusion.png", "learning_curves.png", "tensorboard", "checkpoints",
         "origin.json",
+        "windows.json", "report.html",
     } <= names  # fmt: skip
     lines = records(run)
     losses = [line["loss"] for line in lines if "loss" in line]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,8 @@ from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.geometry import Window
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.runs.score_files import BEST_FILES, SUMMARY
-from segmenter.training.examples import Examples
+from segmenter.runs.windows_file import SIDE
+from segmenter.training.examples import SHOWN, Examples
 from segmenter.training.summary import describe_result
 
 
@@ -94,3 +97,63 @@ def test_examples_are_the_windows_with_most_classes_and_most_mistakes(
     assert with_both.shape[0] > with_one.shape[0]
     height = with_one.shape[0]
     assert np.array_equal(with_both[:height, : with_one.shape[1]], with_one)
+
+
+def test_shown_are_the_windows_with_the_most_wrong_pixels_and_those_with_most_classes_right(
+    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap], rng: np.random.Generator
+) -> None:
+    """Against a sort of all; pictures are thinned out to at most `SIDE`, and show the window's pixels."""
+    side, count = 700, 9
+    image = rng.integers(0, 256, (side, count * side, 3), np.uint8)
+    scene: Any = SimpleNamespace(name="s", image=make_geotiff("s.tif", image))
+    dataset: Any = SimpleNamespace(bands=None, classes=make_classes(3))
+    examples, facts = Examples(), []
+    for number, wrong in enumerate((0.1, 0.5, 0.3, 0.3, 0.9, 0.0, 0.2, 0.05, 0.0)):
+        label = np.full((side, side), IGNORE if number == 8 else 0, np.uint8)
+        label[: side // 2] = label[0, 0] if number in (5, 8) else 1  # one shows one class, one no label
+        found = np.where(rng.random(label.shape) < wrong, 2, label).astype(np.uint8)
+        found[label == IGNORE] = 0
+        window = Window(0, number * side, side, side)
+        examples.consider(scene, window, label, found)
+        if number != 8:
+            facts.append((int((label != found).sum()), int((label == found).sum()), number))
+    assert (examples.windows, examples.scenes) == (8, {"s"})
+    worst = [number for *_, number in sorted(facts, key=lambda fact: -fact[0])[:SHOWN]]
+    two_classes = [fact for fact in facts if fact[2] != 5 and fact[2] not in worst]
+    best = [number for *_, number in sorted(two_classes, key=lambda fact: -fact[1])[:SHOWN]]
+    shown = examples.shown(dataset)
+    assert [(one.why, one.col // side) for one in shown] == [
+        *(("worst", number) for number in worst),
+        *(("best", number) for number in best),
+    ]
+    right = {number: correct for _, correct, number in facts}
+    assert [one.right for one in shown] == [right[one.col // side] for one in shown]
+    step = -(-side // SIDE)
+    for one in shown:
+        assert max(one.picture_height, one.picture_width) <= SIDE
+        label_HWC = decoded(one.label)
+        assert label_HWC.shape == (one.picture_height, one.picture_width, 3)
+        truth = np.zeros((side, side), np.uint8)
+        truth[: side // 2] = 1
+        assert np.array_equal(label_HWC, dataset.classes.palette()[truth[::step, ::step]])
+        assert decoded(one.image).shape == label_HWC.shape
+
+
+def test_of_equal_windows_the_first_are_shown(
+    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
+) -> None:
+    scene: Any = SimpleNamespace(name="s", image=make_geotiff("s.tif", np.zeros((8, 160, 3), np.uint8)))
+    dataset: Any = SimpleNamespace(bands=None, classes=make_classes(3))
+    examples, label = Examples(), np.zeros((8, 8), np.uint8)
+    label[4:] = 1
+    for col in range(0, 160, 8):
+        examples.consider(scene, Window(0, col, 8, 8), label, np.zeros_like(label))
+    assert [(one.why, one.col) for one in examples.shown(dataset)] == [
+        *(("worst", col) for col in (0, 8, 16)),
+        *(("best", col) for col in (24, 32, 40)),
+    ]
+
+
+def decoded(picture: str) -> np.ndarray:
+    pixels = np.asarray(imread(io.BytesIO(base64.b64decode(picture)), "png" if picture[0] == "i" else "jpeg"))
+    return pixels if pixels.dtype == np.uint8 else np.rint(pixels[..., :3] * 255).astype(np.uint8)

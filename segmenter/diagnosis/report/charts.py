@@ -10,18 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from segmenter.diagnosis.data import ClassFacts, Diagnosis, ForecastFacts
-from segmenter.diagnosis.report.html import (
-    Chart,
-    Figure,
-    Named,
-    Table,
-    counted,
-    lines,
-    number,
-    percent,
-    plain,
-)
-from segmenter.diagnosis.report.layout import (
+from segmenter.diagnosis.report.classes import names, order
+from segmenter.pages.layout import (
     GREY,
     HOVER,
     ROW,
@@ -31,10 +21,19 @@ from segmenter.diagnosis.report.layout import (
     bars,
     heat,
     layout,
-    names,
     names_axis,
-    order,
     percent_axis,
+)
+from segmenter.pages.parts import (
+    Chart,
+    Figure,
+    Named,
+    Table,
+    counted,
+    lines,
+    number,
+    percent,
+    plain,
 )
 from segmenter.sampling.forecast import Outlook
 

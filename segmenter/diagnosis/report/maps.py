@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from segmenter.diagnosis.data import Diagnosis, SceneMap
-from segmenter.diagnosis.report.html import (
+from segmenter.diagnosis.report.classes import names, order
+from segmenter.pages.parts import (
     Maps,
     Named,
     Paragraph,
@@ -18,7 +19,6 @@ from segmenter.diagnosis.report.html import (
     percent,
     plain,
 )
-from segmenter.diagnosis.report.layout import names, order
 
 _FEW_MAPS = 4  # up to so many are drawn large
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from segmenter.diagnosis.data import Diagnosis, PlanFacts, Side
-from segmenter.diagnosis.report.html import Chart, Figure, Table, counted, lines, number, percent, plain
-from segmenter.diagnosis.report.layout import (
+from segmenter.diagnosis.report.classes import names, order
+from segmenter.pages.layout import (
     FILLER,
     GREY,
     HOVER,
@@ -21,11 +21,10 @@ from segmenter.diagnosis.report.layout import (
     axis,
     bars,
     layout,
-    names,
     names_axis,
-    order,
     percent_axis,
 )
+from segmenter.pages.parts import Chart, Figure, Table, counted, lines, number, percent, plain
 
 _SIDES = (("shuffle", "plain shuffle", SHUFFLE, "/"), ("plan", "plan", PLAN, ""))
 _COSTS = (

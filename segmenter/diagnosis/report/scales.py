@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from segmenter.diagnosis.data import Diagnosis, ScaleFacts
-from segmenter.diagnosis.report.html import (
+from segmenter.diagnosis.report.classes import names, order
+from segmenter.pages.layout import ROW, heat, layout, names_axis
+from segmenter.pages.parts import (
     Block,
     Chart,
     Charts,
@@ -19,7 +21,6 @@ from segmenter.diagnosis.report.html import (
     percent,
     plain,
 )
-from segmenter.diagnosis.report.layout import ROW, heat, layout, names, names_axis, order
 
 
 def scale_section(diagnosis: Diagnosis) -> Section:

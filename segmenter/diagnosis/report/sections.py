@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import segmenter.diagnosis.report.charts as report_charts
 import segmenter.diagnosis.report.plans as report_plans
-import segmenter.diagnosis.report.run as report_run
 from segmenter.diagnosis.data import Diagnosis
-from segmenter.diagnosis.report.html import (
+from segmenter.diagnosis.report.classes import names, order
+from segmenter.diagnosis.report.maps import map_data, map_section
+from segmenter.diagnosis.report.scales import scale_section
+from segmenter.pages.document import html_page
+from segmenter.pages.parts import (
     Block,
     Chart,
     Charts,
+    Head,
     Paragraph,
     Points,
     Section,
     Table,
     counted,
-    drawn,
     listed,
     number,
     percent,
     plain,
 )
-from segmenter.diagnosis.report.layout import names, order
-from segmenter.diagnosis.report.maps import map_data, map_section
-from segmenter.diagnosis.report.scales import scale_section
-from segmenter.errors import SegmenterError
+from segmenter.runs.report.coverage import run_held, run_history, run_text
 
 _USUAL_BATCH = 64
 _LEVERS = {
@@ -58,23 +58,9 @@ def html_report(diagnosis: Diagnosis) -> str:
         map_section(diagnosis),
         _run(diagnosis),
     ]
-    charts = [
-        chart
-        for section in sections
-        for block in section.blocks
-        if isinstance(block, Charts)
-        for chart in block.charts
-    ]
     title = f"Class coverage of {plain(diagnosis.dataset)}, {plain(diagnosis.split)}"
-    data = {"charts": drawn(charts), "maps": map_data(diagnosis)}
-    try:
-        from segmenter.diagnosis.report.page import page
-
-        return page(title, headline(diagnosis), _facts(diagnosis), sections, data)
-    except ImportError as error:
-        raise SegmenterError(
-            f"the HTML report needs the package {error.name}: pip install 'coverage-segmenter[report]'"
-        ) from None
+    head = Head(title, headline(diagnosis), _facts(diagnosis), "python -m datasets coverage")
+    return html_page(head, sections, map_data(diagnosis))
 
 
 # ------------------------------------------------------------------------------------------ sentences
@@ -229,16 +215,7 @@ def _run(diagnosis: Diagnosis) -> Section:
     title = "After the run: what was promised, and what was there"
     if run is None:
         return Section("run", title, [])
-    short = run.short_steps
-    if short:
-        note = f"{counted(short, 'step')} of {run.steps:,} lacked a class that was promised."
-        blocks.append(Paragraph(note, "notice"))
-    text = f"{plain(run.path)}: {counted(run.steps, 'step')}, {counted(run.tiles_drawn, 'tile')} drawn. "
-    text += "No step was short of a promised class. " if not short and run.promised else ""
-    text += (
-        f"The augmentation of {percent(run.redrawn)} of these tiles was drawn again, because it had lost "
-        f"the tile's class; that of {percent(run.replaced)} was replaced by one that cannot lose it."
-    )
-    blocks.append(Paragraph(text))
-    blocks += _charts(report_run.run_held(diagnosis, run), report_run.run_history(diagnosis, run))
+    blocks += run_text(run)
+    name, ids = names(diagnosis), order(diagnosis)
+    blocks += _charts(run_held(name, ids, run), run_history(name, ids, run))
     return Section("run", title, blocks)

@@ -17,12 +17,10 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from segmenter.diagnosis.report.html import Section, colour, plain
+from segmenter.pages.parts import Head, Section, colour, plain
 
 
-def page(
-    title: str, lead: str, facts: Mapping[str, str], sections: Sequence[Section], data: Mapping[str, Any]
-) -> str:
+def page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
     """The whole page, from `page.html`.
 
     Args:
@@ -31,7 +29,7 @@ def page(
     Raises:
         ImportError: a package of the extra `report` is not installed.
     """
-    own = resources.files("segmenter.diagnosis.report")
+    own = resources.files("segmenter.pages")
     script, style, template = (
         (own / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", "page.html")
     )
@@ -42,9 +40,7 @@ def page(
         _environment()
         .from_string(template)
         .render(
-            title=title,
-            lead=lead,
-            facts=facts,
+            head=head,
             sections=[section for section in sections if section.blocks],
             hashes=Markup(" ".join(f"'sha256-{_sha256(text)}'" for text in scripts)),
             style=Markup(style),

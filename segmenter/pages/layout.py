@@ -1,4 +1,4 @@
-"""Layout of all charts in the report: colours, axes, bars, the order of the classes.
+"""Layout of all charts on pages: colours, axes, bars.
 
 Figures are Plotly's `data` and `layout` as plain dictionaries (tests hold them against Plotly's own schema),
 so that nothing but the page needs the package. What shows on hover is written in Python, as whole sentences.
@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from segmenter.diagnosis.data import Diagnosis
-from segmenter.diagnosis.report.html import label, percent, short
+from segmenter.pages.parts import label, percent, short
 
 PLAN, SHUFFLE, BAR, GREY = "#0072b2", "#d55e00", "#4a6fa5", "#52606d"
 FILLER = "#e69f00"
@@ -24,17 +23,6 @@ HOVER = "%{customdata}<extra></extra>"
 COLOUR_BAR = {"ticksuffix": " %", "thickness": 12, "len": 1.0, "outlinewidth": 0, "dtick": 25, "x": 1.01}
 
 Data = dict[str, Any]
-
-
-def order(diagnosis: Diagnosis) -> list[int]:
-    """The classes that occur, rarest first: the order of all charts."""
-    classes = diagnosis.classes
-    return sorted((c.id for c in classes if c.tiles), key=lambda c: (classes[c].tiles, c))
-
-
-def names(diagnosis: Diagnosis) -> list[str]:
-    """Names of all the classes, by id."""
-    return [c.name for c in diagnosis.classes]
 
 
 def axis(title: str, **more: Any) -> Data:

@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.diagnosis.data import LogPoint, RunFacts
 from segmenter.errors import CheckpointError
 from segmenter.runs.log import LOG, log_records
 from segmenter.runs.run import load_run
 
-__all__ = ["run_coverage"]
-
 _MOST_POINTS = 400
 """Points of the history; of a longer log neighbouring lines are taken together."""
+
+
+@dataclass(frozen=True)
+class LogPoint:
+    """A stretch of a run's log: share of its steps that held each class, up to `step`."""
+
+    step: int
+    epoch: int
+    held_share: list[float]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The coverage that the steps of a run had, by its log.
+
+    Attributes:
+        promised: classes that every line of the log promises; `best_effort`: what any could not.
+        redrawn, replaced: shares of the tiles drawn.
+    """
+
+    path: str
+    steps: int
+    short_steps: int
+    promised: list[int]
+    best_effort: list[int]
+    held_share: list[float]
+    tiles_drawn: int
+    redrawn: float
+    replaced: float
+    history: list[LogPoint]
 
 
 def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from segmenter.diagnosis.data import Diagnosis, LogPoint, RunFacts
-from segmenter.diagnosis.report.html import Chart, Table, counted, lines, percent, plain
-from segmenter.diagnosis.report.layout import (
+from segmenter.pages.layout import (
     COLOUR_BAR,
     HOVER,
     INK,
@@ -17,19 +15,38 @@ from segmenter.diagnosis.report.layout import (
     axis,
     bars,
     layout,
-    names,
     names_axis,
-    order,
     percent_axis,
 )
+from segmenter.pages.parts import Block, Chart, Paragraph, Table, counted, lines, percent, plain
+from segmenter.runs.coverage import LogPoint, RunFacts
 
 _MOST_COLUMNS = 160  # of the chart of a run's history
 _HELD = [[0.0, "#7f1d1d"], [0.5, "#e8862e"], [0.999999, "#fde9c9"], [1.0, PLAN]]
 
 
-def run_held(diagnosis: Diagnosis, run: RunFacts) -> Chart:
-    """The share of the run's steps that held each class, beside what was promised."""
-    ids, name = order(diagnosis), names(diagnosis)
+def run_text(run: RunFacts) -> list[Block]:
+    """Sentences on the steps that a run did, and on the tiles drawn for them."""
+    blocks, short = list[Block](), run.short_steps
+    if short:
+        note = f"{counted(short, 'step')} of {run.steps:,} lacked a class that was promised."
+        blocks.append(Paragraph(note, "notice"))
+    text = f"{plain(run.path)}: {counted(run.steps, 'step')}, {counted(run.tiles_drawn, 'tile')} drawn. "
+    text += "No step was short of a promised class. " if not short and run.promised else ""
+    text += (
+        f"The augmentation of {percent(run.redrawn)} of these tiles was drawn again, because it had lost "
+        f"the tile's class; that of {percent(run.replaced)} was replaced by one that cannot lose it."
+    )
+    return [*blocks, Paragraph(text)]
+
+
+def run_held(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart:
+    """The share of the run's steps that held each class, beside what was promised.
+
+    Args:
+        name: of each class, by id.
+        ids: of the classes to show, from the top.
+    """
     held, promised = run.held_share, set(run.promised)
     words = {c: "promised in every step" if c in promised else "best effort, nothing promised" for c in ids}
     steps = counted(run.steps, "step")
@@ -48,7 +65,7 @@ def run_held(diagnosis: Diagnosis, run: RunFacts) -> Chart:
     cells = [[name[c], "every step" if c in promised else "best effort", percent(held[c])] for c in ids]
     numbers = Table("Promised, and had", ["Class", "Promised", "Steps that held it"], cells)
     note = "Counted on the labels as the model received them, after augmentation."
-    return Chart("run-held", _held_title(names(diagnosis), run), note, {"": figure}, numbers)
+    return Chart("run-held", _held_title(name, run), note, {"": figure}, numbers)
 
 
 def _held_title(name: Sequence[str], run: RunFacts) -> str:
@@ -62,9 +79,8 @@ def _held_title(name: Sequence[str], run: RunFacts) -> str:
     return f"{many} missed some steps; {plain(name[worst])} was in {percent(run.held_share[worst])}"
 
 
-def run_history(diagnosis: Diagnosis, run: RunFacts) -> Chart | None:
+def run_history(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart | None:
     """Classes that the steps held as the run went on; None for fewer than two lines of log."""
-    ids, name = order(diagnosis), names(diagnosis)
     blocks = _blocks(run.history)
     if len(blocks) < 2:
         return None
@@ -94,7 +110,7 @@ def run_history(diagnosis: Diagnosis, run: RunFacts) -> Chart | None:
         title = f"{plain(name[ids[low]])} was at times in only {percent(min(worst[low]))} of the steps"
     note = "Blue: in all steps of that stretch. Pale to dark red: in some to none of them."
     note += " A column shows its worst line of the log." if len(blocks) < len(run.history) else ""
-    return Chart("run-history", title, note, {"": figure}, _history_table(diagnosis, run))
+    return Chart("run-history", title, note, {"": figure}, _history_table(name, ids, run))
 
 
 def _history_hovers(name: str, ends: Sequence[int], shares: Sequence[float]) -> list[str]:
@@ -102,12 +118,12 @@ def _history_hovers(name: str, ends: Sequence[int], shares: Sequence[float]) -> 
     return [lines(name, f"up to step {end:,}: in {percent(share)} of the steps") for end, share in pairs]
 
 
-def _history_table(diagnosis: Diagnosis, run: RunFacts) -> Table:
+def _history_table(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Table:
     """Per class the lowest and the mean over the lines of the log."""
     rows = []
-    for c in order(diagnosis):
+    for c in ids:
         shares = [line.held_share[c] for line in run.history]
-        rows.append([names(diagnosis)[c], percent(min(shares)), percent(sum(shares) / len(shares))])
+        rows.append([name[c], percent(min(shares)), percent(sum(shares) / len(shares))])
     header = ["Class", "lowest share of steps", "mean share of steps"]
     return Table("Over the lines of the log", header, rows)
 

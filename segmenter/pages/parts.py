@@ -1,4 +1,4 @@
-"""Parts of the report's page: formatted numbers, tables, charts, and the page rendered from them.
+"""Parts of a page: formatted numbers, tables, charts, and the page rendered from them.
 
 Names of classes, files and datasets reach the page through `escaped`, which the template applies to all that
 it prints, or, inside a chart, through `label`. The page allows only its own scripts, by their
@@ -33,11 +33,12 @@ class Named:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the rows."""
+    """A table whose first column names the rows; `words`: the others are text, not numbers."""
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[str | Named]]
+    words: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,43 @@ class Maps:
     table: Table
 
 
-Block = Paragraph | Table | Points | Charts | Maps
+@dataclass(frozen=True)
+class Picture:
+    """A picture: its name, its type ("image/png"), its bytes in base64, and its size in pixels."""
+
+    name: str
+    kind: str
+    data: str
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class PictureRow:
+    """Pictures of one thing, side by side where there is room."""
+
+    title: str
+    note: str
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Rows of pictures in the classes' colours; `legend` are the classes."""
+
+    rows: Sequence[PictureRow]
+    legend: Sequence[Named]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Something long, behind a line that opens it."""
+
+    summary: str
+    block: Paragraph | Table | Points | Charts | Pictures
+
+
+Block = Paragraph | Table | Points | Charts | Maps | Pictures | Fold
 
 
 @dataclass(frozen=True)
@@ -119,6 +156,23 @@ class Section:
     name: str
     title: str
     blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a page, and its last line.
+
+    Attributes:
+        title: of the page; names in it may be any text.
+        lead: what the page says, in a sentence or two.
+        facts: in short, by name.
+        maker: the command that makes such a page.
+    """
+
+    title: str
+    lead: str
+    facts: Mapping[str, str]
+    maker: str
 
 
 def plain(text: str) -> str:

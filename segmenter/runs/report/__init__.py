@@ -1,0 +1,1 @@
+"""Report of a training as one HTML page that needs no network, and of several beside each other."""

@@ -1,0 +1,170 @@
+"""Sections of a training's report, and the sentences that sum it up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from segmenter.evaluation.named import score_of, title_of
+from segmenter.files import write_whole
+from segmenter.pages.document import html_page
+from segmenter.pages.parts import (
+    Block,
+    Chart,
+    Charts,
+    Head,
+    Paragraph,
+    Section,
+    counted,
+    listed,
+    percent,
+    plain,
+)
+from segmenter.runs.report.classes import class_scores, confusion_chart, means_text
+from segmenter.runs.report.coverage import run_held, run_history, run_text
+from segmenter.runs.report.curves import loss_chart, rate_chart, scores_chart
+from segmenter.runs.report.pictures import picture_blocks
+from segmenter.runs.report.settings import setting_blocks
+from segmenter.runs.report.speed import speed_blocks
+from segmenter.runs.report.story import Story, finite, read_story
+
+REPORT = "report.html"
+"""File of a run directory."""
+_MOST_CLASSES = 40
+"""In the charts of coverage: those that the fewest steps held."""
+
+
+def write_report(run: Path, output: Path | None = None) -> Path:
+    """Write the report of a run directory, whole or not at all; gives its file.
+
+    Args:
+        output: another file than `report.html` in the run.
+
+    Raises:
+        CheckpointError: it is no run directory, or its records are damaged.
+        OutputError: the file cannot be written.
+        SegmenterError: a package of the extra `report` is not installed.
+    """
+    path = run / REPORT if output is None else output
+    write_whole(path, html_report(read_story(run)).encode())
+    return path
+
+
+def html_report(story: Story) -> str:
+    """The page of a run.
+
+    Raises:
+        SegmenterError: a package of the extra `report` is not installed.
+    """
+    head = Head(
+        f"Training of {plain(story.run.recipe.name)}",
+        headline(story),
+        _facts(story),
+        "python -m segmenter.runs report",
+    )
+    return html_page(head, report_sections(story))
+
+
+def report_sections(story: Story) -> list[Section]:
+    """All parts of the page."""
+    sections = [
+        _curves(story),
+        _classes(story),
+        Section("windows", "Where is it right, and where wrong?", picture_blocks(story)),
+        _coverage(story),
+        Section("speed-part", "How fast was it, and what limited it?", speed_blocks(story)),
+        Section("settings", "What was it made with?", setting_blocks(story)),
+    ]
+    if story.missing:
+        notes: list[Block] = [
+            Paragraph(f"Could not be read: {plain(text)}", "notice") for text in story.missing
+        ]
+        sections.append(Section("missing", "What is missing here", notes))
+    return sections
+
+
+def headline(story: Story) -> str:
+    """The best score and how far the training came, in one or two sentences."""
+    came = story.status[0].upper() + story.status[1:]
+    if story.best is None:
+        why = (
+            "no validation was done"
+            if not story.validations
+            else "the files of the best scores are not there"
+        )
+        return f"{came}. There are no scores: {why}."
+    name, best = story.run.recipe.training.best_by, story.best
+    try:
+        value = finite(score_of(best.scores, name))
+    except (ValueError, AttributeError):  # scores of other classes than the recipe speaks of
+        name, value = "miou", finite(best.scores.miou)
+    scenes = counted(len(best.scores.protocol.scenes), "validation scene")
+    shown = "not defined" if value is None else percent(value)
+    return f"{title_of(name)} {shown} after epoch {best.epoch}, on {scenes}. {came}."
+
+
+def _facts(story: Story) -> dict[str, str]:
+    run = story.run
+    facts = {
+        "Dataset": plain(run.dataset),
+        "Classes": str(len(run.classes)),
+        "Model": plain(str(getattr(run.recipe.model, "encoder", None) or run.recipe.model.kind)),
+        "Steps done": f"{story.steps:,}",
+        "Tiles a step": f"{run.recipe.training.global_batch:,}",
+        "Devices": "–" if story.record is None else f"{story.record.facts.replicas:,}",
+    }
+    if story.coverage is not None:
+        facts["Steps short of a promised class"] = f"{story.coverage.short_steps:,}"
+    if story.waiting is not None:
+        facts["Waiting for data"] = percent(story.waiting)
+    return facts
+
+
+# ------------------------------------------------------------------------------------------- sections
+
+
+def _charts(*charts: Chart | None) -> list[Block]:
+    found = [chart for chart in charts if chart]
+    return [Charts(found)] if found else []
+
+
+def _curves(story: Story) -> Section:
+    title = "How did it learn?"
+    if not story.lines and not story.validations:
+        return Section("curves", title, [Paragraph("The log is empty: no step was logged.")])
+    scores = scores_chart(story)
+    blocks = _charts(loss_chart(story) if story.lines else None, scores)
+    if scores is None:
+        blocks.append(Paragraph("No validation was done, so there are no scores."))
+    return Section("curves", title, [*blocks, *_charts(rate_chart(story))])
+
+
+def _classes(story: Story) -> Section:
+    title = "Which classes are right, and what are they taken for?"
+    if story.best is None:
+        return Section(
+            "classes", title, [Paragraph("There are no scores of the classes: no best validation.")]
+        )
+    scores = story.best.scores
+    return Section(
+        "classes",
+        title,
+        [*means_text(scores), *_charts(class_scores(story, scores)), *_charts(confusion_chart(scores))],
+    )
+
+
+def _coverage(story: Story) -> Section:
+    title, run = "Which classes did the steps hold?", story.coverage
+    if run is None:
+        return Section("coverage", title, [Paragraph("The log does not say which classes the steps held.")])
+    names = story.run.classes.names
+    ids = sorted(range(len(names)), key=lambda c: run.held_share[c])[:_MOST_CLASSES]
+    blocks = run_text(run)
+    if run.best_effort:
+        rare = listed(names[c] for c in run.best_effort)
+        blocks.append(Paragraph(f"At best effort, without a promise: {rare}."))
+    if len(ids) < len(names):
+        text = f"Of {len(names)} classes, the charts show the {len(ids)} that the fewest steps held."
+        blocks.append(Paragraph(text))
+    return Section(
+        "coverage", title, [*blocks, *_charts(run_held(names, ids, run), run_history(names, ids, run))]
+    )

@@ -1,0 +1,136 @@
+"""File `windows.json` of a run: the worst and the best windows of its best validation, as small pictures.
+
+The report shows them, also where the images are no longer at hand. Size and content are bounded and checked
+when the file is read: a run directory may come from a stranger.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from segmenter.errors import CheckpointError
+from segmenter.files import read_regular, write_whole
+from segmenter.sealed import json_object, other_format, sealed, unsealed_text
+
+WINDOWS = "windows.json"
+FORMAT: Literal[1] = 1
+SIDE = 320
+"""Pixels of a picture's longer side, at most."""
+MOST = 12
+"""Windows in a file."""
+_MOST_BYTES = 1 << 23
+
+Text = Annotated[str, Field(max_length=10_000)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Base64 = Annotated[str, Field(max_length=1 << 19, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class ShownWindow(_Strict):
+    """A window of a scene, with the pictures of its image, its label and its map.
+
+    Attributes:
+        why: it is shown: "worst" for the most wrong pixels, "best" where most classes are right.
+        scene: name.
+        row, col, height, width: of the window in the scene, in pixels.
+        right, labelled: pixels.
+        picture_height, picture_width: pixels of each picture; larger windows are thinned out.
+        image: a JPEG, in base64; `label`, `map`: PNGs in the classes' colours.
+    """
+
+    why: Literal["worst", "best"]
+    scene: Text
+    row: Count
+    col: Count
+    height: Annotated[int, Field(ge=1, le=1 << 31)]
+    width: Annotated[int, Field(ge=1, le=1 << 31)]
+    right: Count
+    labelled: Annotated[int, Field(ge=1, le=1 << 53)]
+    picture_height: Annotated[int, Field(ge=1, le=SIDE)]
+    picture_width: Annotated[int, Field(ge=1, le=SIDE)]
+    image: Base64
+    label: Base64
+    map: Base64
+
+
+class ShownWindows(_Strict):
+    """The windows that a report shows.
+
+    Attributes:
+        step, epoch: of the validation.
+        windows: looked at, of which these were chosen.
+        scenes: that they are of; with several machines, those of the first.
+        of_scenes: validated by all.
+        shown: worst first.
+    """
+
+    format: Literal[1]
+    step: Count
+    epoch: Count
+    windows: Count
+    scenes: Count
+    of_scenes: Count
+    shown: Annotated[tuple[ShownWindow, ...], Field(max_length=MOST)]
+
+
+def as_base64(content: bytes) -> str:
+    """Bytes of a picture as the file holds them."""
+    return base64.b64encode(content).decode()
+
+
+def save_windows(
+    run: Path,
+    shown: Sequence[ShownWindow],
+    *,
+    step: int,
+    epoch: int,
+    windows: int,
+    scenes: int,
+    of_scenes: int,
+) -> None:
+    """Write the file of a run, whole or not at all; arguments as of `ShownWindows`.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    content = ShownWindows(
+        format=FORMAT,
+        step=step,
+        epoch=epoch,
+        windows=windows,
+        scenes=scenes,
+        of_scenes=of_scenes,
+        shown=tuple(shown),
+    )
+    write_whole(run / WINDOWS, sealed(json.dumps(content.model_dump(mode="json"))).encode())
+
+
+def load_windows(run: Path) -> ShownWindows | None:
+    """The windows of a run; None where it has no such file, as runs without a validation.
+
+    Raises:
+        CheckpointError: it is damaged, of another format, or too large.
+    """
+    path = run / WINDOWS
+    if not path.exists():
+        return None
+    whole = unsealed_text(read_regular(path, _MOST_BYTES))
+    if whole is None:
+        raise CheckpointError(f"{path}: damaged or edited: its checksum is another, or missing")
+    if (found := json_object(whole)) is not None and found.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: {other_format(FORMAT, found.get('format'))}")
+    try:
+        return ShownWindows.model_validate_json(whole)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"{path}: damaged or edited: {where}: {first['msg']}") from None

@@ -1,0 +1,18 @@
+"""Report at the end of a training; where it cannot be written, the training is done all the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from segmenter.errors import SegmenterError
+from segmenter.runs.report.sections import write_report
+
+
+def leave_report(run: Path) -> None:
+    """Write `report.html` into a run directory, and say where it is, or in one line why it is not."""
+    try:
+        print(f"report: {write_report(run)}")
+    except SegmenterError as error:
+        again = f"python -m segmenter.runs report {run}"
+        print(f"warning: no report of the training: {error}; to write it later: {again}", file=sys.stderr)

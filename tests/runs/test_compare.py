@@ -1,0 +1,108 @@
+"""Runs compared: those of one protocol are ranked, others never put together, and what differs is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+from segmenter.errors import CheckpointError, SegmenterError
+from segmenter.runs.__main__ import main
+from segmenter.runs.report.compared import compare_page, comparison
+from segmenter.runs.report.story import read_story
+from tests.helpers.made_diagnosis import HOSTILE
+from tests.helpers.report_page import Page
+from tests.helpers.trained_run import trained_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two protocols, one without scores."""
+    folder = tmp_path_factory.mktemp("runs")
+    trained_run(folder / "poor", quality=0.5, learning_rate=0.5)
+    trained_run(folder / "good", quality=0.9, epochs=3, waiting=0.4)
+    trained_run(folder / "eroded", labels="eroded", quality=0.95)
+    trained_run(folder / "none", validations=False, windows=0)
+    return folder
+
+
+def test_the_best_is_first_and_other_protocols_are_apart(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("poor", "good", "eroded", "none")
+    assert main(["compare", *(str(runs / name) for name in names)]) == 0
+    said = capsys.readouterr().out
+    compared = comparison([read_story(runs / name) for name in names])
+    assert [list(group.members) for group in compared.groups] == [[1, 0], [2]]
+    assert "3 classes, full labels, validation split (2 scenes), TTA none; by mIoU, in percent\n" in said
+    assert said.index("\n  good ") < said.index("\n  poor ")
+    assert "not in one ranking:\n  poor and eroded: labels: full and eroded\n" in said
+    assert "Without scores\n  Run   " in said
+    assert "  none  no validation was done\n" in said
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.startswith("  training.")}
+    assert rows["training.learning_rate"][1:] == ["0.5", "0.001", "0.001", "0.001"]
+    assert rows["training.epochs"][1:] == ["6", "3", "6", "6"]
+    assert "training.global_batch" not in said
+    best = read_story(runs / "good").best
+    assert best is not None
+    (line,) = (line for line in said.splitlines() if line.startswith("  water ") and "*" in line)
+    assert line.split() == ["water", f"*{100 * best.scores.iou[0]:.2f}", line.split()[2]]
+    assert "*" not in line.split()[2]
+
+
+def test_order_is_by_the_score_that_all_choose_their_best_by(tmp_path: Path) -> None:
+    stories = []
+    for name, quality in (("a", 0.7), ("b", 0.8)):
+        trained_run(tmp_path / name, quality=quality, best_by="iou:road")
+        stories.append(read_story(tmp_path / name))
+    (group,) = comparison(stories).groups
+    assert group.ranking.header[:3] == ["Run", "IoU of road", "mIoU"]
+    assert [row[0] for row in group.ranking.rows] == ["b", "a"]
+
+
+def test_its_page_overlays_the_curves_of_a_ranking_only(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "compare.html"
+    arguments = [str(runs / name) for name in ("poor", "good", "eroded")]
+    assert main(["compare", *arguments, "--output", str(output)]) == 0
+    assert f"page: {output}\n" in capsys.readouterr().out
+    page = Page(output.read_text(encoding="utf-8"))
+    charts = page.data()["charts"]
+    for chart in charts.values():
+        go.Figure(chart["figures"][0])
+    assert [curve["name"] for curve in page.figure("scores-0")["data"]] == ["good", "poor"]
+    assert [curve["name"] for curve in page.figure("scores-1")["data"]] == ["eroded"]
+    story = read_story(runs / "good")
+    expected = [100 * v.miou for v in story.validations if v.miou is not None]
+    assert page.figure("scores-0")["data"][0]["y"] == pytest.approx(expected, rel=1e-4)
+    assert "good has the highest mIoU" in page.text()
+    assert "poor and eroded: labels: full and eroded" in page.text()
+    assert output.stat().st_size < 6 << 20
+
+
+def test_runs_of_the_same_name_are_told_apart_and_names_stay_text(tmp_path: Path) -> None:
+    stories = []
+    for folder in ("one", "other"):
+        trained_run(tmp_path / folder / "run", names=HOSTILE)
+        stories.append(read_story(tmp_path / folder / "run"))
+    compared = comparison(stories)
+    assert compared.names == ["one/run", "other/run"]
+    page = Page(compare_page(compared))
+    assert page.count("img") == 0
+    assert all(name in " ".join(page.text().split()) for name in HOSTILE)
+    assert "Their recipes have the same settings." in page.text()
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
+    good, page = str(runs / "good"), tmp_path / "page.html"
+    with pytest.raises(SegmenterError, match="expected two run directories or more, got 1: "):
+        main(["compare", good])
+    with pytest.raises(
+        SegmenterError, match=r"expected each run once, got .*good and .*good/\.\./good, which"
+    ):
+        main(["compare", good, str(runs / "poor"), f"{good}/../good/."])
+    with pytest.raises(CheckpointError, match="expected a run directory"):
+        main(["compare", good, str(tmp_path), "--output", str(page)])
+    assert not page.exists()

@@ -1,0 +1,320 @@
+"""The report of a training: what it says is what the run's files say, also where some are not there."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from segmenter.errors import CheckpointError, SegmenterError
+from segmenter.files import remove_leftovers
+from segmenter.labels import MAX_CLASSES
+from segmenter.runs.__main__ import main
+from segmenter.runs.log import RunLog
+from segmenter.runs.report.sections import REPORT, write_report
+from segmenter.runs.report.speed import duration, limit_text
+from segmenter.runs.report.story import finite, read_story
+from segmenter.runs.run import Extension
+from segmenter.runs.score_files import BEST_FILES
+from segmenter.runs.windows_file import WINDOWS, load_windows
+from tests.helpers.made_diagnosis import HOSTILE
+from tests.helpers.made_runs import rewritten
+from tests.helpers.report_page import Page
+from tests.helpers.trained_run import STEPS, trained_run
+
+MOST = 6 << 20
+"""Bytes of a page."""
+CASES: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "one epoch": {"epochs": 1},
+    "stopped": {"epochs": 3, "of": 10, "extensions": [Extension(50, 2, 10)]},
+    "ended early": {"epochs": 4, "of": 10, "stop_after": 2, "without_gain": 2},
+    "without a validation": {"validations": False, "windows": 0},
+    "a class without scores": {"absent": [1]},
+    "no class has a score": {"absent": [0, 1, 2]},
+    "an older version": {
+        "without": ("waiting_for_data", "images_per_second", "held_steps", "steps", "learning_rate"),
+        "windows": 0,
+    },
+    "without a checkpoint": {"checkpoint": False},
+    "one class": {"names": ["water"]},
+    "all classes": {"names": [f"class {i}" for i in range(MAX_CLASSES)], "epochs": 9},
+    "hostile": {"names": HOSTILE, "scenes": HOSTILE},
+}
+
+
+def page_of(run: Path) -> Page:
+    return Page(write_report(run).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """`made("stopped")`: a case's run directory and its page."""
+    known: dict[str, tuple[Path, Page]] = {}
+
+    def make(case: str) -> tuple[Path, Page]:
+        if case not in known:
+            path = tmp_path_factory.mktemp("run") / "run"
+            trained_run(path, **CASES[case])
+            known[case] = path, page_of(path)
+        return known[case]
+
+    return make
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_case_has_a_whole_page_within_its_size(made: Any, case: str) -> None:
+    run, page = made(case)
+    assert (run / REPORT).stat().st_size < MOST
+    for chart in page.data()["charts"].values():
+        for figure in chart["figures"]:
+            go.Figure(figure)  # by Plotly's own schema
+        assert all(
+            len(title) > 10 and "None" not in title and "nan" not in title for title in chart["titles"]
+        )
+    words = page.text()
+    assert "None" not in words
+    assert " nan" not in words
+    assert {link.removeprefix("#") for link in page.attributes("href") if link != "data:,"} <= set(
+        page.attributes("id")
+    )
+    assert page.attributes("id") == list(dict.fromkeys(page.attributes("id")))
+    assert all(src.startswith("data:image/") for src in page.attributes("src"))
+
+
+def test_its_curves_are_those_of_the_log(made: Any) -> None:
+    run, page = made("whole")
+    records = RunLog(run).records()
+    trained = [record for record in records if "loss" in record]
+    loss = page.figure("loss")["data"][0]
+    assert loss["x"] == [record["step"] for record in trained]
+    assert loss["y"] == pytest.approx([record["loss"] for record in trained], rel=1e-4)
+    validated = [record for record in records if "miou" in record]
+    curves = {curve["name"]: curve for curve in page.figure("scores")["data"] if "hoverinfo" not in curve}
+    assert curves.keys() == {"water", "forest", "road", "mIoU"}
+    assert curves["mIoU"]["x"] == [record["step"] for record in validated]
+    for name in ("water", "forest", "road"):
+        expected = [100 * record["iou"][name] for record in validated]
+        assert curves[name]["y"] == pytest.approx(expected, rel=1e-4)
+    speed = page.figure("speed")["data"][0]
+    assert (speed["x"], speed["y"]) == (list(range(1, 7)), [100.0 + epoch for epoch in range(1, 7)])
+
+
+def test_its_classes_and_confusions_are_those_of_the_best_scores(made: Any) -> None:
+    run, page = made("whole")
+    scores = read_story(run).best
+    assert scores is not None
+    shown = page.figure("classes-iou")["data"][0]
+    assert sorted(shown["x"]) == pytest.approx(sorted(100 * scores.scores.iou))
+    cells = page.figure("confusion")["data"][0]["z"]
+    matrix = scores.scores.matrix
+    shares = (100 * matrix / matrix.sum(axis=1, keepdims=True)).tolist()
+    assert [pytest.approx(row) for row in shares] == cells
+    assert f"mIoU {100 * scores.scores.miou:.2f}, mF1" in page.text()
+    assert "after epoch 6, on 2 validation scenes. Finished, 6 epochs." in page.text()
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("stopped", "Stopped after step 150, in epoch 4 of 10."),
+        ("stopped", "Made longer after step 50: training.epochs 2 → 10."),
+        ("ended early", "Ended early, after 4 of 10 epochs."),
+        ("without a validation", "There are no scores: no validation was done."),
+        ("without a validation", "There is no window to show: no validation was done."),
+        ("a class without scores", "In neither truth nor prediction, and in no mean: forest."),
+        ("no class has a score", "mIoU not defined after epoch 6"),
+        ("an older version", "The log does not say which classes the steps held."),
+        ("an older version", "The speed is not known"),
+        ("an older version", "There is no window to show: this run has no pictures of its windows."),
+        ("without a checkpoint", "Stands at step 300, without a checkpoint."),
+        ("without a checkpoint", "not known"),
+        ("one epoch", "The only validation has an mIoU of"),
+        ("whole", "The step limited it, not the input: the devices waited for data for 3 % of the time."),
+        ("whole", "At best effort, without a promise: road."),
+        ("all classes", "Of 254 classes, the 40 with the lowest IoU."),
+        ("all classes", "Of 254 classes, the 40 with the most pixels."),
+        ("all classes", "Of 254 classes, the charts show the 40 that the fewest steps held."),
+    ],
+)
+def test_it_says_what_there_is_and_what_is_missing(made: Any, case: str, says: str) -> None:
+    page = made(case)[1]
+    titles = [title for chart in page.data()["charts"].values() for title in chart["titles"]]
+    assert says in " ".join([*page.text().split(), *" ".join(titles).split()])
+
+
+def test_foreign_names_change_no_tag_and_stay_text(made: Any, tmp_path: Path) -> None:
+    page = made("hostile")[1]
+    harmless = [f"name {i}" for i in range(len(HOSTILE))]
+    calm = tmp_path / "run"
+    trained_run(calm, names=harmless, scenes=harmless)
+    assert [(tag, sorted(attrs)) for tag, attrs in page.tags] == [
+        (tag, sorted(attrs)) for tag, attrs in page_of(calm).tags
+    ]
+    words = " ".join(page.text().split())
+    assert all(name in words for name in HOSTILE)
+    curves = page.figure("scores")["data"]
+    assert not any(re.search(r"[<$]|%\{", curve["name"]) for curve in curves)
+    templates = {curve["hovertemplate"].split("<br>step ")[0] for curve in curves if curve["hovertemplate"]}
+    assert {html.unescape(template) for template in templates} == {*HOSTILE, "mIoU"}
+    assert not any(re.search(r"[<$]|%\{", template) for template in templates)
+
+
+def test_pictures_are_those_of_the_run_beside_each_other(made: Any) -> None:
+    run, page = made("whole")
+    windows = load_windows(run)
+    assert windows is not None
+    wanted = [
+        f"data:{kind};base64,{data}"
+        for one in windows.shown
+        for kind, data in (("image/jpeg", one.image), ("image/png", one.label), ("image/png", one.map))
+    ]
+    assert page.attributes("src") == wanted
+    assert "Many mistakes: 50 % of 19,200 labelled pixels are right" in page.text()
+
+
+def test_a_loss_that_is_not_finite_is_a_gap_that_is_counted(tmp_path: Path) -> None:
+    run = trained_run(tmp_path / "run", epochs=2)
+    RunLog(run.path).append(
+        {"step": 101, "epoch": 3, "loss": float("nan"), "steps": 1, "held_steps": [1, 1, 1]}
+    )
+    page = page_of(run.path)
+    assert page.figure("loss")["data"][0]["y"][-1] is None
+    assert "1 line has no finite loss" in page.text()
+    assert [finite(value) for value in (1, 2.5, float("inf"), True, "1", None)] == [1, 2.5, *[None] * 4]
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "windows", "coverage"])
+def test_what_is_damaged_is_named_and_the_rest_shown(tmp_path: Path, what: str) -> None:
+    run = trained_run(tmp_path / "run").path
+    if what == "checkpoint":
+        file = next((run / "checkpoints").iterdir())
+        file.write_bytes(file.read_bytes()[:-9])
+    elif what == "windows":
+        file = run / WINDOWS
+        file.write_bytes(file.read_bytes().replace(b'"step": 300', b'"step": 301'))
+    else:
+        file = run / "log.jsonl"
+        RunLog(run).append({"step": 400, "held_steps": "many"})
+    page = page_of(run)
+    assert f"{file}: " in page.text()
+    assert "damaged" in page.text() or "expected steps of" in page.text()
+    assert {"loss", "scores", "confusion"} <= page.data()["charts"].keys()
+
+
+def test_pictures_that_are_none_never_reach_the_page(tmp_path: Path) -> None:
+    run = trained_run(tmp_path / "run").path
+    rewritten(run / WINDOWS, shown=[{"why": "worst"}])
+    with pytest.raises(CheckpointError, match=r"windows\.json: damaged or edited: shown\.0\.scene"):
+        load_windows(run)
+    shutil.rmtree(run)
+    trained_run(run)
+    text = (run / WINDOWS).read_bytes()
+    assert b'"image": "' in text
+    rewritten(run / WINDOWS, format=2)
+    with pytest.raises(CheckpointError, match="expected format 1, got 2"):
+        load_windows(run)
+    (run / WINDOWS).write_bytes(text.replace(b'"image": "', b'"image": "x\\" onerror=1 y=\\"', 1))
+    with pytest.raises(CheckpointError, match="checksum"):
+        load_windows(run)
+    (run / WINDOWS).write_bytes(text)
+    assert load_windows(run) is not None
+    data = load_windows(run)
+    assert data is not None
+    one = data.shown[0].model_dump() | {"image": 'x" onerror="alert(1)'}
+    rewritten(run / WINDOWS, shown=[one])
+    with pytest.raises(CheckpointError, match=r"shown\.0\.image: String should match pattern"):
+        load_windows(run)
+
+
+def test_long_logs_make_no_large_pages(tmp_path: Path) -> None:
+    """Neighbours are taken together: their mean is kept."""
+    run = trained_run(tmp_path / "run", epochs=80, every=1, validations=False).path
+    page = page_of(run)
+    loss, records = page.figure("loss")["data"][0], RunLog(run).records()
+    assert len(records) == 80 * STEPS
+    assert len(loss["x"]) <= 600
+    assert loss["x"][-1] == 80 * STEPS
+    size = len(records) // len(loss["x"]) + 1
+    assert loss["y"][0] == pytest.approx(sum(r["loss"] for r in records[:size]) / size, rel=1e-3)
+    mean = page.figure("loss")["data"][1]
+    span = len(loss["x"]) // 20
+    assert mean["x"] == loss["x"][span - 1 :]
+    assert mean["y"][-1] == pytest.approx(sum(loss["y"][-span:]) / span, rel=1e-3)
+    assert (run / REPORT).stat().st_size < MOST
+
+
+# ---------------------------------------------------------------------------------------- commands
+
+
+def test_the_command_writes_it_whole_where_it_is_asked_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained_run(tmp_path / "run", epochs=1).path
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run / REPORT}\n"
+    elsewhere = tmp_path / "page.html"
+    assert main(["report", str(run), "--output", str(elsewhere)]) == 0
+    assert elsewhere.read_bytes() == (run / REPORT).read_bytes()
+    (run / f".{REPORT}.abcdefgh").write_text("<html>")
+    assert remove_leftovers(run) == 1
+
+
+def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"expected a run directory as train\.py leaves it"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["plotly.offline", "jinja2"])
+def test_without_its_packages_one_line_says_so_and_the_training_is_done_all_the_same(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    package: str,
+) -> None:
+    from segmenter.training.reporting import leave_report
+
+    run = trained_run(tmp_path / "run", epochs=1).path
+    monkeypatch.delitem(sys.modules, "segmenter.pages.page", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SegmenterError, match=rf"needs the package {package}"):
+        write_report(run)
+    leave_report(run)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(
+        f"warning: no report of the training: the HTML report needs the package {package}: "
+    )
+    assert said.err.endswith(f"; to write it later: python -m segmenter.runs report {run}\n")
+    assert said.err.count("\n") == 1
+    assert not (run / REPORT).exists()
+
+
+# ----------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(
+    ("waiting", "says"),
+    [(0.1, "The input limited it"), (0.0999, "The step limited it"), (None, "is not known")],
+)
+def test_what_limited_the_speed_is_said_by_the_share_of_waiting(waiting: float | None, says: str) -> None:
+    assert says in limit_text(waiting)
+
+
+def test_durations_as_people_write_them() -> None:
+    seconds: Sequence[float] = (0.4, 89, 91, 3600, 5399, 11100)
+    assert [duration(s) for s in seconds] == ["0 s", "89 s", "2 min", "60 min", "1 h 30 min", "3 h 5 min"]
+
+
+def test_scores_of_a_file_that_is_none_are_none(tmp_path: Path) -> None:
+    run = trained_run(tmp_path / "run").path
+    (run / BEST_FILES[0]).write_text("{}")
+    assert "There are no scores: the files of the best scores are not there" in page_of(run).text()
