@@ -9,7 +9,7 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup pretrained cluster vectors export demo test test-slow fuzz docs lint format bench clean
+.PHONY: setup pretrained cluster remote vectors export notebook demo test test-slow fuzz docs lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
@@ -22,6 +22,12 @@ cluster: $(VENV)/.stamp-$(EXTRA)-cluster
 
 # GeoPackage and others: predict.py --vectors, segmenter.mapping.vectorise, labels that are polygons
 vectors: $(VENV)/.stamp-$(EXTRA)-vectors
+
+# Buckets: `dataset.root: s3://…`, predict.py --output s3://…
+remote: $(VENV)/.stamp-$(EXTRA)-remote
+
+# Jupyter's kernel, for docs/notebooks/start.ipynb
+notebook: $(VENV)/.stamp-$(EXTRA)-notebook
 
 # ONNX and LiteRT: python -m segmenter.export
 export: $(VENV)/.stamp-$(EXTRA)-export

@@ -40,7 +40,7 @@ def recipes_hint() -> str:
 def installation(extra: str) -> str:
     """What installs an extra of ours: `make …` in a clone, else pip."""
     if _in_clone():
-        return "make " + {"cpu": "setup", "gpu": "setup GPU=1"}.get(extra, extra)
+        return "make " + {"cpu": "setup", "gpu": "setup GPU=1", "report": "setup"}.get(extra, extra)
     # Two wheels of TensorFlow in one environment overwrite each other.
     first = "pip uninstall -y tensorflow-cpu; " if extra == "gpu" else ""
     return f"{first}pip install '{_PACKAGE}[{extra}]'"

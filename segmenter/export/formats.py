@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from segmenter.errors import ExportError, SegmenterError, shortened
 from segmenter.export.request import Format
+from segmenter.invocation import installation
 
 if TYPE_CHECKING:
     from segmenter.export.graph import Exported, Shape
 
 Runtime = Callable[[NDArray[np.float32]], tuple[NDArray[np.float32], NDArray[np.uint8]]]
 
-INSTALL = "pip install 'coverage-segmenter[export]' (in a checkout: make export)"
+INSTALL = installation("export")
 SUFFIX: dict[Format, str] = {"onnx": ".onnx", "savedmodel": ".savedmodel", "litert": ".tflite"}
 RUNTIME: dict[Format, str] = {"onnx": "onnxruntime", "savedmodel": "TensorFlow", "litert": "ai-edge-litert"}
 _NEEDED: dict[Format, tuple[str, ...]] = {

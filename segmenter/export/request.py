@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from segmenter.errors import ConfigError
+from segmenter.invocation import invocation
 
 Format = Literal["onnx", "savedmodel", "litert"]
 Profile = Literal["plain", "deepness"]
@@ -81,7 +82,7 @@ def parse(arguments: Sequence[str] | None = None) -> ExportRequest:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m segmenter.export",
+        prog=invocation("export"),
         description="A run's model for other runtimes, checked with the runtime itself.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from segmenter.errors import SegmenterError
+from segmenter.invocation import installation
 from segmenter.pages.parts import Chart, Charts, Fold, Head, Section, drawn
 
 
@@ -26,7 +27,7 @@ def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] |
         return page(head, sections, data)
     except ImportError as error:
         raise SegmenterError(
-            f"the HTML report needs the package {error.name}: pip install 'coverage-segmenter[report]'"
+            f"the HTML report needs the package {error.name}: {installation('report')}"
         ) from None
 
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from segmenter.errors import WeightsError, shortened
 from segmenter.files import write_whole
+from segmenter.invocation import installation
 from segmenter.pretrained.torch_files import read_weights, upper_halves
 
-INSTALL = "pip install 'coverage-segmenter[pretrained]' (in a checkout: make pretrained)"
+INSTALL = installation("pretrained")
 _TYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",

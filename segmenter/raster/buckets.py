@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from segmenter.addresses import masked_text
 from segmenter.errors import DatasetError, SegmenterError
+from segmenter.invocation import installation
 from segmenter.raster.remote import set_up_remote
 
 _GOOGLE = "https://storage.googleapis.com"
-_NEEDED = "boto3, which is not installed: pip install 'coverage-segmenter[remote]'"
+_NEEDED = f"boto3, which is not installed: {installation('remote')}"
 _REASONS = {
     "NoSuchBucket": "there is no such bucket",
     "AccessDenied": "access is denied; are these the right credentials, with permission for this?",

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from segmenter import __version__
 from segmenter.errors import CheckpointError, OutputError, SegmenterError
 from segmenter.files import gibibytes, read_regular, written_whole
+from segmenter.invocation import invocation
 from segmenter.locks import FileLock
 from segmenter.runs.arrays import load_arrays
 from segmenter.runs.checkpoints import checkpoints
@@ -182,7 +183,7 @@ def _described(path: Path, fingerprint: str, command: str) -> bytes | None:
     if fingerprint.encode() not in text:
         raise CheckpointError(
             f"{path}: expected a description of these weights, it does not name their fingerprint "
-            f"{fingerprint}; remove it, or write it anew: python -m segmenter.runs {command} {path.parent} "
+            f"{fingerprint}; remove it, or write it anew: {invocation('runs')} {command} {path.parent} "
             "--overwrite"
         )
     return text

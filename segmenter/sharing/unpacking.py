@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from segmenter.errors import CheckpointError, OutputError, SegmenterError, shortened
 from segmenter.files import check_stored, gibibytes, make_folder, real, sync
+from segmenter.invocation import invocation
 from segmenter.runs.run import load_run
 from segmenter.sealed import json_object, other_format, unsealed_text
 from segmenter.sharing.contents import (
@@ -34,7 +35,7 @@ _PIECE = 1 << 20
 _MOST_TEXT = 1 << 22
 _DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.error, zipfile.BadZipFile)
 """What `zipfile` raises of damaged files beside OSError."""
-_WHAT = "expected a run that `python -m segmenter.runs pack` wrote"
+_WHAT = f"expected a run that `{invocation('runs')} pack` wrote"
 
 
 def unpack_run(file: Path, output: Path | None) -> tuple[Path, Manifest, int]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from segmenter.errors import SegmenterError
+from segmenter.invocation import invocation
 from segmenter.runs.report.sections import write_report
 
 
@@ -14,5 +15,5 @@ def leave_report(run: Path) -> None:
     try:
         print(f"report: {write_report(run)}")
     except SegmenterError as error:
-        again = f"python -m segmenter.runs report {run}"
+        again = f"{invocation('runs')} report {run}"
         print(f"warning: no report of the training: {error}; to write it later: {again}", file=sys.stderr)

@@ -1,4 +1,6 @@
 """Polygons of class maps, and class maps of polygons, in bounded memory. Needs the extra `vectors`."""
 
-INSTALL = "pip install 'coverage-segmenter[vectors]' (in a checkout: make vectors)"
+from segmenter.invocation import installation
+
+INSTALL = installation("vectors")
 """What to do where a package of the extra is missing."""

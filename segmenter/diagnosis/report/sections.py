@@ -12,6 +12,7 @@ from segmenter.diagnosis.data import Diagnosis
 from segmenter.diagnosis.report.classes import names, order
 from segmenter.diagnosis.report.maps import map_data, map_section
 from segmenter.diagnosis.report.scales import scale_section
+from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
 from segmenter.pages.parts import (
     Block,
@@ -59,7 +60,7 @@ def html_report(diagnosis: Diagnosis) -> str:
         _run(diagnosis),
     ]
     title = f"Class coverage of {plain(diagnosis.dataset)}, {plain(diagnosis.split)}"
-    head = Head(title, headline(diagnosis), _facts(diagnosis), "python -m datasets coverage")
+    head = Head(title, headline(diagnosis), _facts(diagnosis), f"{invocation('datasets')} coverage")
     return html_page(head, sections, map_data(diagnosis))
 
 

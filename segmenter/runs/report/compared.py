@@ -13,6 +13,7 @@ from itertools import cycle, islice, product
 from segmenter.config.reading import flat_settings
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import MEANS, Protocol, Scores
+from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
 from segmenter.pages.layout import Data, axis, layout, percent_axis
 from segmenter.pages.parts import (
@@ -224,7 +225,7 @@ def compare_page(compared: Compared) -> str:
     settings: list[Block] = [compared.settings] if compared.settings.rows else [same]
     sections.append(Section("settings", "In which settings do they differ?", settings))
     facts = {"Runs": str(len(compared.stories)), "Rankings": str(len(compared.groups))}
-    head = Head("Trainings compared", _lead(compared), facts, "python -m segmenter.runs compare")
+    head = Head("Trainings compared", _lead(compared), facts, f"{invocation('runs')} compare")
     return html_page(head, sections)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.files import write_whole
+from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
 from segmenter.pages.parts import (
     Block,
@@ -59,7 +60,7 @@ def html_report(story: Story) -> str:
         f"Training of {plain(story.run.recipe.name)}",
         headline(story),
         _facts(story),
-        "python -m segmenter.runs report",
+        f"{invocation('runs')} report",
     )
     return html_page(head, report_sections(story))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from segmenter.invocation import invocation
 from segmenter.pages.layout import GREY, PLAN, SHUFFLE, Data, axis, layout, percent_axis
 from segmenter.pages.parts import Block, Chart, Charts, Paragraph, Table, percent
 from segmenter.runs.report.story import WAITING, EpochSpeed, Story
@@ -43,7 +44,8 @@ def limit_text(waiting: float | None) -> str:
     if waiting >= WAITING:
         return (
             f"The input limited it: for {share} of the time the devices waited for data. More processor "
-            "cores, training.input_workers, or tiles packed with python -m datasets pack make it faster."
+            "cores, training.input_workers, or tiles packed with "
+            f"{invocation('datasets')} pack make it faster."
         )
     return f"The step limited it, not the input: the devices waited for data for {share} of the time."
 

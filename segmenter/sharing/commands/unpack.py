@@ -21,16 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Unpack it and say how to use it; gives the exit code."""
+    from segmenter.invocation import invocation
     from segmenter.sharing.unpacking import unpack_run
 
     folder, manifest, files = unpack_run(args.file, args.output)
     print(
         f"{folder}: {files} files of the run {manifest.name}, each with the checksum that it was packed with"
     )
-    print(f"map rasters with: python predict.py {folder} INPUT --output DIR")
+    print(f"map rasters with: {invocation('predict')} {folder} INPUT --output DIR")
     if manifest.checkpoints:
         print(
-            f"go on with: python train.py {folder}/recipe.yaml --run {folder} --resume "
+            f"go on with: {invocation('train')} {folder}/recipe.yaml --run {folder} --resume "
             "--set dataset.root=…, on the same data"
         )
     return 0
