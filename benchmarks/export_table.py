@@ -67,13 +67,19 @@ def main() -> int:
 
 
 def measured(name: str, formats: tuple[Format, ...] = FORMATS) -> dict[str, float | str]:
-    """Format → the largest difference of a probability, or why it is refused."""
+    """Format → the largest difference of a probability, or why it is refused, of a pair."""
+    from segmenter.model.building import build_model
+
+    return measured_model(build_model(_config(name), _BANDS, _CLASSES), formats)
+
+
+def measured_model(model: Any, formats: tuple[Format, ...] = FORMATS) -> dict[str, float | str]:
+    """The same of a model of three bands whose last layer but for enlargements is `logits`."""
     from segmenter.export.graph import Shape, exported_function
     from segmenter.inference.function import Member, predict_function
-    from segmenter.model.building import build_model, network_geometry
+    from segmenter.model.building import network_geometry
     from segmenter.model.normalisation import Normalisation
 
-    model = build_model(_config(name), _BANDS, _CLASSES)
     _spread(model)
     member = Member(model, Normalisation.of((100, 90, 80), (50, 60, 70)))
     original, stride = predict_function(member.model, member.normalisation), network_geometry(model).stride

@@ -354,9 +354,21 @@ def test_wrong_calls_are_one_line(
 
 
 def test_what_is_there_stays_unless_it_is_to_be_replaced(
-    mapped: Mapped, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mapped: Mapped, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what a killed call left goes."""
+    """And what a killed call left goes; a model without images is said to be checked on made pixels. What
+    computes is left out."""
+    from segmenter.export import exporting, graph
+    from segmenter.export.check import Agreement
+
+    def written(format: str, exported: Any, path: Path, *_: Any, **__: Any) -> None:
+        path.mkdir()
+        (path / "saved_model.pb").write_bytes(b"model")
+
+    monkeypatch.setattr(exporting, "load_member", lambda *_: None)
+    monkeypatch.setattr(graph, "exported_function", lambda *_: None)
+    monkeypatch.setattr(exporting, "write_model", written)
+    monkeypatch.setattr(exporting, "_checked", lambda *_: Agreement(2, 9, 0.0, 0, 1e-3))
     folder = tmp_path / "models"
     (folder / "mine.savedmodel").mkdir(parents=True)
     (folder / ".export.killed").mkdir()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.export_table import FORMATS, measured
+from benchmarks.export_table import FORMATS, measured, measured_model
 from tests.helpers.encoder_pairs import SMALL, small_encoder
 
 pytestmark = pytest.mark.skipif(
@@ -19,7 +19,33 @@ pytestmark = pytest.mark.skipif(
 LARGEST = 1e-4
 
 
-@pytest.mark.parametrize("decoder", ["upernet", pytest.param("deeplabv3plus", marks=pytest.mark.slow)])
+def test_our_own_layers_export(tensorflow: ModuleType) -> None:
+    """Dropout, drop path, shared tensors, bilinear enlargement, means over parts of the window, and those of
+    ConvNeXt, in one small model; windows of any size."""
+    import keras
+
+    from segmenter.model.decoders.pooling import pooled
+    from segmenter.model.dropout import GlobalDropout
+    from segmenter.model.layers import ChannelNorm, Layers, LayerScale
+
+    layers, image = Layers(keras.DTypePolicy("float32"), synchronised=True), keras.Input((None, None, 3))
+    x = layers.block(image, 4, "first", strides=2)
+    x = keras.layers.Conv2D(4, 3, padding="same", groups=4, name="groups")(x)
+    x = LayerScale(0.5, name="scale")(ChannelNorm(name="norm")(x))
+    x = keras.layers.Activation("gelu", name="gelu")(x)
+    one, two, three = layers.shared(x, 3, "x")
+    x = layers.concatenate(
+        [one, layers.drop_path(two, 0.5, "path"), pooled(three, 3, 4, layers, "pooled")], "join"
+    )
+    x = layers.enlarge(GlobalDropout(0.5, name="dropout")(x), 2, "enlarge", smooth=True)
+    model = keras.Model(image, keras.layers.Conv2D(5, 1, name="logits")(x))
+    found = measured_model(model, ("onnx",))
+    assert set(found) == {"onnx"}
+    assert all(float(value) < LARGEST for value in found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", ["upernet", "deeplabv3plus"])
 def test_decoders_export(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
     """With dropout, drop path, shared tensors, means over the window, bilinear and nearest enlargement, on a
     small encoder."""
