@@ -75,7 +75,8 @@ def request_of(
 
     Args:
         options: of `predict.py`, each under its name with underscores (`window_size`), by default as there. A
-            text is read as on the command line (`memory="8GB"`), other values are taken as they are.
+            text is read as on the command line (`memory="8GB"`); numbers, paths, sequences and, for `codes`,
+            a dict may stand for one.
 
     Raises:
         DatasetError: an option that is none, or whose value none can be.
@@ -89,30 +90,10 @@ def request_of(
             hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
             raise DatasetError(f"{name}: expected an option of predict.py{hint}")
     given = {name: action.default for name, action in known.items()}
-    given |= {name: _value(known[name], value) for name, value in options.items()}
+    given |= {name: values.of_python(known[name], value) for name, value in options.items()}
     if given["bbox"] is not None and given["part"] is not None:
         raise DatasetError("bbox, part: expected one of the two, got both")
     return _request(argparse.Namespace(run=runs, inputs=list(inputs), output=output, **given))
-
-
-def _value(action: argparse.Action, value: Any) -> Any:
-    """An option's value as the parser would give it."""
-    if isinstance(action.const, bool) and not isinstance(value, bool):
-        raise DatasetError(f"{action.dest}: expected True or False, got {value!r}")
-    if isinstance(value, str) and callable(action.type):
-        try:
-            return action.type(value)
-        except (argparse.ArgumentTypeError, ValueError) as error:
-            raise DatasetError(f"{action.dest}: {error}") from None
-    if action.nargs and isinstance(action.nargs, int) and value is not None:
-        numbers = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-        if len(numbers) != action.nargs:
-            names = " ".join(action.metavar or ())
-            raise DatasetError(f"{action.dest}: expected {action.nargs} numbers ({names}), got {value!r}")
-        return numbers
-    if isinstance(value, list):
-        return tuple(value)
-    return value.item() if hasattr(value, "item") else value  # a number of NumPy's
 
 
 def _request(args: argparse.Namespace) -> MapRequest:
