@@ -6,8 +6,10 @@ defect of the program, and keeps its traceback.
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 EXIT_SOME_FAILED = 1
 EXIT_WRONG_CALL = 2
@@ -149,3 +151,16 @@ def run_script(main: Callable[[], int]) -> int:
     except KeyboardInterrupt as interruption:
         print("interrupted", file=sys.stderr)
         return 128 + interruption.args[0] if interruption.args else EXIT_INTERRUPTED
+
+
+def run_tool(main: Callable[[], int]) -> int:
+    """`run_script`, where `kill` ends as Ctrl-C does: what is half-written is removed."""
+    before = signal.signal(signal.SIGTERM, _end_like_ctrl_c)
+    try:
+        return run_script(main)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
+    raise KeyboardInterrupt(signal_number)

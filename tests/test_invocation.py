@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,8 @@ from segmenter import invocation
 from segmenter.config.reading import load_recipe
 from segmenter.errors import ConfigError, DeviceError
 
-NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "configs").glob("*.yaml"))
+ROOT = Path(__file__).parents[1]
+NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -107,3 +111,46 @@ def test_a_training_without_tensorflow_ends_before_the_data_are_looked_at(
     message = r"TensorFlow is not installed; run pip install 'coverage-segmenter\[cpu\]'"
     with pytest.raises(DeviceError, match=message):
         train([str(tmp_path / "a.yaml"), "--set", f"dataset.root={tmp_path / 'nothing'}"])
+
+
+@pytest.mark.parametrize(
+    ("tool", "module"),
+    [
+        ("vectorise", "segmenter.mapping.vectorise"),
+        ("export", "segmenter.export.__main__"),
+        ("runs", "segmenter.runs.__main__"),
+    ],
+)
+def test_kill_ends_an_installed_tool_as_it_ends_one_of_a_clone(
+    tool: str, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is half-written is removed on the way out, which the signal's own end would skip."""
+    removed = []
+
+    def stopped(words: Sequence[str]) -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            removed.append(tool)
+        return 0
+
+    monkeypatch.setattr(f"{module}.main", stopped)
+    before = signal.signal(signal.SIGTERM, lambda *_: removed.append("not heard"))
+    try:
+        assert main([tool]) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert removed == [tool]
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_the_page_on_installing_lists_all_tools_and_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    main([])
+    assert capsys.readouterr().err.partition("\ntools:\n")[2].rstrip() in page
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for_users = {"cpu", "gpu", "report", "pretrained", "vectors", "remote", "cluster", "export", "notebook"}
+    assert extras.keys() >= for_users
+    assert [name for name in sorted(for_users - {"cpu", "gpu"}) if f"\n| `{name}` | " not in page] == []
+    untold = [tool for tool in invocation.TOOLS if f"| `segmenter {tool}" not in page]
+    assert untold == ["convert-weights"]

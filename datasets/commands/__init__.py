@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from segmenter import __version__
-from segmenter.errors import EXIT_WRONG_CALL, run_script
+from segmenter.errors import EXIT_WRONG_CALL, run_script, run_tool
 from segmenter.invocation import COMMAND
 from segmenter.terminal import enduring_output
 
@@ -77,19 +77,19 @@ def _devices(words: Sequence[str]) -> int:
 def _vectorise(words: Sequence[str]) -> int:
     from segmenter.mapping.vectorise import main
 
-    return _ended(main, words)
+    return _ended(main, words, run_tool)
 
 
 def _export(words: Sequence[str]) -> int:
     from segmenter.export.__main__ import main
 
-    return _ended(main, words)
+    return _ended(main, words, run_tool)
 
 
 def _runs(words: Sequence[str]) -> int:
     from segmenter.runs.__main__ import main
 
-    return _ended(main, words)
+    return _ended(main, words, run_tool)
 
 
 def _convert_weights(words: Sequence[str]) -> int:
@@ -98,9 +98,11 @@ def _convert_weights(words: Sequence[str]) -> int:
     return _ended(main, words)
 
 
-def _ended(program: Program, words: Sequence[str]) -> int:
+def _ended(
+    program: Program, words: Sequence[str], run: Callable[[Callable[[], int]], int] = run_script
+) -> int:
     with enduring_output():
-        return run_script(lambda: program(words))
+        return run(lambda: program(words))
 
 
 TOOLS: dict[str, tuple[Program, str]] = {

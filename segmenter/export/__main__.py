@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from segmenter.errors import run_script
+from segmenter.errors import run_tool
 from segmenter.export.request import parse
 from segmenter.terminal import enduring_output
 
@@ -45,11 +44,6 @@ def _said(written: Written) -> list[str]:
     return [*lines, f"  {facts['tiling']}"]
 
 
-def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # `kill` too removes what is half-written
     with enduring_output():
-        sys.exit(run_script(main))
+        sys.exit(run_tool(main))

@@ -14,6 +14,7 @@ from segmenter.cluster.options import add_cluster_options, taken_from
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
 from segmenter.invocation import invocation
+from segmenter.mapping import option_values as values
 from segmenter.mapping.polygons import add_polygon_options
 from segmenter.mapping.request import (
     BlendWeights,
@@ -74,7 +75,8 @@ def request_of(
 
     Args:
         options: of `predict.py`, each under its name with underscores (`window_size`), by default as there. A
-            text is read as on the command line (`memory="8GB"`), other values are taken as they are.
+            text is read as on the command line (`memory="8GB"`); numbers, paths, sequences and, for `codes`,
+            a dict may stand for one.
 
     Raises:
         DatasetError: an option that is none, or whose value none can be.
@@ -88,30 +90,10 @@ def request_of(
             hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
             raise DatasetError(f"{name}: expected an option of predict.py{hint}")
     given = {name: action.default for name, action in known.items()}
-    given |= {name: _value(known[name], value) for name, value in options.items()}
+    given |= {name: values.of_python(known[name], value) for name, value in options.items()}
     if given["bbox"] is not None and given["part"] is not None:
         raise DatasetError("bbox, part: expected one of the two, got both")
     return _request(argparse.Namespace(run=runs, inputs=list(inputs), output=output, **given))
-
-
-def _value(action: argparse.Action, value: Any) -> Any:
-    """An option's value as the parser would give it."""
-    if isinstance(action.const, bool) and not isinstance(value, bool):
-        raise DatasetError(f"{action.dest}: expected True or False, got {value!r}")
-    if isinstance(value, str) and callable(action.type):
-        try:
-            return action.type(value)
-        except (argparse.ArgumentTypeError, ValueError) as error:
-            raise DatasetError(f"{action.dest}: {error}") from None
-    if action.nargs and isinstance(action.nargs, int) and value is not None:
-        values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-        if len(values) != action.nargs:
-            names = " ".join(action.metavar or ())
-            raise DatasetError(f"{action.dest}: expected {action.nargs} numbers ({names}), got {value!r}")
-        return values
-    if isinstance(value, list):
-        return tuple(value)
-    return value.item() if hasattr(value, "item") else value  # a number of NumPy's
 
 
 def _request(args: argparse.Namespace) -> MapRequest:
@@ -171,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "run",
         metavar="RUN",
-        type=_runs,
+        type=values.runs,
         help="run directory that train.py made; several, as RUN1,RUN2, are averaged in one pass",
     )
     parser.add_argument(
@@ -195,7 +177,9 @@ def _parser() -> argparse.ArgumentParser:
         help="folder for maps on the way to s3:// (default: in ~/.cache)",
     )
     _add_part(parser)
-    parser.add_argument("--bands", metavar="1,2,3", type=_bands, help="bands of the inputs, not the run's")
+    parser.add_argument(
+        "--bands", metavar="1,2,3", type=values.bands, help="bands of the inputs, not the run's"
+    )
     parser.add_argument("--redo", action="store_true", help="make all maps anew, also finished ones")
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first input that fails")
     _add_outputs(parser.add_argument_group("outputs"))
@@ -278,13 +262,13 @@ def _add_opening(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-pixels",
         metavar="N",
-        type=_positive,
+        type=values.positive,
         help="refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
     )
     group.add_argument(
         "--drivers",
         metavar="NAME,…",
-        type=_names,
+        type=values.names,
         default=(),
         help="further GDAL drivers that may open inputs; a VRT can read any other file",
     )
@@ -312,7 +296,7 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--tta",
         metavar="WHAT",
-        type=_tta,
+        type=values.tta,
         default="none",
         help="test-time augmentation: average over mirror images (none; flips: 4; all: 8) and scales "
         "(scales: 0.75, 1 and 1.25, or numbers), as flips,scales or 0.5,1; takes the time of each of them",
@@ -326,7 +310,7 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--gsd",
         metavar="METRES",
-        type=_gsd,
+        type=values.gsd,
         help="ground sampling distance at which the model sees the inputs, as 0.5, or auto: that of its "
         "training; they are resampled while they are read, and the map comes back on their own pixels",
     )
@@ -336,13 +320,15 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--memory",
         metavar="SIZE",
-        type=_memory,
+        type=values.memory,
         help="what the program may take, as 8GB (half of the machine's): decides how large windows are",
     )
     group.add_argument(
-        "--window-size", metavar="PX", type=_positive, help="side of the model's window, not chosen"
+        "--window-size", metavar="PX", type=values.positive, help="side of the model's window, not chosen"
     )
-    group.add_argument("--batch", metavar="N", type=_positive, help="windows computed at once, not chosen")
+    group.add_argument(
+        "--batch", metavar="N", type=values.positive, help="windows computed at once, not chosen"
+    )
     group.add_argument(
         "--mosaic",
         action="store_true",
@@ -361,59 +347,3 @@ def _add_scores(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help="what --labels are of, for the record: test, … (default unstated)",
     )
-
-
-def _runs(text: str) -> Path | tuple[Path, ...]:
-    """One run directory, or several between commas; a directory may have a comma in its name."""
-    if "," not in text or Path(text).is_dir():
-        return Path(text)
-    return tuple(Path(each) for each in text.split(",") if each)
-
-
-def _positive(text: str) -> int:
-    """An argument of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
-    return value
-
-
-def _gsd(text: str) -> float | str:
-    if text == "auto":
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected metres a pixel, as 0.5, or auto, got {text!r}") from None
-
-
-def _tta(text: str) -> str:
-    from segmenter.errors import ConfigError
-    from segmenter.inference.tta import parse_tta
-
-    try:
-        return str(parse_tta(text))
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("--tta: ")) from None
-
-
-def _memory(text: str) -> int:
-    from segmenter.inference.memory import parse_memory
-
-    try:
-        return parse_memory(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
-
-
-def _bands(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(_positive(band) for band in text.split(","))
-    except (ValueError, argparse.ArgumentTypeError):
-        raise argparse.ArgumentTypeError(
-            f"expected numbers of bands, counted from 1, as in 1,2,3 (of an RGB image), got {text!r}"
-        ) from None

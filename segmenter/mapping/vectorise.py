@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from segmenter.errors import SegmenterError, run_script
+from segmenter.errors import SegmenterError, run_tool
 from segmenter.invocation import invocation
 from segmenter.mapping.outputs import BESIDE
 from segmenter.mapping.polygons import add_polygon_options
@@ -65,4 +65,4 @@ def _parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     with enduring_output():
-        sys.exit(run_script(main))
+        sys.exit(run_tool(main))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from segmenter.errors import run_script
+from segmenter.errors import run_tool
 from segmenter.invocation import invocation
 from segmenter.runs import compare
 from segmenter.runs.report import command as report
@@ -42,11 +41,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _end_like_ctrl_c(signal_number: int, frame: Any) -> None:
-    raise KeyboardInterrupt(signal_number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # `kill` too removes what is half-written
     with enduring_output():
-        sys.exit(run_script(main))
+        sys.exit(run_tool(main))

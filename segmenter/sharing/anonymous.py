@@ -25,12 +25,13 @@ from segmenter.runs.origin import load_origin, save_origin
 from segmenter.runs.resume import Facts
 from segmenter.runs.run import RUN_FILE, Run
 from segmenter.runs.score_files import SUMMARY
+from segmenter.runs.windows_file import WINDOWS
 from segmenter.sharing.contents import RECIPE, REPORT
 from segmenter.sharing.known import Known
 
 LEFT_OUT = "left-out"
 """In the place of a folder's path."""
-_SHOWING = (SUMMARY, REPORT)
+_SHOWING = (SUMMARY, REPORT, WINDOWS)
 """Files that show imagery or paths."""
 _PATHS = (("dataset", "root"), ("dataset", "files"), ("dataset", "cache"), ("distribution", "tpu"))
 

@@ -21,6 +21,7 @@ from segmenter.runs.log import LOG
 from segmenter.runs.origin import FILE as ORIGIN
 from segmenter.runs.run import RUN_FILE
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
+from segmenter.runs.windows_file import WINDOWS
 from segmenter.sharing.card import FILE as CARD
 from segmenter.sharing.stac import FILE as STAC
 
@@ -29,9 +30,10 @@ SUMS, MANIFEST = "SHA256SUMS", "pack.json"
 RECIPE, SCENES, REPORT = "recipe.yaml", "scenes.json", "report.html"
 RUN_FILES = (
     *(RUN_FILE, RECIPE, SCENES, ORIGIN, *BEST_FILES, SUMMARY, *LAST_FILES),
-    *("learning_curves.png", LOG, REPORT),
+    *("learning_curves.png", LOG, REPORT, WINDOWS),
 )
-"""Files of a run that are packed where they are there, beside weights and checkpoints."""
+"""Files of a run that are packed where they are there, beside weights and checkpoints. Not `validation.json`:
+its paths lead nowhere elsewhere."""
 NEEDED = (SUMS, MANIFEST, RUN_FILE, RECIPE)
 MOST_FILES = 10_000
 _STEP = re.compile(r"checkpoints/step-\d{1,15}\.npz")

@@ -141,3 +141,51 @@ def test_keywords_are_the_options_of_the_command() -> None:
     found = request_of((Path("runs/a"),), ["x.tif"], "maps", typed)
     assert found == type(spoken)(**{**vars(spoken), "run": (Path("runs/a"),)})
     assert type(found.window_size) is int
+
+
+def _request(**options: Any) -> Any:
+    return request_of((Path("runs/a"),), ["x.tif"], "maps", options)
+
+
+@pytest.mark.parametrize(
+    ("natural", "words"),
+    [
+        ({"codes": {"water": 1, "road": 300}}, {"codes": "water=1,road=300"}),
+        ({"codes": [10, 20]}, {"codes": "10,20"}),
+        ({"codes": np.array([10, 20])}, {"codes": "10,20"}),
+        ({"vectors": Path("a/b.gpkg"), "only": "water"}, {"vectors": "a/b.gpkg", "only": ["water"]}),
+        ({"project": Path("b.qgz"), "memory": 8e9}, {"project": "b.qgz", "memory": "8GB"}),
+        ({"labels": Path("truth/{stem}.png")}, {"labels": "truth/{stem}.png"}),
+        ({"bbox": np.array([1.5, 2, 3, 4])}, {"bbox": (1.5, 2, 3, 4)}),
+        ({"drivers": None, "only": None, "tta": None}, {}),
+        ({"bands": (3, 1)}, {"bands": "3,1"}),
+    ],
+    ids=lambda value: "+".join(value),
+)
+def test_python_s_own_values_stand_for_texts(natural: dict[str, Any], words: dict[str, Any]) -> None:
+    assert _request(**natural) == _request(**words)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"codes": 5}, "codes: expected a text, got 5"),
+        ({"vectors": True}, "vectors: expected a text, got True"),
+        ({"project": 1}, "project: expected a text, got 1"),
+        ({"labels": ["a.png"]}, r"labels: expected a text, got \['a.png'\]"),
+        ({"tta": 5}, "tta: expected a text, got 5"),
+        ({"batch": 2.5}, "batch: expected a whole number, got 2.5"),
+        ({"batch": "x"}, "batch: expected a whole number, 1 or more, got 'x'"),
+        ({"workers": "x"}, "workers: expected a whole number, got 'x'"),
+        ({"gsd": [1]}, r"gsd: expected a number, got \[1\]"),
+        ({"memory": float("nan")}, "memory: expected a whole number, got nan"),
+        ({"memory": float("inf")}, "memory: expected a whole number, got inf"),
+        ({"part": ("a", 1, 2, 3)}, "part: expected a number, got 'a'"),
+        ({"only": [3], "vectors": "a.gpkg"}, r"only: expected texts, got \[3\]"),
+        ({"bands": [1, "x"]}, "bands: expected numbers of bands"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+)
+def test_values_that_can_be_none_are_refused_in_a_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DatasetError, match=f"^{said}"):
+        _request(**options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from segmenter.runs.log import log_line
 from segmenter.runs.origin import Origin, Place, save_origin
 from segmenter.runs.resume import Position, facts_array
 from segmenter.runs.run import Run
+from segmenter.runs.windows_file import save_windows
 from tests.helpers.made_checkpoints import plan_of
 
 ROOT = "/srv/owner-kim/city scenes"
@@ -77,6 +79,9 @@ def described_run(
     (path / "log.jsonl").write_text(log_line({"step": 8, "loss": 0.5, "learning_rate": 0.1}))
     for picture in ("confusion.png", "summary.png", "learning_curves.png"):
         (path / picture).write_bytes(b"\x89PNG " + picture.encode())
+    (path / "report.html").write_text(f"<td>{ROOT}</td>")
+    (path / "validation.json").write_text(json.dumps({"format": 1, "images": [f"{ROOT}/s1.tif"]}))
+    save_windows(path, [], step=4, epoch=1, windows=6, scenes=1, of_scenes=1)
     (path / "tensorboard").mkdir()
     (path / "tensorboard" / "events.out.tfevents.1.kims-machine.2.0.v2").write_bytes(b"kims-machine")
     return path

@@ -27,6 +27,7 @@ from segmenter.sharing.unpacking import unpack_run
 from tests.helpers.made_described import ROOT, contents, described_run
 from tests.helpers.random_run import random_run
 
+LEFT_BEHIND = {"tensorboard/events.out.tfevents.1.kims-machine.2.0.v2", "validation.json"}
 MADE_BY_PACKING = {"SHA256SUMS", "pack.json", "README.md", "stac.json"}
 
 
@@ -50,7 +51,7 @@ def test_what_comes_out_is_what_went_in(run: Path, packed: Path, tmp_path: Path)
     folder, manifest, files = unpack_run(packed, tmp_path / "theirs")
     before, after = contents(run), contents(folder)
     assert after.keys() - before.keys() == MADE_BY_PACKING
-    assert before.keys() - after.keys() == {"tensorboard/events.out.tfevents.1.kims-machine.2.0.v2"}
+    assert before.keys() - after.keys() == LEFT_BEHIND
     assert {name: after[name] for name in before.keys() & after.keys()} == {
         n: before[n] for n in before.keys() & after.keys()
     }
@@ -89,14 +90,14 @@ def test_without_checkpoints_it_predicts_and_does_not_go_on(run: Path, tmp_path:
     assert not (folder / "checkpoints").exists()
     assert not manifest.checkpoints
     assert load_run(folder).checksum() == load_run(run).checksum()
-    assert done.left_out == ("checkpoints", "tensorboard")
+    assert done.left_out == ("checkpoints", "tensorboard", "validation.json")
     assert done.paths == (f"dataset.root {ROOT}", f"dataset.cache {ROOT}/.cache")
 
 
 def test_a_run_without_a_best_is_packed_with_its_newest_checkpoint(tmp_path: Path) -> None:
     run = described_run(tmp_path / "run", best=False)
     done = pack_run(run, tmp_path / "a.zip")
-    assert done.left_out == ("checkpoints/step-00000004.npz", "tensorboard")
+    assert done.left_out == ("checkpoints/step-00000004.npz", "tensorboard", "validation.json")
     folder, manifest, _ = unpack_run(tmp_path / "a.zip", tmp_path / "theirs")
     assert manifest.weights == "checkpoints/step-00000008.npz"
     assert manifest.checkpoints == done.checkpoints == (checkpoint_to_resume(folder).position.done == 8)
@@ -116,7 +117,7 @@ def test_anonymous_it_names_nothing_of_its_owner_and_has_the_same_weights(tmp_pa
     for secret in (ROOT, "owner-kim", "kims-machine", "home of kim", "rings", "longitude 13"):
         holding = [name for name, content in found.items() if secret.encode() in content]
         assert holding == [], secret
-    assert "summary.png" not in found
+    assert {"summary.png", "report.html", "windows.json"} & found.keys() == set()  # they show imagery
     before, after = load_run(run), load_run(folder)
     for path in (path for path in found if path.endswith(".npz")):
         pairs = (
@@ -274,7 +275,8 @@ def test_the_command_says_what_was_done(
     monkeypatch.chdir(tmp_path)
     assert main(["pack", str(run)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("mine.run.zip: 14 files, 0.0 MiB\nnot in it: checkpoints, tensorboard\n")
+    left = "checkpoints, tensorboard, validation.json"
+    assert said.startswith(f"mine.run.zip: 16 files, 0.0 MiB\nnot in it: {left}\n")
     assert f"names places on this machine: dataset.root {ROOT}; dataset.cache" in said
     assert main(["unpack", "mine.run.zip"]) == 0
     said = capsys.readouterr().out
