@@ -53,6 +53,11 @@ def for_installed(text: str) -> str:
     return text.replace("make pretrained", f"pip install '{_PACKAGE}[pretrained]'")
 
 
+def as_started(text: str) -> str:
+    """A text for people, with tools as this process was started: for descriptions in `--help`."""
+    return text if _in_clone() else for_installed(text)
+
+
 def _in_clone() -> bool:
     """Whether the tools are started from a clone; its own environment has the command `segmenter` too."""
     return Path(sys.argv[0] if sys.argv else "").name != COMMAND and (_CLONE / "train.py").is_file()

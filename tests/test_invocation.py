@@ -154,3 +154,13 @@ def test_the_page_on_installing_lists_all_tools_and_parts(capsys: pytest.Capture
     assert [name for name in sorted(for_users - {"cpu", "gpu"}) if f"\n| `{name}` | " not in page] == []
     untold = [tool for tool in invocation.TOOLS if f"| `segmenter {tool}" not in page]
     assert untold == ["convert-weights"]
+
+
+@pytest.mark.parametrize("tool", ["vectorise", "runs card", "runs stac", "runs pack", "runs unpack"])
+@pytest.mark.usefixtures("installed")
+def test_help_of_an_installed_tool_names_no_module(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*tool.split(), "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"`segmenter {tool} " in said
+    assert "python -m" not in said

@@ -31,10 +31,11 @@ def _said(written: Written) -> list[str]:
     (name, image), *_ = facts["input"].items()
     shape = ", ".join(map(str, image["shape"]))
     gives = ", ".join(facts["outputs"])
+    bands = facts["bands"]
     lines = [
         f"checked on {written.checked_on}: {written.agreement}",
         f"{written.path}: {written.bytes / 2**20:.1f} MiB; {name} ({shape}) → {gives}",
-        f"  image: {image['values']}",
+        f"  image: {image['values']}; band{'s' * (len(bands) > 1)} {', '.join(map(str, bands))} of a file",
         f"  nodata: {facts['nodata']}",
     ]
     if "tile_size" in facts:

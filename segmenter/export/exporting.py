@@ -128,7 +128,7 @@ def _written(
     write_model(request.format, exported, file, facts, fp16=request.fp16)
     agreement = _checked(request, run, member, shape, source, file)
     facts["checked"] = {
-        "on": source.said,
+        "on": source.kind,
         "windows": agreement.windows,
         "pixels": agreement.pixels,
         "largest_difference": agreement.largest,

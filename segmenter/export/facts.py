@@ -48,7 +48,7 @@ def facts_of(
         "precision": fp16 or "float32",
         "stride": run.network.stride,
         "radius": run.network.radius,
-        "tiling": tiling_text(run),
+        "tiling": tiling_text(run, image),
     }
 
 
@@ -66,12 +66,22 @@ def _values(run: Run, standardised: bool) -> str:
     return f"as in the images ({run.dtype}), NaN where a pixel has no data"
 
 
-def tiling_text(run: Run) -> str:
-    """Which windows give the map of the whole raster, for people."""
+def tiling_text(run: Run, image: list[Any]) -> str:
+    """Which windows give the map of the whole raster, for people.
+
+    Args:
+        image: shape of the input, names for what may be any number.
+    """
     network = run.network
     if network.radius is None:
         return f"no windows give the map of the whole raster: {network.unlimited}"
     halo = round_up(network.radius, network.stride)
+    side = max((length for length in image if isinstance(length, int)), default=0)
+    if "height" not in image and side <= 2 * halo:
+        return (
+            f"no windows of {side} pixels give the map of the whole raster, as what lies up to {halo} pixels "
+            f"away has a part in each pixel: those of --size {3 * halo} would"
+        )
     return (
         f"windows that begin at multiples of {network.stride} pixels, of which {halo} pixels on each side "
         "that is not the raster's are discarded, give the map of the whole raster"

@@ -29,6 +29,11 @@ class Source:
     images: tuple[Path, ...]
     said: str
 
+    @property
+    def kind(self) -> str:
+        """What they are, for whoever gets the file: no path of this machine."""
+        return self.said.partition(":")[0]
+
 
 def find_source(run: Run, named: Sequence[Path]) -> Source:
     """Images that a user named, else the run's own validation images, else none.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import SegmenterError, run_tool
-from segmenter.invocation import invocation
+from segmenter.invocation import as_started, invocation
 from segmenter.mapping.outputs import BESIDE
 from segmenter.mapping.polygons import add_polygon_options
 from segmenter.raster import quiet_gdal
@@ -51,7 +51,7 @@ def _maps(given: Path) -> list[Path]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=invocation("vectorise"),
-        description=__doc__,
+        description=as_started(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("maps", type=Path, nargs="+", metavar="MAP", help="GeoTIFFs, or folders of them")

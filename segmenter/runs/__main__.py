@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from segmenter.errors import run_tool
-from segmenter.invocation import invocation
+from segmenter.invocation import as_started, invocation
 from segmenter.runs import compare
 from segmenter.runs.report import command as report
 from segmenter.sharing.commands import card, pack, stac, unpack
@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=invocation("runs"), description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
-        command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
+        command = commands.add_parser(name, help=module.HELP, description=as_started(module.__doc__))
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser

@@ -74,15 +74,15 @@ def check_rates(path: Path, known: TrainingConfig, now: TrainingConfig, done: in
         ConfigError: what to do instead.
     """
     before, after = (warmup_steps(each, each.epochs * epoch_steps) for each in (known, now))
+    if now.schedule in _TO_THE_END and done > before + 1:  # the first after the warm-up has the peak
+        why = _falls(path, now, done)
+        raise ConfigError(f"{path}: {EXTENDS}: {known.epochs} → {now.epochs}: {why}")
     if before != after:
         total = known.epochs * epoch_steps
         raise ConfigError(
             f"{path}: {EXTENDS}: {known.epochs} → {now.epochs}: the warm-up was {before} steps of {total}, "
             f"and would be {after} of {now.epochs * epoch_steps}: keep it with --set {_WITH_IT}={before}"
         )
-    if now.schedule in _TO_THE_END and done > before + 1:  # the first after the warm-up has the peak
-        why = _falls(path, now, done)
-        raise ConfigError(f"{path}: {EXTENDS}: {known.epochs} → {now.epochs}: {why}")
 
 
 def warmup_steps(config: TrainingConfig, steps: int) -> int:

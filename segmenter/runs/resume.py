@@ -234,9 +234,13 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
     seen = _seen(run)  # before any is read
     there = checkpoints(run)
     if not there:
+        start = (
+            f"a new run can start from its best model: --init-from {run} --run OTHER"
+            if (run / BEST).exists()
+            else "start again without --resume, or name another directory with --run"
+        )
         raise CheckpointError(
-            f"{run}: expected a run directory with a checkpoint to go on from, there is none yet; start "
-            "again without --resume, or name another directory with --run"
+            f"{run}: expected a run directory with a checkpoint to go on from, there is none yet; {start}"
         )
     if step is not None and step not in there:
         known = ", ".join(map(str, there))
@@ -254,9 +258,15 @@ def newest_record(run: Path) -> Checkpoint | None:
     Raises:
         CheckpointError: it is damaged, or does not hold them.
     """
-    if not checkpoints(run):
-        return None
-    path = newest_checkpoint(run)
+    return record_of(newest_checkpoint(run)) if checkpoints(run) else None
+
+
+def record_of(path: Path) -> Checkpoint:
+    """Position and facts of a checkpoint, or of the best model, without its weights.
+
+    Raises:
+        CheckpointError: it is damaged, or does not hold them.
+    """
     return _checkpoint(path, load_some(path, ("position", META)))
 
 

@@ -93,7 +93,7 @@ def pack_run(
         files[MANIFEST] = (sealed(manifest.model_dump_json(indent=2)) + "\n").encode()
         _write(output, files)
     paths = () if anonymous else tuple(paths_of(known.run.recipe))
-    left_out = tuple(sorted(_left_out(run, "", files)))
+    left_out = tuple(sorted(_left_out(run, "", {*files, SUMS})))
     return Packed(len(files) + 1, output.stat().st_size, paths, left_out, manifest.checkpoints)
 
 

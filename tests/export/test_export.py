@@ -22,6 +22,7 @@ import predict
 from segmenter.errors import run_script
 from segmenter.export.__main__ import main
 from segmenter.export.deepness import Tile
+from segmenter.export.facts import tiling_text
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.runs.run import load_run
 from segmenter.runs.validation_images import save_validation_images
@@ -181,6 +182,19 @@ def test_tiling_as_the_page_says_gives_the_map(mapped: Mapped, export: Export) -
 
     mapped.check(tiled(halo))
     assert (tiled(4) != mapped.ids_HW).mean() > 0.01
+
+
+def test_a_window_that_is_all_border_is_not_said_to_give_the_map(mapped: Mapped) -> None:
+    run = load_run(mapped.run)
+    halo = round_up(run.network.radius or 0, run.network.stride)
+    small, enough = (
+        tiling_text(run, [1, side, side, 3]) for side in (2 * halo, 2 * halo + run.network.stride)
+    )
+    assert small.startswith(f"no windows of {2 * halo} pixels give the map of the whole raster")
+    assert enough.startswith(
+        f"windows that begin at multiples of {run.network.stride} pixels, of which {halo} "
+    )
+    assert tiling_text(run, ["batch", "height", "width", 3]) == enough
 
 
 def test_facts_are_in_the_file_and_beside_it(mapped: Mapped, export: Export) -> None:
@@ -350,7 +364,7 @@ def test_wrong_calls_are_one_line(
     assert "b.tif" in refused("--images", str(tmp_path / "b.tif"))[1]
     assert "run.json" in refused(run=str(tmp_path))[1]
     monkeypatch.setattr("segmenter.export.formats.find_spec", lambda name: None)
-    assert "needs the package tf2onnx: pip install" in refused()[1]
+    assert "needs the package tf2onnx: make export" in refused()[1]
 
 
 def test_what_is_there_stays_unless_it_is_to_be_replaced(
@@ -377,10 +391,18 @@ def test_what_is_there_stays_unless_it_is_to_be_replaced(
     assert "exists already" in capsys.readouterr().err
     assert list((folder / "mine.savedmodel").iterdir()) == []
     (mapped.run / "validation.json").rename(tmp_path / "aside.json")
+    (mapped.run / "validation.json").write_text('{"format": 1, "images": ["/home/kim/a.tif"]}')
     try:
         assert run_script(lambda: main([*call, "--overwrite"])) == 0
     finally:
         (tmp_path / "aside.json").rename(mapped.run / "validation.json")
-    assert "MADE PIXELS, not imagery" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "MADE PIXELS, not imagery: the run's validation images are not here (/home/kim/a.tif" in said
+    assert (
+        "  image: as in the images (uint16), NaN where a pixel has no data; bands 1, 2, 3 of a file\n" in said
+    )
+    beside = (folder / "mine.savedmodel.json").read_text()
+    assert json.loads(beside)["checked"]["on"] == "MADE PIXELS, not imagery"
+    assert "kim" not in beside  # which travels
     assert sorted(path.name for path in folder.iterdir()) == ["mine.savedmodel", "mine.savedmodel.json"]
     assert (folder / "mine.savedmodel" / "saved_model.pb").is_file()

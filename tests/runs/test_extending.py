@@ -81,6 +81,9 @@ def test_a_warm_up_that_was_cut_is_kept_by_saying_its_length() -> None:
         r"it with --set training.warmup=7$",
     ):
         check_rates(Path("runs/a"), known.training, now.training, position.done, STEPS)
+    falling = (recipe_of(n, schedule="poly", warmup=100).training for n in (2, 9))
+    with pytest.raises(ConfigError, match="poly falls to 0"):  # which no warm-up mends
+        check_rates(Path("runs/a"), *falling, 2 * STEPS, STEPS)
     assert not refused(known, recipe_of(9, schedule="constant", warmup=7), position)
 
 

@@ -18,6 +18,7 @@ from segmenter.errors import CheckpointError, OutputError, SegmenterError, run_s
 from segmenter.labels import ClassMap
 from segmenter.locks import FileLock
 from segmenter.runs.__main__ import main
+from segmenter.runs.report.story import read_story
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import load_run
 from segmenter.runs.weights import learned_weights
@@ -68,7 +69,8 @@ def test_what_comes_out_is_what_went_in(run: Path, packed: Path, tmp_path: Path)
 def test_the_same_run_gives_the_same_bytes(run: Path, packed: Path, tmp_path: Path) -> None:
     folder, _, _ = unpack_run(packed, tmp_path / "theirs")
     for source in (run, folder):
-        pack_run(source, tmp_path / "again.zip", with_checkpoints=True)
+        done = pack_run(source, tmp_path / "again.zip", with_checkpoints=True)
+        assert set(done.left_out) <= {"tensorboard", "validation.json"}  # not what packing made before
         assert (tmp_path / "again.zip").read_bytes() == packed.read_bytes()
 
 
@@ -90,6 +92,11 @@ def test_without_checkpoints_it_predicts_and_does_not_go_on(run: Path, tmp_path:
     assert not (folder / "checkpoints").exists()
     assert not manifest.checkpoints
     assert load_run(folder).checksum() == load_run(run).checksum()
+    with pytest.raises(CheckpointError, match=f"start from its best model: --init-from {folder}"):
+        checkpoint_to_resume(folder)
+    story = read_story(folder)
+    assert story.record is None
+    assert story.facts == read_story(run).facts
     assert done.left_out == ("checkpoints", "tensorboard", "validation.json")
     assert done.paths == (f"dataset.root {ROOT}", f"dataset.cache {ROOT}/.cache")
 
@@ -280,7 +287,7 @@ def test_the_command_says_what_was_done(
     assert f"names places on this machine: dataset.root {ROOT}; dataset.cache" in said
     assert main(["unpack", "mine.run.zip"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("runs/mine: 14 files of the run mine, each with the checksum")
+    assert said.startswith("runs/mine: 16 files of the run mine, each with the checksum")
     assert "python predict.py runs/mine INPUT" in said
     assert "--resume" not in said
 

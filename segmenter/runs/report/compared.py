@@ -186,7 +186,7 @@ def _speed(stories: Sequence[Story], names: Sequence[str]) -> Table:
         rate = f"{sorted(s.rate for s in speeds)[len(speeds) // 2]:,.1f}" if speeds else "–"
         times = [s.seconds for s in speeds if s.seconds is not None]
         time = duration(sum(times)) if times else "–"
-        devices = "–" if story.record is None else str(story.record.facts.replicas)
+        devices = "–" if story.facts is None else str(story.facts.replicas)
         rows.append([name, rate, percent(story.waiting), time, devices, story.status])
     header = ["Run", "images/s", "waiting", "time of steps", "devices", "how far"]
     return Table("Speed; waiting: for data, share of the time", header, rows)

@@ -111,7 +111,7 @@ def _facts(story: Story) -> dict[str, str]:
         "Model": plain(str(getattr(run.recipe.model, "encoder", None) or run.recipe.model.kind)),
         "Steps done": f"{story.steps:,}",
         "Tiles a step": f"{run.recipe.training.global_batch:,}",
-        "Devices": "–" if story.record is None else f"{story.record.facts.replicas:,}",
+        "Devices": "–" if story.facts is None else f"{story.facts.replicas:,}",
     }
     if story.coverage is not None:
         facts["Steps short of a promised class"] = f"{story.coverage.short_steps:,}"

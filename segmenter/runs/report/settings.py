@@ -64,18 +64,18 @@ def _table(caption: str, settings: dict[str, Any]) -> Table:
 
 
 def _made_with(story: Story) -> list[Block]:
-    run, record = story.run, story.record
+    run, facts = story.run, story.facts
     form = f"{counted(run.band_count, 'band')} of {run.dtype}"
     ground = "not georeferenced" if run.metres_per_pixel is None else f"{run.metres_per_pixel:.4g} m a pixel"
     rows = [["Images", f"{form}, {ground}"], ["Labels", run.labels]]
-    if record is None:
+    if facts is None:
         return [Table("Made with", ["What", "Value"], [*rows, ["Devices and versions", "not known"]], True)]
-    rows.append(["Devices", number(record.facts.replicas)])
-    rows += [[name, value] for name, value in record.facts.computed_on.items()]
+    rows.append(["Devices", number(facts.replicas)])
+    rows += [[name, value] for name, value in facts.computed_on.items()]
     if run.shares is not None:
         shares = ", ".join(f"{d}: {t}" for d, t in zip(run.shares.devices, run.shares.tiles, strict=True))
         rows.append(["Tiles of a step on each device, measured", shares])
-    versions = [[name, value] for name, value in record.facts.versions.items()]
+    versions = [[name, value] for name, value in facts.versions.items()]
     return [
         Table("Made with", ["What", "Value"], rows, True),
         Table("Versions", ["Package", "Version"], versions, True),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from segmenter.errors import CheckpointError
+from segmenter.runs.checkpoints import BEST
 from segmenter.runs.coverage import RunFacts, run_coverage
 from segmenter.runs.log import RunLog
-from segmenter.runs.resume import Checkpoint, newest_record
+from segmenter.runs.resume import Checkpoint, Facts, newest_record, record_of
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, scored
 from segmenter.runs.windows_file import ShownWindows, load_windows
@@ -75,6 +77,7 @@ class Story:
 
     Attributes:
         record: position and facts of the newest checkpoint; None where there is none, or it is damaged.
+        facts: of that, else of the best model, which is all that a run handed over may have.
         best, last: validations with their confusion matrices.
         coverage: of the steps; None where the log has none.
         windows: of the best validation.
@@ -83,6 +86,7 @@ class Story:
 
     run: Run
     record: Checkpoint | None
+    facts: Facts | None
     lines: Sequence[Line]
     validations: Sequence[Validation]
     best: Scored | None
@@ -131,6 +135,8 @@ class Story:
         """How far it came, in a few words."""
         epochs = self.run.recipe.training.epochs
         if self.record is None:
+            if any(validation.epoch >= epochs for validation in self.validations):
+                return f"finished, {epochs} epochs"  # handed over without checkpoints
             return f"stands at step {self.steps:,}, without a checkpoint"
         at = self.record.position
         if at.epoch >= epochs:
@@ -159,9 +165,11 @@ def read_story(path: Path) -> Story:
             missing.append(f"{what}: {error}")
             return None
 
+    record = read("Position, devices and versions", newest_record, path)
     return Story(
         run=run,
-        record=read("Position, devices and versions", newest_record, path),
+        record=record,
+        facts=_facts_of_best(path) if record is None else record.facts,
         lines=[_line(record) for record in records if "miou" not in record],
         validations=[_validation(record) for record in records if "miou" in record],
         best=scored(path / BEST_FILES[0]),
@@ -170,6 +178,12 @@ def read_story(path: Path) -> Story:
         windows=read("Windows", load_windows, path),
         missing=missing,
     )
+
+
+def _facts_of_best(path: Path) -> Facts | None:
+    with suppress(CheckpointError):  # not there, or of a version that did not write them
+        return record_of(path / BEST).facts
+    return None
 
 
 def _line(record: dict[str, Any]) -> Line:
