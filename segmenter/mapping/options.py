@@ -98,6 +98,8 @@ def _value(action: argparse.Action, value: Any) -> Any:
     """An option's value as the parser would give it."""
     if isinstance(action.const, bool) and not isinstance(value, bool):
         raise DatasetError(f"{action.dest}: expected True or False, got {value!r}")
+    if isinstance(action, argparse._AppendAction) and isinstance(value, str):
+        return (value,)
     if isinstance(value, str) and callable(action.type):
         try:
             return action.type(value)

@@ -269,6 +269,9 @@ WRITES = """
 import sys, tensorflow
 from segmenter.mapping.vectorise import main
 main([sys.argv[1], "--output", sys.argv[2]])
+from pathlib import Path
+from segmenter.vectors.library import pyogrio
+print(len(pyogrio.raw.read(sys.argv[2], bbox=(0, 0, 1, 1))[2]), "far away")
 """
 
 
@@ -282,3 +285,4 @@ def test_a_geopackage_has_its_index_where_tensorflow_was_loaded_before(
     with contextlib.closing(sqlite3.connect(output)) as file:
         tables = [name for (name,) in file.execute("select name from sqlite_master")]
     assert "rtree_a_geom" in tables
+    assert "\n0 far away" in done.stdout  # by box: with an SQLite that has no R-trees, an error
