@@ -17,8 +17,7 @@ from segmenter.errors import SegmenterError
 from segmenter.geometry import Window
 from segmenter.labels import ClassMap
 from segmenter.mapping.jobs import Bounds
-from segmenter.mapping.options import _parser, parse
-from segmenter.mapping.options import request_of
+from segmenter.mapping.options import _parser, parse, request_of
 from segmenter.mapping.request import MapRequest
 from segmenter.mapping.session import map_rasters
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_load_predictor, fake_run
