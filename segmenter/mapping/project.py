@@ -56,6 +56,8 @@ def project_of(
     if request.project is None:
         return []
     shown = sorted(jobs, key=lambda job: job.name)
+    if not shown:  # a project of an earlier call stays
+        return []
     crs = next((found for job in shown if (found := _crs_of(job)) is not None), None)
     try:
         write_project(

@@ -96,11 +96,17 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
     dataset, _ = open_dataset(path)
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])
+        shares = (dataset.scales[0], dataset.offsets[0]) != (1.0, 0.0)
     found: list[MapClass] = []
     while (name := tags.get(f"CLASS_{len(found)}")) is not None and len(found) < UNKNOWN:
         code = tags.get(f"CODE_{len(found)}", str(len(found)))
         found.append(MapClass(name, int(code) if code.isdecimal() else len(found)))
     coded = tags.get(VALUES) == CODES
+    if found and shares:  # confidence and probabilities name the classes, too
+        raise RasterError(
+            f"{path}: expected a class map as predict.py writes it, got a raster whose values are scaled, as "
+            "confidence and probabilities are; name the map beside it"
+        )
     if not found or kinds not in ((1, "uint8"), *([(1, "uint16")] * coded)):
         raise RasterError(
             f"{path}: expected a class map as predict.py writes it (one band of class ids or codes, the "

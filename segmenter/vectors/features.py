@@ -16,16 +16,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyogrio
 import shapely
 from numpy.typing import NDArray
-from pyogrio.raw import read
 
 from segmenter.errors import DatasetError, shortened
 from segmenter.finding import VECTOR_ENDINGS
 from segmenter.raster.burned import crs_of
 from segmenter.vectors import geoparquet
 from segmenter.vectors.geoparquet import Header
+from segmenter.vectors.library import pyogrio
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top in the file's CRS."""
@@ -160,7 +159,7 @@ class VectorFile:
             fids, wkb, values = geoparquet.read(self.path, self._attribute)
         else:
             what = {"layer": self._layer, "columns": [self._attribute], "return_fids": True}
-            _, fids, wkb, columns = read(self.path, force_2d=True, **what, **how)
+            _, fids, wkb, columns = pyogrio.raw.read(self.path, force_2d=True, **what, **how)
             values = columns[0] if len(wkb) else np.zeros(0, object)
         shapes = shapely.force_2d(shapely.from_wkb(np.asarray(wkb, object), on_invalid="fix"))
         order = np.argsort(fids, kind="stable")  # not that of an index

@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from segmenter.errors import OutputError, SegmenterError
 from segmenter.files import sync
+from segmenter.vectors.library import pyogrio
 
 ENDINGS = (".gpkg", ".parquet")
 _CODEC = "zstd"
 _LEFTOVER_SECONDS = 3600.0
 """Age of what nobody writes to any more; another machine may be at work in the same folder."""
 _GEOPARQUET = "1.1.0"
+_FAULTS = tuple(getattr(pyogrio.errors, f"{what}Error") for what in ("DataSource", "Feature", "Geometry"))
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,6 @@ def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
 
 @contextlib.contextmanager
 def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch], None]]:
-    from pyogrio.errors import DataSourceError, FeatureError, GeometryError
-    from pyogrio.raw import write
-
     began = False
 
     def batch(found: Batch) -> None:
@@ -103,7 +102,7 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
         if crs is None:  # which is how the map is
             warnings.filterwarnings("ignore", message="'crs' was not provided")
         try:
-            write(
+            pyogrio.raw.write(
                 str(aside),
                 found.wkb_P,
                 [values for values, _ in columns.values()],
@@ -115,7 +114,7 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
                 crs=None if crs is None else crs.to_wkt(),
                 append=began,
             )
-        except (DataSourceError, FeatureError, GeometryError) as error:
+        except _FAULTS as error:
             raise OSError(str(error)) from None
         began = True
 

@@ -17,7 +17,7 @@ from segmenter.errors import SegmenterError
 from segmenter.geometry import Window
 from segmenter.labels import ClassMap
 from segmenter.mapping.jobs import Bounds
-from segmenter.mapping.options import _parser, parse
+from segmenter.mapping.options import _parser, parse, request_of
 from segmenter.mapping.request import MapRequest
 from segmenter.mapping.session import map_rasters
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_load_predictor, fake_run
@@ -132,3 +132,8 @@ def test_labels_and_splits_of_python_users_need_what_a_loader_says(
     with pytest.raises(SegmenterError, match="--split test: expected the images of the split"):
         map_rasters(request(output=tmp_path / "maps", inputs=(), split="test"), run)
     assert not (tmp_path / "maps").exists()
+
+
+def test_one_class_from_python_is_one_class() -> None:
+    options = {"vectors": "a.gpkg", "only": "road"}
+    assert request_of((Path("run"),), ["in"], "maps", options).only == ("road",)

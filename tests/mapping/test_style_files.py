@@ -144,3 +144,14 @@ def test_in_a_bucket_what_is_gone_comes_back(
     assert f"<datasource>/vsis3/{store.bucket}/maps/a.tif</datasource>" in project
     assert "<datasource>./in/a.tif</datasource>" in project
     assert not list((tmp_path / "cache").rglob("*.*ml"))
+
+
+def test_a_call_without_a_map_leaves_the_project_of_an_earlier_one(
+    tmp_path: Path, make_geotiff: Callable[..., Path], call: Callable[..., int]
+) -> None:
+    path = scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call("in", "--project", "town.qgs") == 0
+    before = (tmp_path / "town.qgs").read_bytes()
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert call("in", "--project", "town.qgs") == 1
+    assert (tmp_path / "town.qgs").read_bytes() == before

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,12 +160,14 @@ def make_map(tmp_path: Path) -> Callable[..., Path]:
             if crs
             else None,
         }
-        tags = {f"CLASS_{i}": n for i, n in enumerate(NAMES)} | {
+        tags: dict[str, str] = {f"CLASS_{i}": n for i, n in enumerate(NAMES)} | {
             f"CODE_{i}": str(7 * i + 2) for i in range(3)
         }
         write_raster(tmp_path / f"{name}.tif", ids, RasterSpec(nodata=IGNORE, tags=tags, **where))
         sure = np.where(ids == IGNORE, 0, 102).astype(np.uint8)
-        write_raster(tmp_path / f"{name}.confidence.tif", sure, RasterSpec(nodata=0, scale=1 / 255, **where))
+        write_raster(
+            tmp_path / f"{name}.confidence.tif", sure, RasterSpec(nodata=0, scale=1 / 255, tags=tags, **where)
+        )
         return tmp_path / f"{name}.tif"
 
     return make
@@ -245,6 +251,10 @@ def test_a_wrong_call_ends_in_one_line_and_leaves_nothing(
         ([path, "--output", tmp_path / "there.gpkg"], "exists already"),
         ([path, other, "--output", tmp_path / "x.gpkg"], "expected the CRS of"),
         ([plain, "--output", tmp_path / "x.gpkg"], "expected a class map as predict.py writes it"),
+        (
+            [path.with_name("a.confidence.tif"), "--output", tmp_path / "x.gpkg"],
+            "got a raster whose values are scaled, as confidence and probabilities are",
+        ),
         ([path, "--only", "sea", "--output", tmp_path / "x.gpkg"], "no class sea; there are"),
         ([path, "--min-area", "-1", "--output", tmp_path / "x.gpkg"], "--min-area: expected a number"),
     ):
@@ -253,3 +263,26 @@ def test_a_wrong_call_ends_in_one_line_and_leaves_nothing(
     assert (tmp_path / "there.gpkg").read_bytes() == b"mine"
     assert not list(tmp_path.glob("*x.*"))
     assert not list(tmp_path.glob(".*"))
+
+
+WRITES = """
+import sys, tensorflow
+from segmenter.mapping.vectorise import main
+main([sys.argv[1], "--output", sys.argv[2]])
+from pathlib import Path
+from segmenter.vectors.library import pyogrio
+print(len(pyogrio.raw.read(sys.argv[2], bbox=(0, 0, 1, 1))[2]), "far away")
+"""
+
+
+def test_a_geopackage_has_its_index_where_tensorflow_was_loaded_before(
+    make_map: Callable[..., Path], tmp_path: Path
+) -> None:
+    path, output = make_map("a", noise(1, cells=True)), tmp_path / "a.gpkg"
+    given = [sys.executable, "-c", WRITES, str(path), str(output)]
+    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with contextlib.closing(sqlite3.connect(output)) as file:
+        tables = [name for (name,) in file.execute("select name from sqlite_master")]
+    assert "rtree_a_geom" in tables
+    assert "\n0 far away" in done.stdout  # by box: with an SQLite that has no R-trees, an error

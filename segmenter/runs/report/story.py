@@ -140,7 +140,7 @@ class Story:
             return f"stands at step {self.steps:,}, without a checkpoint"
         at = self.record.position
         if at.epoch >= epochs:
-            return f"finished, {epochs} epochs"
+            return f"finished, {epochs} epoch{'s' * (epochs != 1)}"
         if self.ended_early:
             return f"ended early, after {at.epoch} of {epochs} epochs"
         return f"stopped after step {at.done:,}, in epoch {at.epoch + 1} of {epochs}"
