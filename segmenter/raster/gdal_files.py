@@ -25,7 +25,7 @@ from rasterio.session import DummySession
 from segmenter.addresses import masked_text
 from segmenter.errors import RasterError
 from segmenter.raster.faults import FAULTS, one_line
-from segmenter.raster.gdal_private import messages
+from segmenter.raster.gdal_private import gdal_library, messages
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -92,9 +92,7 @@ class _Stat(ctypes.Structure):
 @functools.cache
 def _gdal() -> ctypes.CDLL:
     """The library that rasterio has loaded."""
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        names = {line.split(maxsplit=5)[5].strip() for line in maps if "/libgdal" in line}
-    library = ctypes.CDLL(min(names))
+    library = ctypes.CDLL(gdal_library())
     library.VSIStatExL.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Stat), ctypes.c_int]
     library.VSIGetLastErrorMsg.restype = ctypes.c_char_p
     library.VSIFOpenExL.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]

@@ -15,12 +15,22 @@ from pathlib import Path
 import rasterio
 from rasterio._err import CPLE_BaseError as GdalError
 
-__all__ = ["GdalError", "listen", "messages", "proj_data", "quiet_libtiff"]
+__all__ = ["GdalError", "gdal_library", "listen", "messages", "proj_data", "quiet_libtiff"]
 
 _LOGGERS = ("rasterio._env", "rasterio._err")
 """Where rasterio writes what GDAL says."""
 _ERROR = "GDAL signalled an error"
 """How rasterio begins the records of errors, which it logs as information."""
+
+
+def gdal_library() -> str:
+    """File of the GDAL that rasterio has loaded; other wheels (pyogrio's) bring one of their own."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        names = {line.split(maxsplit=5)[5].strip() for line in maps if "/libgdal" in line}
+    own = (Path(rasterio.__file__).parents[1] / "rasterio.libs").resolve()
+    of_wheel = {name for name in names if Path(name).parent == own}
+    of_system = {name for name in names if not Path(name).parent.name.endswith(".libs")}
+    return min(of_wheel or of_system)
 
 
 class _Heard(threading.local):

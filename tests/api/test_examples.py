@@ -124,7 +124,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of zmq and asyncio, which are not ours
         here = {"metadata": {"path": str(tmp_path)}}
-        nbclient.NotebookClient(notebook, kernel_name="python3", timeout=None, resources=here).execute()
+        nbclient.NotebookClient(notebook, kernel_name="python3", resources=here).execute()
     shown = {
         name for cell in notebook.cells for out in cell.get("outputs", ()) for name in out.get("data", ())
     }

@@ -28,6 +28,7 @@ from segmenter.runs.run import load_run
 from segmenter.runs.validation_images import save_validation_images
 from segmenter.scenes import Scene
 from segmenter.windows import round_up
+from tests.helpers.deepness_plugin import as_deepness
 from tests.helpers.random_run import random_run
 
 # Found, not imported: tf2onnx imports TensorFlow, which is the fixture's to do.
@@ -216,36 +217,6 @@ def test_facts_are_in_the_file_and_beside_it(mapped: Mapped, export: Export) -> 
     assert checked["versions"]["onnxruntime"] == onnxruntime.__version__
 
 
-def _as_plugin(exported: Exported, layer_HWC: NDArray[Any]) -> NDArray[np.int64]:
-    """Deepness' way over a layer, by the keys of the file alone."""
-    model = session(exported)
-    (image,), keys = model.get_inputs(), model.get_modelmeta().custom_metadata_map
-    assert json.loads(keys["model_type"]) == "Segmentor"
-    size = json.loads(keys["tile_size"])
-    assert image.shape == [1, 3, size, size]
-    assert json.loads(keys["tiles_size"]) == size
-    overlap = int(size * json.loads(keys["tiles_overlap"]) / 100 * 2) // 2
-    step, half = size - overlap, overlap // 2
-    mean, std = (np.array(json.loads(keys[f"standardization_{k}"]), np.float32) for k in ("mean", "std"))
-    count = [max(0, -(-(length - size) // step)) + 1 for length in layer_HWC.shape[:2]]
-    whole = [(n - 1) * step + size for n in count]
-    filled = np.zeros((*whole, 3), layer_HWC.dtype)
-    filled[: layer_HWC.shape[0], : layer_HWC.shape[1]] = layer_HWC
-    result = np.full(whole, -1)
-    for i, j in np.ndindex(*count):
-        tile = np.float32(filled[i * step :, j * step :][:size, :size] * 1.0 / 255.0)
-        values = model.run(None, {"image": ((tile - mean) / std).transpose(2, 0, 1)[None]})[0]
-        values[values < json.loads(keys["seg_thresh"])] = 0
-        kept = [
-            slice(0 if k == 0 else half, size if k == n - 1 else size - half)
-            for k, n in zip((i, j), count, strict=True)
-        ]
-        result[i * step :, j * step :][kept[0], kept[1]] = values[0].argmax(axis=0)[kept[0], kept[1]]
-    assert (result >= 0).all()
-    assert json.loads(keys["seg_small_segment"]) == 0
-    return result[: layer_HWC.shape[0], : layer_HWC.shape[1]]
-
-
 @pytest.fixture(scope="module")
 def deepness(export: Export) -> Exported:
     return export("--format", "onnx", "--profile", "deepness", "--size", "96")
@@ -260,7 +231,7 @@ def test_deepness_finds_its_keys_and_gives_the_map(mapped: Mapped, deepness: Exp
     assert json.loads(keys["resolution"]) == 50
     tile = Tile(json.loads(keys["tile_size"]), json.loads(keys["tiles_overlap"]))
     assert tile.overlap // 2 >= (run.network.radius or 0)
-    found = _as_plugin(deepness, mapped.image_HWC)
+    found = as_deepness(session(deepness), mapped.image_HWC)
     radius = run.network.radius or 0
     below = np.s_[40 + radius : HEIGHT - radius, : WIDTH - radius]
     mapped.check(found.astype(np.uint8), below)
@@ -279,7 +250,7 @@ def test_deepness_gives_the_map_of_real_pixels(
     assert len(np.unique(whole)) > 1
     radius = run.network.radius or 0
     inside = np.s_[: 264 - radius, : 332 - radius]
-    assert (_as_plugin(deepness, layer)[inside] != whole[inside]).mean() < 1e-4
+    assert (as_deepness(session(deepness), layer)[inside] != whole[inside]).mean() < 1e-4
 
 
 @pytest.mark.slow

@@ -115,3 +115,15 @@ def test_programs_hear_nothing_of_images_without_georeference(make_geotiff: Make
             raster_info(path)
         quiet_gdal()
         assert raster_info(path).transform is None
+
+
+def test_files_are_read_by_rasterios_own_gdal_beside_that_of_another_wheel() -> None:
+    """Pyogrio brings a GDAL too, with settings and caches of its own."""
+    code = (
+        "import pyogrio.raw, rasterio\n"
+        "from segmenter.raster.gdal_files import _gdal\n"
+        "library = _gdal()\n"
+        "library.CPLSetConfigOption(b'SEGMENTER_TEST', b'here')\n"
+        "assert rasterio.env.get_gdal_config('SEGMENTER_TEST') == 'here', library\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -50,7 +50,7 @@ def validate(
     recipe = SimpleNamespace(training=TrainingConfig(), sampling=SimpleNamespace(scale_strata=()))
     state = SimpleNamespace(
         run=SimpleNamespace(path=tmp_path, classes=classes, recipe=recipe),
-        dataset=None,
+        dataset=SimpleNamespace(of=lambda _: ()),
         feed=SimpleNamespace(check=None),
         position=Position(),
         _predictor=lambda: None,
