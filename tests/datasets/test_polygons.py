@@ -225,7 +225,7 @@ def test_without_the_extra_one_line_says_so(scenes: Path, monkeypatch: pytest.Mo
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "shapely", None)
     with pytest.raises(
-        DatasetError, match=r"dataset\.labels: polygons need the package shapely: pip install"
+        DatasetError, match=r"dataset\.labels: polygons need the package shapely: make vectors"
     ):
         load_dataset(recipe(scenes))
 

