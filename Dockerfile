@@ -31,14 +31,14 @@ RUN python -m pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRAS}]" \
 # of that user, where libraries keep what they cache, is a folder that all may write to, as /tmp is.
 RUN useradd --create-home --uid 1000 segmenter \
     && chmod 1777 /home/segmenter \
-    && mkdir --mode 1777 /work
+    && mkdir --mode 1777 /project
 ENV HOME=/home/segmenter \
     PYTHONUNBUFFERED=1 \
     NO_ALBUMENTATIONS_UPDATE=1 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 1000
-WORKDIR /work
+WORKDIR /project
 
 # The form with brackets: signals reach the program, which then writes its checkpoint and ends.
 ENTRYPOINT ["segmenter"]

@@ -159,13 +159,12 @@ class OpenRun:
             RasterError: an array of another shape or type than the model takes.
             SegmenterError: an option that cannot be, a run that is not whole, a device without memory.
         """
-        kind = "float16" if probabilities is True else probabilities or None
-        request = request_of(self.paths, ["image"], "maps", {**_checked(options), "probabilities": kind})
+        request = request_of(self.paths, ["image"], "maps", _checked(options, probabilities))
         rasters, shape = rasters_of(self._run, image, valid, nodata, any_dtype=any_dtype)
         result = result_array(shape, len(self.classes), probabilities, out)
-        batched = result if len(shape) == 3 else result[np.newaxis]
+        batches = result if len(shape) == 3 else result[np.newaxis]
         with self._ready():
-            predict_arrays(self._run, rasters, request, batched, progress=progress)
+            predict_arrays(self._run, rasters, request, batches, progress=progress)
         return result
 
     def map(
@@ -247,8 +246,8 @@ def _run_text(path: Path) -> bytes:
     return read_regular(path / RUN_FILE)
 
 
-def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options of a prediction, if there are such.
+def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mapping[str, Any]:
+    """Options of a prediction as those of `predict.py`, if there are such.
 
     Raises:
         DatasetError: there are not.
@@ -256,7 +255,8 @@ def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
     known = list(Computing.__annotations__)
     if unknown := [name for name in options if name not in known]:
         raise DatasetError(f"{unknown[0]}: expected an option of prediction: {', '.join(known)}")
-    return options
+    kind = "float16" if probabilities is True else probabilities or None
+    return {**options, "probabilities": kind}
 
 
 def _maps(mapped: Mapped, folder: Path, said: Said) -> Maps:

@@ -125,16 +125,10 @@ def index_tiles(
     with listening(bars=progress) as said:
         index = build_index(dataset, split, settings.tiles, progress=progress)
         index = with_scales(index, dataset, settings, progress=progress)
+    where = (index.scenes, index.scene_N, index.row_N, index.col_N)
+    kept = (settings, dataset, index)
     return Tiles(
-        *(
-            index.counts_NK,
-            tuple(dataset.classes.names),
-            index.scenes,
-            index.scene_N,
-            index.row_N,
-            index.col_N,
-        ),
-        *(index.left_out, tuple(said.warnings), (settings, dataset, index)),
+        index.counts_NK, tuple(dataset.classes.names), *where, index.left_out, tuple(said.warnings), kept
     )
 
 

@@ -16,6 +16,7 @@ from segmenter.pages.parts import label, percent, short
 PLAN, SHUFFLE, BAR, GREY = "#0072b2", "#d55e00", "#4a6fa5", "#52606d"
 FILLER = "#e69f00"
 ROW = 26  # pixels of a bar with its gap
+NUMBERED = 10  # up to so many classes have their numbers in the cells and over the bars
 _STILL = {"itemclick": False, "itemdoubleclick": False}
 INK, _GRID = "#1b1f24", "#e3e7eb"
 RAMP = [[0.0, "#f7fbff"], [0.25, "#c6dbef"], [0.6, "#6baed6"], [1.0, "#08306b"]]
@@ -84,3 +85,24 @@ def heat(share: Sequence[Sequence[float | None]], hovers: Sequence[Sequence[str]
         "hovertemplate": HOVER,
         **({"text": texts, "texttemplate": "%{text}"} if numbered else {}),
     }
+
+
+def square(
+    names: Sequence[str],
+    share: Sequence[Sequence[float | None]],
+    hovers: Sequence[Sequence[str]],
+    across: str,
+) -> tuple[Data, int]:
+    """A heat map of classes by classes: the figure, and the width that it needs (0: any).
+
+    Args:
+        across: title of the columns.
+    """
+    count = len(names)
+    numbered = count <= NUMBERED
+    columns = names_axis(names) | {"range": [-0.5, count - 0.5], "tickangle": -90}
+    columns["title"] = {"text": across, "standoff": 8}
+    rows = names_axis(names) | {"range": [count - 0.5, -0.5]}
+    look = layout(ROW * count + 200, columns, rows, plot_bgcolor="#c9ced4")
+    figure = {"data": [heat(share, hovers, numbered=numbered)], "layout": look}
+    return figure, 0 if numbered else 230 + 20 * count

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from segmenter import __version__
+from segmenter.config.reading import flat_settings
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.devices.workers import Workers
@@ -67,7 +68,7 @@ def facts_of(recipe: Recipe, classes: ClassMap, tiles: str, devices: Devices) ->
     """
     settings = {
         f"recipe, {key}": json.dumps(value)
-        for key, value in _flat(recipe.model_dump(mode="json"))
+        for key, value in flat_settings(recipe).items()
         if not key.startswith(_OWN)
     }
     kinds = "GPU" if devices.names[0].startswith("GPU") else "CPU"
@@ -79,14 +80,6 @@ def facts_of(recipe: Recipe, classes: ClassMap, tiles: str, devices: Devices) ->
         "training data (fingerprint)": tiles,
         "devices": f"{len(devices.names)} {kinds}",
     }
-
-
-def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from _flat(value, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, data
 
 
 def _program() -> str:

@@ -14,15 +14,16 @@ from segmenter.diagnosis.report.classes import names, order
 from segmenter.pages.layout import (
     GREY,
     HOVER,
+    NUMBERED,
     ROW,
     SHUFFLE,
     Data,
     axis,
     bars,
-    heat,
     layout,
     names_axis,
     percent_axis,
+    square,
 )
 from segmenter.pages.parts import (
     Chart,
@@ -38,7 +39,6 @@ from segmenter.pages.parts import (
 from segmenter.sampling.forecast import Outlook
 
 _AXIS = 70  # pixels of an axis with its title
-_NUMBERED = 10  # up to so many classes have their numbers in the cells and over the bars
 
 
 def _rows(
@@ -131,7 +131,7 @@ def classes_per_tile(diagnosis: Diagnosis) -> Chart:
         for i, n in enumerate(counts)
     ]
     values = [100 * n / tiles for n in counts]
-    texts = [percent(n / tiles) if n and len(counts) <= _NUMBERED + 1 else "" for n in counts]
+    texts = [percent(n / tiles) if n and len(counts) <= NUMBERED + 1 else "" for n in counts]
     trace = bars(values, texts, hovers, x=list(range(len(counts))), y=values, textangle=0)
     x = axis("classes that a tile holds", showgrid=False, tick0=0, dtick=1 if len(counts) <= 16 else 5)
     figure = {"data": [trace], "layout": layout(300, x, percent_axis("tiles", 1.15 * max(values), nticks=6))}
@@ -157,17 +157,11 @@ def together(diagnosis: Diagnosis) -> Chart | None:
         ]
         for a, row in zip(ids, share, strict=True)
     ]
-    numbered = len(ids) <= _NUMBERED
-    columns = names_axis([name[c] for c in ids]) | {"range": [-0.5, len(ids) - 0.5], "tickangle": -90}
-    columns["title"] = {"text": "also hold … (%)", "standoff": 8}
-    rows = names_axis([name[c] for c in ids]) | {"range": [len(ids) - 0.5, -0.5]}
-    look = layout(ROW * len(ids) + 200, columns, rows, plot_bgcolor="#c9ced4")
-    figure = {"data": [heat(share, hovers, numbered=numbered)], "layout": look}
+    figure, width = square([name[c] for c in ids], share, hovers, "also hold … (%)")
     note = (
         "Read along a row: of the tiles with that class, how many also hold the class of the column. Dark: "
         "nearly all; pale: nearly none. Classes that come together can share a tile of the batch."
     )
-    width = 0 if numbered else 230 + 20 * len(ids)
     title = _partner(ids, name, share[0])
     return Chart("pairs", title, note, {"": figure}, _together_table(diagnosis), width=width)
 

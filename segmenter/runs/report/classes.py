@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.evaluation.scores import MEANS, Scores
-from segmenter.pages.layout import INK, ROW, bars, heat, layout, names_axis, percent_axis
+from segmenter.pages.layout import INK, ROW, bars, layout, names_axis, percent_axis, square
 from segmenter.pages.parts import Block, Chart, Named, Paragraph, Table, lines, listed, number, percent, plain
 from segmenter.runs.report.story import Story, finite
 
 _MOST_CONFUSED = 40
 """Classes in the chart of confusions: those with the most pixels."""
-_NUMBERED = 10
 _WORST = 20
 _AXIS = 70
 
@@ -135,12 +134,7 @@ def confusion_chart(scores: Scores) -> Chart | None:
         ]
         for i, row in zip(ids, share, strict=True)
     ]
-    numbered = len(ids) <= _NUMBERED
-    columns = names_axis([names[c] for c in ids]) | {"range": [-0.5, len(ids) - 0.5], "tickangle": -90}
-    columns["title"] = {"text": "taken for … (%)", "standoff": 8}
-    rows = names_axis([names[c] for c in ids]) | {"range": [len(ids) - 0.5, -0.5]}
-    look = layout(ROW * len(ids) + 200, columns, rows, plot_bgcolor="#c9ced4")
-    figure = {"data": [heat(share, hovers, numbered=numbered)], "layout": look}
+    figure, width = square([names[c] for c in ids], share, hovers, "taken for … (%)")
     note = "Read along a row: what the pixels of that true class were taken for, in percent of them. An "
     note += "empty row does not occur."
     if len(ids) < len(names):
@@ -150,7 +144,6 @@ def confusion_chart(scores: Scores) -> Chart | None:
     if largest:
         i, j = largest[0]
         title = f"{percent(float(share_KK[i, j]))} of {plain(names[i])} is taken for {plain(names[j])}"
-    width = 0 if numbered else 230 + 20 * len(ids)
     return Chart("confusion", title, note, {"": figure}, _confusions(scores, share_KK, largest), width=width)
 
 
