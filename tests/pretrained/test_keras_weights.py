@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
         port = free.getsockname()[1]
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
-    monkeypatch.delenv("no_proxy", raising=False)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    # urllib keeps the proxies of its first use in the process, which may have been another test's.
+    monkeypatch.setattr(urllib.request, "_opener", None)
 
 
 def network(encoder: str = "mobilenet_v2", channels: int = 3) -> Any:
