@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.cluster.options import ClusterOptions, add_cluster_options, taken_from
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
+from segmenter.files import check_writable
 from segmenter.invocation import invocation
 from segmenter.terminal import enduring_output
 
@@ -169,7 +170,7 @@ def _coverage(args: argparse.Namespace) -> int:
     recipe, cluster = _recipe(args)
     batches = _batches(args.batch, recipe.training.global_batch)
     for path in filter(None, (args.json, args.report)):  # before any work is done
-        _check_writable(path)
+        check_writable(path)
     if args.json and args.report and args.json.resolve() == args.report.resolve():
         raise SegmenterError(
             f"{args.json}: expected two files for --json and --report, got one name for both"
@@ -209,7 +210,7 @@ def _augmented(args: argparse.Namespace) -> int:
     from . import load_dataset
 
     recipe = load_recipe(args.config, args.set)
-    _check_writable(args.output)
+    check_writable(args.output)
     dataset = load_dataset(recipe)
     if not dataset.of("train"):
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
@@ -252,15 +253,6 @@ def _batches(text: str | None, own: int) -> list[int]:
             f"--batch: expected whole numbers of tiles in 1 … {_LARGEST_BATCH}, as in 16,32,64, got {text!r}"
         )
     return sorted(sizes)
-
-
-def _check_writable(path: Path) -> None:
-    if path.is_dir():
-        raise SegmenterError(f"{path}: expected the name of a file to write, it is a folder")
-    if not path.parent.is_dir():
-        raise SegmenterError(f"{path}: cannot write there, there is no folder {path.parent}; make it first")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise SegmenterError(f"{path}: cannot write to the folder {path.parent}; name a file elsewhere")
 
 
 def _make(args: argparse.Namespace) -> int:

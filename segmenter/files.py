@@ -20,6 +20,20 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")
 
 
+def check_writable(path: Path) -> None:
+    """Refuse, before long work, a file that could not be written at its end.
+
+    Raises:
+        SegmenterError: it is a folder, or lies in none that can be written to.
+    """
+    if path.is_dir():
+        raise SegmenterError(f"{path}: expected the name of a file to write, it is a folder")
+    if not path.parent.is_dir():
+        raise SegmenterError(f"{path}: cannot write there, there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise SegmenterError(f"{path}: cannot write to the folder {path.parent}; name a file elsewhere")
+
+
 def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Write `content` to `path`, whole or not at all; as `written_whole`."""
     with written_whole(path) as file:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import SegmenterError
-from segmenter.files import write_whole
+from segmenter.files import check_writable, write_whole
 from segmenter.runs.report.compared import Compared, compare_page, comparison
 from segmenter.runs.report.story import read_story
 from segmenter.terminal import aligned
@@ -28,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     paths = _checked(arguments.runs)
     compared = comparison([read_story(path) for path in paths])
     if arguments.output is not None:  # which may be refused: before anything is said
+        check_writable(arguments.output)
         write_whole(arguments.output, compare_page(compared).encode())
     print(as_text(compared))
     if arguments.output is not None:

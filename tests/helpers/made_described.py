@@ -128,3 +128,8 @@ def _origin(place: Place | None) -> Origin:
         place=place,
         started_from="",
     )
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Names of what lies in a folder."""
+    return sorted(path.name for path in folder.iterdir())

@@ -61,6 +61,17 @@ def test_order_is_by_the_score_that_all_choose_their_best_by(tmp_path: Path) -> 
     assert [row[0] for row in group.ranking.rows] == ["b", "a"]
 
 
+def test_runs_whose_labels_were_changed_in_between_are_not_ranked_together(tmp_path: Path) -> None:
+    stories = []
+    for name, absent in (("before", ()), ("after", (1,))):
+        trained_run(tmp_path / name, absent=absent)
+        stories.append(read_story(tmp_path / name))
+    compared = comparison(stories)
+    assert [len(group.members) for group in compared.groups] == [1, 1]
+    (line,) = compared.apart
+    assert line == "before and after: labels that differ: 1,000 and 0 pixels of forest"
+
+
 def test_its_page_overlays_the_curves_of_a_ranking_only(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

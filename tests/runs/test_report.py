@@ -265,6 +265,8 @@ def test_the_command_writes_it_whole_where_it_is_asked_to(
     elsewhere = tmp_path / "page.html"
     assert main(["report", str(run), "--output", str(elsewhere)]) == 0
     assert elsewhere.read_bytes() == (run / REPORT).read_bytes()
+    with pytest.raises(SegmenterError, match=r"expected the name of a file to write, it is a folder$"):
+        write_report(run, tmp_path)
     (run / f".{REPORT}.abcdefgh").write_text("<html>")
     assert remove_leftovers(run) == 1
 

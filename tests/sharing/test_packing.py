@@ -25,27 +25,11 @@ from segmenter.runs.weights import learned_weights
 from segmenter.sharing.known import read_known
 from segmenter.sharing.packing import pack_run
 from segmenter.sharing.unpacking import unpack_run
-from tests.helpers.made_described import ROOT, contents, described_run
+from tests.helpers.made_described import ROOT, contents, described_run, left_behind
 from tests.helpers.random_run import random_run
 
 LEFT_BEHIND = {"tensorboard/events.out.tfevents.1.kims-machine.2.0.v2", "validation.json"}
 MADE_BY_PACKING = {"SHA256SUMS", "pack.json", "README.md", "stac.json"}
-
-
-def left_behind(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return described_run(tmp_path_factory.mktemp("packing") / "run")
-
-
-@pytest.fixture(scope="module")
-def packed(run: Path) -> Path:
-    output = run.parent / "mine.run.zip"
-    pack_run(run, output, with_checkpoints=True)
-    return output
 
 
 def test_what_comes_out_is_what_went_in(run: Path, packed: Path, tmp_path: Path) -> None:

@@ -16,25 +16,8 @@ import pytest
 from segmenter.errors import CheckpointError, SegmenterError
 from segmenter.runs.run import load_run
 from segmenter.sealed import sealed
-from segmenter.sharing.packing import pack_run
 from segmenter.sharing.unpacking import unpack_run
-from tests.helpers.made_described import contents, described_run
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return described_run(tmp_path_factory.mktemp("unpacking") / "run")
-
-
-@pytest.fixture(scope="module")
-def packed(run: Path) -> Path:
-    output = run.parent / "mine.run.zip"
-    pack_run(run, output, with_checkpoints=True)
-    return output
-
-
-def left_behind(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+from tests.helpers.made_described import contents, left_behind
 
 
 def refused(file: Path, folder: Path, match: str) -> None:

@@ -1,6 +1,7 @@
 """Several runs beside each other: rankings of those with one protocol, speed, settings that differ.
 
-As all scores: numbers of different protocols are not put together. A ranking has runs of one protocol only.
+As all scores: numbers of different protocols are not put together. A ranking has runs of one protocol only,
+and of the same labels: these have the same pixels of each class, whatever a run made of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, product
+
+import numpy as np
 
 from segmenter.config.reading import flat_settings
 from segmenter.evaluation.named import score_of, title_of
@@ -80,7 +83,7 @@ def comparison(stories: Sequence[Story]) -> Compared:
     with_scores = [(i, story.best.scores) for i, story in enumerate(stories) if story.best is not None]
     groups: list[list[tuple[int, Scores]]] = []
     for one in with_scores:
-        alike = (g for g in groups if not one[1].protocol.differences(g[0][1].protocol))
+        alike = (g for g in groups if not _differences(one[1], g[0][1]))
         group = next(alike, None)
         if group is None:
             groups.append([one])
@@ -120,9 +123,19 @@ def _apart(names: Sequence[str], groups: Sequence[Sequence[tuple[int, Scores]]])
     first = groups[0][0]
     lines = []
     for other in groups[1:]:
-        differences = first[1].protocol.differences(other[0][1].protocol)
+        differences = _differences(first[1], other[0][1])
         lines.append(f"{names[first[0]]} and {names[other[0][0]]}: {'; '.join(map(_short, differences))}")
     return lines
+
+
+def _differences(one: Scores, other: Scores) -> list[str]:
+    """Why two scores are not put together."""
+    found = one.protocol.differences(other.protocol)
+    if found or np.array_equal(one.truth_pixels, other.truth_pixels):
+        return found
+    differing = int(np.flatnonzero(one.truth_pixels != other.truth_pixels)[0])
+    name, pixels = one.protocol.classes[differing], [s.truth_pixels[differing] for s in (one, other)]
+    return [f"labels that differ: {pixels[0]:,} and {pixels[1]:,} pixels of {plain(name)}"]
 
 
 def _short(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from segmenter.evaluation.named import score_of, title_of
-from segmenter.files import write_whole
+from segmenter.files import check_writable, write_whole
 from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
 from segmenter.pages.parts import (
@@ -46,6 +46,8 @@ def write_report(run: Path, output: Path | None = None) -> Path:
         SegmenterError: a package of the extra `report` is not installed.
     """
     path = run / REPORT if output is None else output
+    if output is not None:
+        check_writable(output)
     write_whole(path, html_report(read_story(run)).encode())
     return path
 
