@@ -61,7 +61,7 @@ WORKERS ?= 2
 test: $(VENV)/.stamp-$(EXTRA)-test
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
-test-slow: $(VENV)/.stamp-$(EXTRA)-test
+test-slow: $(VENV)/.stamp-$(EXTRA)-test $(VENV)/.stamp-$(EXTRA)-bench
 	@$(PY) -m pytest -m slow --timeout 3600
 
 # Changed files for all that opens files, for so many minutes; what fails is kept in fuzz/found.

@@ -20,7 +20,6 @@ from typing import Any
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 from datasets import load_dataset
 from segmenter.config.reading import load_recipe
@@ -98,8 +97,10 @@ def sample_pixels(
     return Sample(features.reshape(ids.size, -1)[chosen], ids[chosen])
 
 
-def fit(sample: Sample, seed: int = 0) -> HistGradientBoostingClassifier:
-    """The boosted trees."""
+def fit(sample: Sample, seed: int = 0) -> Any:
+    """The boosted trees of scikit-learn."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
     trees = HistGradientBoostingClassifier(
         max_iter=100, learning_rate=0.15, max_leaf_nodes=31, early_stopping=False, random_state=seed
     )
@@ -107,7 +108,7 @@ def fit(sample: Sample, seed: int = 0) -> HistGradientBoostingClassifier:
 
 
 def confusion(
-    trees: HistGradientBoostingClassifier,
+    trees: Any,
     image_HWC: NDArray[np.generic],
     label_HW: NDArray[np.uint8],
     classes: int,

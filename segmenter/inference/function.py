@@ -208,7 +208,7 @@ class _Graphs:
         if key not in self._compiled:
             specs = [tf.TensorSpec([None] * array.ndim, array.dtype) for array in arrays]
             specs[0] = tf.TensorSpec([None, None, None, key[1]], arrays[0].dtype)
-            self._compiled[key] = tf.function(self._function, input_signature=specs)
+            self._compiled[key] = tf.function(self._function, input_signature=specs, autograph=False)
         return self._compiled[key]
 
 

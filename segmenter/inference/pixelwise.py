@@ -45,7 +45,7 @@ def fused(function: Callable[..., Any]) -> Any:
     """A function as one loop. Given to `per_pixel` several times, it is compiled once; see `_in_chunks`."""
     if hasattr(function, "get_concrete_function"):  # it is fused
         return function
-    return tf.function(function, jit_compile=True)
+    return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _in_chunks(compiled: Any, dtype: Any, inputs: list[Any]) -> Any:

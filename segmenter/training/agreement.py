@@ -26,7 +26,7 @@ class Agreement:
     def __init__(self, devices: Devices, variables: Sequence[Any]) -> None:
         """`variables` are Keras variables of which each replica has a copy."""
         self._devices, self._variables = devices, list(variables)
-        self._run = tf.function(lambda: devices.strategy.run(self._fingerprints))
+        self._run = tf.function(lambda: devices.strategy.run(self._fingerprints), autograph=False)
         self._said, self._names = False, list[str]()
 
     def check(self, step: int) -> str:

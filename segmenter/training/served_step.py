@@ -31,7 +31,7 @@ def make_served_step(parts: StepParts, state: ServedState) -> Any:
     The batch is a whole global batch. Made for the weights that train now (`set_trained`).
     """
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def step(image: Any, valid: Any, label: Any) -> Any:
         read = _read(state)
         loss, gradient, statistics = _computed(parts, state, read, image, valid, label)

@@ -70,7 +70,9 @@ def make_step(parts: StepParts) -> Any:
     """
     one = _one_step(parts)
 
-    @tf.function(reduce_retracing=True)
+    # Branches over tensors are TensorFlow's own operations, here and elsewhere: AutoGraph, which rewrites
+    # the source of all that is called, would take a fifth of a training's start.
+    @tf.function(reduce_retracing=True, autograph=False)
     def step(batch: Any) -> Any:
         return one(batch)
 
@@ -86,21 +88,21 @@ def make_steps(parts: StepParts) -> Any:
     """
     one, strategy = _one_step(parts), parts.strategy
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def steps(stack: Any, count: Any) -> Any:
         held_shape = (2, parts.model.outputs[0].shape[-1])
-        losses = tf.TensorArray(tf.float32, count, element_shape=())
-        held = tf.TensorArray(tf.int32, count, element_shape=held_shape)
-        applied = tf.TensorArray(tf.bool, count, element_shape=())
-        scales = tf.TensorArray(tf.float32, count, element_shape=())
-        for i in tf.range(count):
-            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+        kinds = StepResult((tf.float32, ()), (tf.int32, held_shape), (tf.bool, ()), (tf.float32, ()))
+        empty = [tf.TensorArray(dtype, count, element_shape=shape) for dtype, shape in kinds]
+
+        def body(i: Any, results: Any) -> Any:
             done = one(strategy.run(_nth, args=(stack, i)))
-            losses = losses.write(i, tf.cast(done.loss, tf.float32))
-            held = held.write(i, done.held)
-            applied = applied.write(i, done.applied)
-            scales = scales.write(i, done.scale)
-        return StepResult(losses.stack(), held.stack(), applied.stack(), scales.stack())
+            taken = [r.write(i, tf.cast(value, r.dtype)) for r, value in zip(results, done, strict=True)]
+            return i + 1, taken
+
+        _, results = tf.while_loop(
+            lambda i, _: i < count, body, [tf.constant(0), empty], parallel_iterations=1
+        )
+        return StepResult(*(result.stack() for result in results))
 
     return steps
 
@@ -143,7 +145,7 @@ def _at_once(parts: StepParts) -> Callable[[Any], Any]:
 
     if is_central(parts.strategy):
         return centrally
-    compiled = tf.function(replica, jit_compile=True) if parts.xla else replica
+    compiled = tf.function(replica, jit_compile=True, autograph=False) if parts.xla else replica
     return lambda batch: parts.strategy.run(compiled, args=batch)
 
 
@@ -215,10 +217,13 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
 
     def update(batch: Any) -> Any:
         weight = strategy.run(start, args=batch)
-        for i in tf.range(parts.accumulate):
-            # One at a time: side by side, they would need the memory that they are to save.
-            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+
+        def body(i: Any) -> Any:
             strategy.run(micro, args=(*batch, weight, i))
+            return i + 1
+
+        # One at a time: side by side, they would need the memory that they are to save.
+        tf.while_loop(lambda i: i < parts.accumulate, body, [tf.constant(0)], parallel_iterations=1)
         return finish_centrally(batch) if is_central(strategy) else strategy.run(finish, args=batch)
 
     return update

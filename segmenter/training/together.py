@@ -108,7 +108,7 @@ def arrays_from_chief(devices: Devices, arrays: Arrays) -> Arrays:
     words = np.frombuffer(content + bytes(-len(content) % 8), np.int64)
     chief = devices.workers.chief
 
-    @tf.function
+    @tf.function(autograph=False)
     def total(own: Any) -> Any:
         return devices.strategy.reduce(
             tf.distribute.ReduceOp.SUM, devices.strategy.run(tf.identity, args=(own,)), axis=None
@@ -206,7 +206,7 @@ def _weight(signal_number: int) -> int:
 
 
 def _with_heard(steps: Any, strategy: Any) -> Any:
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def call(stack: Any, count: Any, told: Any) -> Any:
         results = steps(stack, count)
         heard = strategy.run(tf.identity, args=(told,))

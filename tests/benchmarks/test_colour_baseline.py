@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import threadpoolctl
 
 from benchmarks import colour_baseline as baseline
 from datasets.synthetic.make import make_potsdam
@@ -17,10 +16,16 @@ from segmenter.geometry import Size
 from segmenter.labels import IGNORE
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The boosting's OpenMP threads wait busily: on a shared machine that takes minutes, not seconds."""
-    with threadpoolctl.threadpool_limits(1, "openmp"):
+@pytest.fixture
+def boosting() -> Iterator[None]:
+    """With one thread: those of OpenMP wait busily, which on a shared machine takes minutes, not seconds.
+
+    Not in `make test`: wherever scikit-learn is installed, Keras imports it, a second for each process.
+    """
+    reason = "scikit-learn is of the extra `bench`, which `make test-slow` installs"
+    threads = pytest.importorskip("threadpoolctl", reason=reason)
+    pytest.importorskip("sklearn", reason=reason)
+    with threads.threadpool_limits(1, "openmp"):
         yield
 
 
@@ -56,7 +61,8 @@ def test_parts_cover_every_pixel_once() -> None:
     assert (seen == 1).all()
 
 
-def test_it_tells_colours_apart_where_colour_is_enough() -> None:
+@pytest.mark.slow
+def test_it_tells_colours_apart_where_colour_is_enough(boosting: None) -> None:
     rng = np.random.default_rng(0)
     label = (np.arange(80)[:, None] // 20 % 2 * np.ones((1, 90))).astype(np.uint8)
     image = rng.normal(60 + 120 * label[..., None], 10, (80, 90, 3))
@@ -71,7 +77,10 @@ def _recipe(folder: Path, size: int, scenes: int) -> Path:
     return recipe
 
 
-def test_command_line_prints_one_json_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_command_line_prints_one_json_line(
+    boosting: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert baseline.main([str(_recipe(tmp_path, 128, 2)), "--samples", "2000"]) == 0
     line = json.loads(capsys.readouterr().out)
     assert (line["benchmark"], line["split"], line["labels"]) == ("colour_baseline", "test", "eroded")
@@ -86,7 +95,7 @@ def test_a_split_without_scenes_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_colour_alone_does_not_solve_the_look_alikes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    boosting: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline.main([str(_recipe(tmp_path, 1024, 6))])
     assert json.loads(capsys.readouterr().out)["mIoU"] <= 0.45
