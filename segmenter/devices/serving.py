@@ -44,11 +44,23 @@ def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
     os._exit(code)
 
 
+_LEAST = 4
+"""Threads for operations. TensorFlow takes as many as there are cores; with one, operations that wait for
+each other wait for ever."""
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _session(config: DistributionConfig, roles: Roles) -> Any:
     """What the server's devices are to be: one GPU for a worker, none for a parameter server."""
     import tensorflow as tf
 
     session = tf.compat.v1.ConfigProto()
+    if _cores() < _LEAST:
+        session.inter_op_parallelism_threads = _LEAST
     gpus = 0 if roles.role == "ps" else len(tf.config.list_physical_devices("GPU"))
     if not gpus:
         session.device_count["GPU"] = 0

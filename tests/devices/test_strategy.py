@@ -76,8 +76,13 @@ def one() -> dict[str, Any]:
     [
         (2, {"soft_placement": False}, ["CPU:0", "CPU:1"]),
         (4, {"strategy": "mirrored", "devices": [3, 0, 1]}, ["CPU:3", "CPU:0", "CPU:1"]),
-        (4, {"cross_device": "hierarchical_copy"}, ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]),
-        (3, {"cross_device": "reduction_to_one"}, ["CPU:0", "CPU:1", "CPU:2"]),
+        pytest.param(
+            *(4, {"cross_device": "hierarchical_copy"}, ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(3, {"cross_device": "reduction_to_one"}, ["CPU:0", "CPU:1", "CPU:2"]), marks=pytest.mark.slow
+        ),
     ],
     ids=str,
 )

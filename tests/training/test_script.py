@@ -109,6 +109,7 @@ def test_a_run_is_not_written_over(finished: tuple[Path, Path]) -> None:
     assert (run / "log.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains_on_four_replicas_and_resumes(tmp_path: Path) -> None:
     recipe = made(tmp_path / "data")
     run = tmp_path / "run"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,15 @@ def recipe(tmp_path: Path) -> Path:
     return made(tmp_path / "data")
 
 
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """For all processes that the test starts; TensorFlow has a thread for each core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    yield
+    os.sched_setaffinity(0, cores)
+
+
 def last_step(run: Path) -> int:
     log = run / "log.jsonl"
     return max((line["step"] for line in records(run)), default=0) if log.is_file() else 0
@@ -33,7 +44,9 @@ def saved_step(run: Path) -> int:
     )
 
 
-def test_two_workers_train_by_one_plan_and_all_end_with_the_chief(tmp_path: Path, recipe: Path) -> None:
+def test_two_workers_train_by_one_plan_and_all_end_with_the_chief(
+    one_core: None, tmp_path: Path, recipe: Path
+) -> None:
     run = tmp_path / "run"
     with Cluster(tmp_path, recipe, 2, 1, "--set", "training.ema=0.9") as cluster:
         cluster.start_all("--run", str(run))
