@@ -3,6 +3,8 @@
 PyTorch computes with channels_last. Each is a process of its own with as many threads; rounds of both
 alternate, so that what else the machine does falls on both. On a busy machine take `--threads 1`: PyTorch's
 threads spin while they wait for each other. Prints one JSON line; without `--torch-python` our side alone.
+As `train.py` does on a CPU, freed memory is kept (`segmenter.machine.keep_freed_memory`); `--given-back` adds
+our side without that.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
+from segmenter.machine import keep_freed_memory
 
 _TORCH = Path(__file__).with_name("cpu_step_torch.py")
 
@@ -32,6 +35,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--xla", action="store_true", help="our step with training.xla")
+    parser.add_argument("--given-back", action="store_true", help="also with freed memory given back at once")
     parser.add_argument("--rounds", type=int, default=5, help="timings of each; the median counts")
     parser.add_argument("--steps", type=int, default=3, help="of a round")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -40,8 +44,11 @@ def main() -> None:
         _serve(json.loads(given.child))
         return
     names = ("depth", "width", "side", "batch", "threads", "xla")
-    task = json.dumps({**{name: getattr(given, name) for name in names}, "classes": 6})
+    settings = {**{name: getattr(given, name) for name in names}, "classes": 6}
+    task, back = (json.dumps({**settings, "keep": keep}) for keep in (True, False))
     sides = {"ours": [sys.executable, "-m", "benchmarks.cpu_step", "--child", task]}
+    if given.given_back:
+        sides["given_back"] = [sys.executable, "-m", "benchmarks.cpu_step", "--child", back]
     if given.torch_python:
         sides["torch"] = [str(given.torch_python), str(_TORCH), task]
     print(json.dumps({"benchmark": "cpu_step", **_measured(sides, given.rounds, given.steps)}))
@@ -63,8 +70,8 @@ def _measured(sides: dict[str, list[str]], rounds: int, steps: int) -> dict[str,
     medians = {name: [median(column) for column in zip(*times, strict=True)] for name, times in found.items()}
     for kind, of in zip(("clock", "processor"), zip(*medians.values(), strict=True), strict=True):
         figures |= {f"{kind}_s_{name}": round(value, 3) for name, value in zip(medians, of, strict=True)}
-        if len(of) == 2:
-            figures[f"{kind}_ours_over_torch"] = round(of[0] / of[1], 3)
+        for name, value in list(zip(medians, of, strict=True))[1:]:
+            figures[f"{kind}_ours_over_{name}"] = round(of[0] / value, 3)
     return figures
 
 
@@ -96,6 +103,8 @@ def _step(task: dict[str, Any]) -> tuple[Callable[[], float], int]:
     from segmenter.devices.strategy import load_tensorflow
 
     load_tensorflow()
+    if task["keep"]:
+        keep_freed_memory()
     import numpy as np
     import tensorflow as tf
 

@@ -10,9 +10,9 @@ the five is held out and scored whole, as `datasets stitch` joins its parts.
 
 Every run is `train.py` and `predict.py` on one core, and leaves a JSON file in `--results`, which is kept
 with the sources, so that others go on from there; one that is there is not done again, one that was ended
-begins anew. Epochs are chosen so that a training takes about 20 minutes of an idle core; `smp` gets the
-processor time that `pretrained` took with the same seed and tile, and so comes last. What each took is
-printed beside its score.
+begins anew. Epochs are chosen so that a training takes a little over 20 minutes of an idle core with AVX-512.
+`smp` gets the processor time that the steps of `pretrained` take on the machine where it runs: some of them
+are timed before it, in `train.py` itself. What each took is printed beside its score.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -44,11 +45,12 @@ _SCRATCH = ["model={depth: 3, width: 16}", "training.rates={}", "training.learni
 TILES = ("tile_7", "tile_4")
 EPOCHS = {
     "scratch": {"tile_7": 12, "tile_4": 6},
-    "tuned": {"tile_7": 11, "tile_4": 6},
-    "pretrained": {"tile_7": 11, "tile_4": 6},
-    "smp": {"tile_7": 11, "tile_4": 6},
+    "tuned": {"tile_7": 12, "tile_4": 6},
+    "pretrained": {"tile_7": 13, "tile_4": 7},
 }
-"""Tile 4 is small: twice as many tiles train."""
+"""As many as take the time of `scratch`. Tile 4 is small: twice as many tiles train without it."""
+_TIMED = (40, 100)
+"""Steps of `pretrained` between which it is timed for `smp`."""
 
 
 @dataclass(frozen=True)
@@ -138,27 +140,36 @@ def _on_a_core(task: Task, given: argparse.Namespace, cores: SimpleQueue[int]) -
 def _run(task: Task, given: argparse.Namespace, core: int) -> bool:
     folder = given.work / task.name
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was ended
-    seconds, found = 0.0, None
-    for command in _commands(task, given, folder):
+    seconds = 0.0
+    for command in _commands(task, given, folder, core):
         code, used = _timed(command, given.work / f"{task.name}.log", core)
         if code:
             print(f"{task.name}: ended with {code}, see {task.name}.log", file=sys.stderr, flush=True)
             return False
         seconds = seconds or used  # of the training
-    found = json.loads((folder / ("smp.json" if task.arm == "smp" else "maps/scores.json")).read_text())
-    scores = found["scores"] if task.arm == "smp" else found
+    scores, steps = _found(folder, smp=task.arm == "smp")
     result = {
         "arm": task.arm,
         "held_out": task.held_out,
         "seed": task.seed,
         "mIoU": scores["miou"],
         "IoU": scores["iou"],
+        "steps": steps,
         "processor_minutes": round(seconds / 60, 1),
         "settings": _settings(task),
     }
     write_whole(_file(given.results, task), json.dumps(result, indent=1).encode())
     print(f"{task.name}: mIoU {scores['miou']:.3f} in {seconds / 60:.1f} minutes of processor", flush=True)
     return True
+
+
+def _found(folder: Path, *, smp: bool) -> tuple[dict[str, Any], int]:
+    """(scores, steps of the training)."""
+    if smp:
+        found = json.loads((folder / "smp.json").read_text())
+        return found["scores"], found["steps"]
+    steps = json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["step"]
+    return json.loads((folder / "maps/scores.json").read_text()), steps
 
 
 def _overrides(task: Task, given: argparse.Namespace) -> list[str]:
@@ -172,29 +183,20 @@ def _settings(task: Task) -> list[str]:
     common = [
         f"seed={task.seed}",
         f'dataset.split.test=["{task.held_out}"]',
-        f"training.epochs={EPOCHS[task.arm][task.held_out]}",
     ]
+    if task.arm in EPOCHS:
+        common.append(f"training.epochs={EPOCHS[task.arm][task.held_out]}")
     return [*common, *(_SCRATCH if task.arm == "tuned" else [])]
 
 
-def _minutes(task: Task, results: Path) -> float:
-    """Processor time of `smp`: that of `pretrained`."""
-    pair = _file(results, replace(task, arm="pretrained"))
-    if not pair.is_file():
-        raise SystemExit(
-            f"{pair}: expected the result that gives {task.name} its minutes; run `pretrained` first"
-        )
-    return float(json.loads(pair.read_text())["processor_minutes"])
-
-
-def _commands(task: Task, given: argparse.Namespace, folder: Path) -> list[list[str]]:
+def _commands(task: Task, given: argparse.Namespace, folder: Path, core: int) -> list[list[str]]:
     image, labels = (str(given.work / f"{task.held_out}_{kind}.tif") for kind in ("images", "masks"))
     sets = [part for override in _overrides(task, given) for part in ("--set", override)]
     recipe = RECIPES[task.arm]
     if task.arm == "smp":
         python = [given.smp_python or sys.executable, "-m", "benchmarks.smp_unet", recipe, *sets]
         where = ["--image", image, "--labels", labels, "--output", str(folder)]
-        return [[*python, *where, "--minutes", str(_minutes(task, given.results))]]
+        return [[*python, *where, "--minutes", f"{_minutes(task, given, core):.2f}"]]
     train = [sys.executable, "train.py", recipe, "--run", str(folder), *sets]
     maps = ["--labels", labels, "--output", str(folder / "maps"), "--pictures"]
     return [train, [sys.executable, "predict.py", str(folder), image, *maps]]
@@ -211,21 +213,64 @@ def _timed(command: list[str], log: Path, core: int) -> tuple[int, float]:
     return process.returncode, used.ru_utime + used.ru_stime
 
 
+# --------------------------------------------------------------------------- processor time of `smp`
+
+
+def _minutes(task: Task, given: argparse.Namespace, core: int) -> float:
+    """Of `smp`: what all steps of `pretrained` take here, after the first of them, which are compiled."""
+    pair = replace(task, arm="pretrained")
+    steps = _result(given.results, pair)["steps"]
+    folder = given.work / f"{task.name}-timed"
+    shutil.rmtree(folder, ignore_errors=True)
+    command, _ = _commands(pair, given, folder, core)
+    with (given.work / f"{task.name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, preexec_fn=lambda: os.sched_setaffinity(0, {core})
+        )
+        try:
+            timed = [_reached(process, folder, step) for step in _TIMED]
+        finally:
+            process.terminate()
+            process.wait()
+    return float(steps) * (timed[1] - timed[0]) / (_TIMED[1] - _TIMED[0]) / 60
+
+
+def _result(results: Path, task: Task) -> dict[str, Any]:
+    file = _file(results, task)
+    if not file.is_file():
+        raise SystemExit(f"{file}: expected a result, whose steps say how long smp trains")
+    return dict(json.loads(file.read_text()))
+
+
+def _reached(process: subprocess.Popen[bytes], folder: Path, step: int) -> float:
+    """Seconds of processor that a training has used when its log has this step."""
+    log = folder / "log.jsonl"
+    while not (log.is_file() and f'"step": {step},' in log.read_text()):
+        if process.poll() is not None:
+            raise SystemExit(f"{folder}: expected a training of {step} steps or more, see the log beside it")
+        time.sleep(0.2)
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user, system
+
+
 def _table(results: Path) -> str:
-    """Markdown: a row for each arm and held-out tile; each seed's mIoU, then its minutes of processor."""
+    """Markdown: a row for each arm and held-out tile; each seed's mIoU, steps and minutes of processor."""
     rows: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for path in sorted(results.glob("*.json")):
         found = json.loads(path.read_text())
         rows[found["arm"], found["held_out"]].append(found)
     lines = [
-        "| arm | held out | mIoU | each seed | minutes of processor |",
-        "| --- | --- | --- | --- | --- |",
+        "| arm | held out | mIoU | each seed | steps | minutes of processor |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for (arm, tile), runs in rows.items():
         each = [run["mIoU"] for run in runs]
         minutes = ", ".join(f"{run['processor_minutes']:.1f}" for run in runs)
+        steps = ", ".join(str(run["steps"]) for run in runs)
         shown = ", ".join(f"{100 * value:.1f}" for value in each)
-        lines.append(f"| {arm} | {tile} | {100 * sum(each) / len(each):.1f} | {shown} | {minutes} |")
+        lines.append(
+            f"| {arm} | {tile} | {100 * sum(each) / len(each):.1f} | {shown} | {steps} | {minutes} |"
+        )
     return "\n".join(lines)
 
 

@@ -38,6 +38,7 @@ from segmenter.geometry import Size, Window
 from segmenter.inference.prediction import FunctionPredictor, Prediction
 from segmenter.inference.predictor import Tiling, classify
 from segmenter.labels import IGNORE
+from segmenter.machine import keep_freed_memory
 from segmenter.raster import open_raster, read_label
 from segmenter.scenes import Dataset
 from segmenter.threads import Prefetch
@@ -58,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     recipe = load_recipe(Path(given.recipe), given.overrides)
     if given.minutes <= 0:
         raise ConfigError(f"--minutes: expected more than 0, got {given.minutes:g}")
+    keep_freed_memory()  # as train.py does
     torch.set_num_threads(given.threads)
     torch.manual_seed(recipe.seed)
     dataset = load_dataset(recipe)
@@ -100,7 +102,8 @@ def _model(classes: int) -> tuple[Any, float]:
     model = smp.Unet(_ENCODER, encoder_weights=None, in_channels=3, classes=classes)
     published = _published()
     _copy_in_order(published, model.encoder)
-    return model, _difference(published, model.encoder)
+    difference = _difference(published, model.encoder)
+    return model.to(memory_format=torch.channels_last), difference  # a quarter quicker on a CPU
 
 
 def _published() -> Any:
@@ -190,7 +193,8 @@ def _share(used: float, step: int, warmup: int) -> float:
 
 def _pixels(image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Any:
     pixels = (torch.from_numpy(image_BHWC).float() - _MEAN) / _STD
-    return (pixels * torch.from_numpy(valid_BHW)[..., None]).permute(0, 3, 1, 2).contiguous()
+    pixels = (pixels * torch.from_numpy(valid_BHW)[..., None]).permute(0, 3, 1, 2)
+    return pixels.contiguous(memory_format=torch.channels_last)
 
 
 def _loss(recipe: Recipe, logits_BKHW: Any, labels_BHW: Any, weights_K: Any) -> Any:

@@ -14,6 +14,20 @@ from segmenter.machine import free_memory, machine_memory, shortages, usable_cor
 
 MIB = 2**20
 ROOT = Path(__file__).resolve().parents[1]
+FREED = """
+import sys
+import numpy as np
+from segmenter.machine import keep_freed_memory
+if sys.argv[1:] == ["keep"]:
+    assert keep_freed_memory()
+pages = lambda: int(open("/proc/self/statm").read().split()[1])
+np.ones(1, np.uint8).sum()
+before = pages()
+block = np.ones(50 * 2**20, np.uint8)
+taken = pages() - before
+del block
+print((pages() - before) / taken)
+"""
 IMPORT = """
 import resource, sys
 from segmenter.errors import run_script
@@ -22,6 +36,14 @@ kind = getattr(resource, sys.argv[1])
 resource.setrlimit(kind, (int(sys.argv[2]), int(sys.argv[2])))
 sys.exit(run_script(lambda: load_tensorflow() or 0))
 """
+
+
+@pytest.mark.parametrize(("words", "least", "most"), [([], -0.1, 0.1), (["keep"], 0.9, 1.1)])
+def test_freed_memory_is_kept_where_that_is_asked_for(words: list[str], least: float, most: float) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FREED, *words], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert least <= float(done.stdout) <= most
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 from segmenter.errors import run_script
 from segmenter.invocation import invocation, recipes_hint
+from segmenter.machine import keep_freed_memory
 from segmenter.terminal import enduring_output
 
 
@@ -253,6 +254,8 @@ def _devices(
         remote=watch is not None,
     )
     devices = strategy.make_devices(recipe.distribution, logical, cluster, watch)
+    if devices.names[0].startswith("CPU"):
+        keep_freed_memory()
     from segmenter.training.shares import share_out
 
     known = None if resumed is None else load_run(resumed).shares
