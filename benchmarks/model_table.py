@@ -1,8 +1,8 @@
 """Table of models: parameters, arithmetic, stride, radius, memory, and time beside the U-Net of potsdam.yaml.
 
 Baseline of the times, in the same run: that U-Net. Measured is processor time, of a step (loss and gradients)
-and of a prediction, on tiles of 256 × 256; the median of some rounds. `--markdown` prints rows for
-docs/models.md. Another model is one more entry of `models`.
+and of a prediction, on tiles of 256 × 256; the median of some rounds. `--page` writes each row into the
+page's table as it is found, beside those that it has. Another model is one more entry of `models`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
+from benchmarks.page import renew, rows_of, table
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, ModelConfig
 from segmenter.devices.strategy import load_tensorflow
@@ -28,6 +29,11 @@ from segmenter.model.tensor_sizes import planes_of
 SIDE, BANDS, CLASSES, MIB = 256, 3, 6, 2**20
 BASELINE = "potsdam"
 _CONFIGS = Path(__file__).parents[1] / "configs"
+_MARK = "<!-- table: python -m benchmarks.model_table --page -->"
+_HEAD = (
+    *("model", "parameters", "FLOPs a tile", "stride", "radius", "MiB a tile, training"),
+    *("MiB a tile, prediction", "tiles/s, training", "tiles/s, prediction"),
+)
 
 
 @dataclass(frozen=True)
@@ -49,34 +55,41 @@ class Row:
     step: float
     predicting: float
 
-    def markdown(self, baseline: Row) -> str:
-        """A row of docs/models.md; times as tiles a second over the baseline's."""
-        cells = [
-            *(self.name, f"{self.parameters / 1e6:.1f} M", f"{self.flops / 1e9:.1f} G", self.stride),
-            "none: smooth" if self.radius is None else self.radius,
+    def cells(self, baseline: Row) -> list[str]:
+        """Of a row of docs/models.md; times as tiles a second over the baseline's."""
+        return [
+            *(self.name, f"{self.parameters / 1e6:.1f} M", f"{self.flops / 1e9:.1f} G", str(self.stride)),
+            "none: smooth" if self.radius is None else str(self.radius),
             *(f"{self.training:.0f} / {self.mixed:.0f}", f"{self.prediction:.0f}"),
             *(f"{baseline.step / self.step:.2f}", f"{baseline.predicting / self.predicting:.2f}"),
         ]
-        return f"| {' | '.join(map(str, cells))} |"
 
 
 def main() -> None:
-    """Measure each model, print JSON or markdown."""
+    """Measure each model, print JSON, renew the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", help="of the names in the table; default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="renew the rows of this page's table")
     options = parser.parse_args()
     load_tensorflow()
     found = models()
     names = [BASELINE, *(name for name in options.models or found if name != BASELINE)]
-    rows = [measured(name, found[name], options.rounds, options.batch) for name in names]
-    if options.markdown:
-        print("\n".join(row.markdown(rows[0]) for row in rows))
-        return
+    rows: list[Row] = []
+    for name in names:
+        rows.append(measured(name, found[name], options.rounds, options.batch))
+        if options.page:
+            _write(options.page, rows[-1].cells(rows[0]), list(found))
     figures = [{**vars(row), "step_ratio": round(rows[0].step / row.step, 2)} for row in rows]
     print(json.dumps({"benchmark": "model_table", "models": figures}))
+
+
+def _write(page: Path, cells: list[str], order: list[str]) -> None:
+    """The table with this model's row, new or in place of an older one."""
+    there = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows_of(page, _MARK)[2:]]
+    known = {row[0]: row for row in [*there, cells]}
+    renew(page, _MARK, table(_HEAD, [known[name] for name in order if name in known]))
 
 
 def models() -> dict[str, ModelConfig]:
@@ -91,10 +104,12 @@ def models() -> dict[str, ModelConfig]:
 
 def measured(name: str, config: ModelConfig, rounds: int, batch: int) -> Row:
     """One model's row."""
+    import keras
     import tensorflow as tf
 
     from segmenter.model.building import build_model
 
+    keras.backend.clear_session()  # of the model before
     model = build_model(config, BANDS, CLASSES, synchronised=True)
     half = build_model(config, BANDS, CLASSES, dtype="mixed_float16", synchronised=True)
     geometry = describe(model)

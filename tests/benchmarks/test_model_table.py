@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import ModuleType
 
-from benchmarks.model_table import BASELINE, flops, models
+import pytest
+
+from benchmarks import model_table
+from benchmarks.model_table import BASELINE, Row, flops, models
 
 
 def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
@@ -28,3 +33,24 @@ def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
 
 def test_every_recipe_is_in_the_table() -> None:
     assert {BASELINE, "dubai", "naic2020"} <= set(models())
+
+
+def test_the_page_keeps_other_models_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{model_table._MARK}\n<!-- end of table -->\nafter\n")
+
+    def of(parameters: int, *names: str) -> list[str]:
+        row = lambda name, *_: Row(name, parameters, 4_000_000_000, 8, None, 150, 91, 41, 2.0, 1.0)  # noqa: E731
+        monkeypatch.setattr(model_table, "measured", row)
+        monkeypatch.setattr(sys, "argv", ["model_table", "--page", str(page), "--models", *names])
+        model_table.main()
+        return page.read_text().splitlines()
+
+    of(1_000_000, "dubai")
+    lines = of(2_000_000, "demo", "resnet18 fpn")
+    assert lines[0] == "before"
+    assert lines[-1] == "after"
+    rows = [line.split(" | ")[:2] for line in lines[4:-2]]
+    demo, dubai, potsdam, pair = ("| demo", "| dubai", "| potsdam", "| resnet18 fpn")
+    assert rows == [[demo, "2.0 M"], [dubai, "1.0 M"], [potsdam, "2.0 M"], [pair, "2.0 M"]]
+    assert "| none: smooth | 150 / 91 | 41 | 1.00 | 1.00 |" in lines[4]
