@@ -40,7 +40,7 @@ RECIPES = {
     "pretrained": "configs/dubai_pretrained.yaml",
     "smp": "configs/dubai_pretrained.yaml",
 }
-_TUNED = ["augmentation={scale: 0.25, rotation: 15}", "training.ema=0.998"]
+_TUNED = ["augmentation={scale: 0.25, rotation: 15, brightness: 0, contrast: 0}", "training.ema=0.998"]
 """Of `tuned`, instead of the recipe's own."""
 TILES = ("tile_7", "tile_4")
 EPOCHS = {
