@@ -93,3 +93,17 @@ def as_mapping(data: Any) -> Any:
     if not isinstance(data, (list, tuple)):
         return data
     return {**dict.fromkeys(SHORTHANDS, 0), "d4": False, "transforms": data}
+
+
+def in_words(section: Any) -> str:
+    """What section `augmentation` does to tiles, in a line; `(default)` is what the recipe did not name."""
+    on = []
+    for name in (*SHORTHANDS, "scale_to", "mosaic"):
+        value = getattr(section, name)
+        if value:
+            figures = value if isinstance(value, tuple) else () if value is True else (value,)
+            words = " ".join([name, *(f"{figure:g}" for figure in figures)])
+            on.append(words if name in section.model_fields_set else f"{words} (default)")
+    on += [transform.name for transform in section.transforms]
+    on += ["copy_paste"] if section.copy_paste else []
+    return ", ".join(on) or "none"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.config.augmentation import in_words
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
@@ -219,6 +220,7 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
     for name, share, held in zip(names, index.shares(), held_K, strict=True):
         note = "" if held else "  in no training tile" if share == 0 else "  too little of it in any tile"
         lines.append(f"  {padded(name, width)} {share:8.3%} of the pixels, held by {held} tiles{note}")
+    lines.append(f"  augmentation: {in_words(recipe.augmentation)}")
     if not recipe.sampling.planned_per_replica:  # that plan needs the number of devices: said once known
         first = epoch_plan(recipe, index, names, 0)
         promised = recipe.sampling.plans_classes

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from segmenter.config.augmentation import in_words
 from segmenter.config.reading import describe_recipe, dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.errors import ConfigError
@@ -50,6 +51,24 @@ def test_a_list_is_all_the_augmentation_there_is() -> None:
     assert kept.d4
     assert kept.brightness == 0.2
     assert kept.transforms == listed.transforms
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({}, "d4 (default), brightness 0.2 (default), contrast 0.2 (default)"),
+        ({"scale": 0.5, "brightness": 0}, "d4 (default), scale 0.5, contrast 0.2 (default)"),
+        ({"d4": True, "brightness": 0.2, "contrast": 0}, "d4, brightness 0.2"),
+        ({"d4": False, "brightness": 0, "contrast": 0}, "none"),
+        ([GAMMA], "RandomGamma"),
+        (
+            {"scale_to": [0.2, 1], "mosaic": 0.1, "copy_paste": {}, "contrast": 0},
+            "d4 (default), brightness 0.2 (default), scale_to 0.2 1, mosaic 0.1, copy_paste",
+        ),
+    ],
+)
+def test_defaults_are_told_from_what_the_recipe_names(section: Any, said: str) -> None:
+    assert in_words(recipe(section).augmentation) == said
 
 
 def test_transforms_can_be_set_on_the_command_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Law 4 under the sums of other processors: what of exact windows is kept where a library adds by position."""
+"""Law 4 on other processors: what is kept of exact windows where a library rounds by a pixel's place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ model = build_model(UNetConfig(depth=2, width=6), 2, 4)
 for weight in model.variables:
     if "kernel" not in weight.path and "variance" not in weight.path:
         weight.assign(rng.normal(size=weight.shape) / 2)
-predict = predict_function(model, Normalisation.of((127, 127), (70, 70)), ExtraOutputs(True, "float32"), "none")
+scale = Normalisation.of((127, 127), (70, 70))
+predict = predict_function(model, scale, ExtraOutputs(True, "float32"), "none")
 largest, others, seen = 0.0, 0, 0
 for size in (Size(223, 61), Size(127, 211)):
     raster = ArrayRaster(rng.integers(0, 255, (size.height, size.width, 2), np.uint8))
