@@ -10,7 +10,7 @@ segmentation_models_pytorch with the same weights and recipe (`benchmarks.smp_un
 
 Every run is `train.py` and `predict.py` on one core, and leaves a JSON file in `--results`, which is kept
 with the sources, so that others go on from there; one that is there is not done again, one that was ended
-begins anew. Epochs are chosen so that a training takes 11 to 24 minutes of a core with AVX-512, as it is quick.
+begins anew. Epochs are chosen so that a training takes 11 to 24 minutes of a core with AVX-512.
 `smp` gets the processor time that the steps of `pretrained` take on the machine where it runs: some of them
 are timed before it, in `train.py` itself. What each took is printed beside its score.
 """
