@@ -1,6 +1,7 @@
 """Equivalence of R replicas and one device for encoders and decoders: law 2, in float64 on logical CPUs.
 
-Prints one JSON line a pair: the largest difference of losses, gradients, weights and BatchNorm statistics.
+Prints one JSON line a pair: the largest difference of losses, gradients, weights and BatchNorm statistics, and
+whether a training that is resumed from a checkpoint has the weights of one that went straight on, to the bit.
 `--page` writes those of this call into the page's table, beside the pairs that it has already. All pairs take
 some hours: a step of a large encoder is compiled for minutes.
 """
@@ -35,26 +36,32 @@ def main() -> int:
     exact = True
     for name in pairs:
         encoder, _, decoder = name.partition("+")
-        found = {kind: float(f"{value:.1e}") for kind, value in _measured(encoder, decoder).items()}
-        exact &= all(value <= LIMIT for value in found.values())
-        print(json.dumps({"benchmark": "encoder_equivalence", "pair": name, **found}), flush=True)
+        found, resumes = _measured(encoder, decoder)
+        exact &= resumes and all(value <= LIMIT for value in found.values())
+        said = {"benchmark": "encoder_equivalence", "pair": name, **found, "resumes": resumes}
+        print(json.dumps(said), flush=True)
         if arguments.page:
-            _write(arguments.page, encoder, decoder, found)
+            _write(arguments.page, encoder, decoder, found, resumes)
     return int(not exact)
 
 
-def _measured(encoder: str, decoder: str) -> dict[str, float]:
-    return PairLaboratory(pair(encoder, decoder)).differences(REPLICAS)
+def _measured(encoder: str, decoder: str) -> tuple[dict[str, float], bool]:
+    laboratory = PairLaboratory(pair(encoder, decoder))
+    found = {kind: float(f"{value:.1e}") for kind, value in laboratory.differences(REPLICAS).items()}
+    straight, resumed = laboratory.resumed()
+    return found, straight == resumed
 
 
-def _write(page: Path, encoder: str, decoder: str, found: dict[str, float]) -> None:
+def _write(page: Path, encoder: str, decoder: str, found: dict[str, float], resumes: bool) -> None:
     """The table with this pair's row, new or in place of an older one."""
     start = f"| {encoder} | {decoder} |"
     drop_path = "none" if encoder in NOT_RESIDUAL else "0.2"
-    row = f"{start} {drop_path} | {' | '.join(f'{found[kind]:.0e}' for kind in KINDS)} |"
+    differences = " | ".join(f"{found[kind]:.0e}" for kind in KINDS)
+    row = f"{start} {drop_path} | {differences} | {'to the bit' if resumes else 'not the same'} |"
     rows = [each for each in rows_of(page, _MARK)[2:] if not each.startswith(start)]
-    head = f"| encoder | decoder | drop path | {' | '.join(KINDS)} |"
-    renew(page, _MARK, [head, "| --- | --- | ---: |" + " ---: |" * len(KINDS), *sorted([*rows, row])])
+    head = f"| encoder | decoder | drop path | {' | '.join(KINDS)} | resumes |"
+    rule = "| --- | --- | ---: |" + " ---: |" * len(KINDS) + " --- |"
+    renew(page, _MARK, [head, rule, *sorted([*rows, row])])
 
 
 if __name__ == "__main__":
