@@ -1,7 +1,7 @@
 """Equivalence of R replicas and one device for encoders and decoders: law 2, in float64 on logical CPUs.
 
-Prints one JSON line a pair: the largest difference of losses, gradients, weights and BatchNorm statistics, and
-whether a training that is resumed from a checkpoint has the weights of one that went straight on, to the bit.
+Prints one JSON line a pair: the largest difference of losses, gradients, weights and BatchNorm statistics,
+and whether a training that is resumed from a checkpoint has the very weights of one that went straight on.
 `--page` writes those of this call into the page's table, beside the pairs that it has already. All pairs take
 some hours: a step of a large encoder is compiled for minutes.
 """
