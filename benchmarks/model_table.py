@@ -73,8 +73,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--page", type=Path, metavar="FILE", help="renew the rows of this page's table")
     options = parser.parse_args()
-    load_tensorflow()
     found = models()
+    if unknown := [name for name in options.models or () if name not in found]:
+        parser.error(f"--models: expected names of recipes or '<encoder> <decoder>', got {unknown}")
+    load_tensorflow()
     names = [BASELINE, *(name for name in options.models or found if name != BASELINE)]
     rows: list[Row] = []
     for name in names:
