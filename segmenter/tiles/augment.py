@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 _KEPT_BY_ANY = 0.5
 """Share of the side of the middle square that an unknown spatial transform is taken to keep in view."""
 
+_CARRIERS = {"int8": "int16", **dict.fromkeys(("int32", "uint32", "int64", "uint64"), "float64")}
+"""Types that OpenCV does not interpolate → one that holds their values (of 64 bits, up to 2⁵³)."""
+
 Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
+Range = tuple[float, float]
 
 
 class Augmenter:
@@ -81,21 +85,29 @@ class Augmenter:
         """
         image_HWC, valid_HW, label_HW = tile
         planes: Planes = (label_HW, valid_HW.view(np.uint8))
+        recoloured = not outline and any(not stage.spatial for stage in self._built)
+        within = _range(image_HWC, valid_HW) if recoloured and image_HWC.dtype != np.uint8 else None
         wanted = [one for one in self._stages() if one.keeps_all or not geometry_that_loses_nothing]
         for number, stage in enumerate(wanted):
             if stage.compose is not None and (stage.spatial or not outline):
-                image_HWC, planes = self._applied(stage, (seed + number) % 2**32, image_HWC, planes)
+                seed_of_stage = (seed + number) % 2**32
+                image_HWC, planes = self._applied(stage, seed_of_stage, image_HWC, planes, within)
         # IGNORE fills what was uncovered: not valid either.
         return np.ascontiguousarray(image_HWC), planes[1] == 1, planes[0]
 
     def _applied(
-        self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes
+        self,
+        stage: Stage,
+        seed: int,
+        image_HWC: NDArray[Any],
+        planes: Planes,
+        within: Range | None,
     ) -> tuple[NDArray[Any], Planes]:
         """Image and planes after a stage; whoever lists a transform is told where it fails."""
         if not stage.asked_as:
-            return apply_stage(stage, seed, image_HWC, planes)
+            return apply_stage(stage, seed, image_HWC, planes, within)
         try:
-            image, moved = apply_stage(stage, seed, image_HWC, planes)
+            image, moved = apply_stage(stage, seed, image_HWC, planes, within)
         except Exception as error:
             why = in_one_line(error)
             raise ConfigError(f"{stage.asked_as}: fails on a tile: {why}; take it out") from None
@@ -115,13 +127,23 @@ class Augmenter:
 
 
 def apply_stage(
-    stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes
+    stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, within: Range | None = None
 ) -> tuple[NDArray[Any], Planes]:
-    """Image, and class ids and validity, after the transforms of a stage, drawn from `seed`."""
+    """Image, and class ids and validity, after the transforms of a stage, drawn from `seed`.
+
+    Args:
+        within: of the tile's values; colours of what is not 8-bit need it.
+    """
     assert stage.compose is not None
-    if stage.spatial:
+    if not stage.spatial and within is None:
+        return transformed(stage.compose, seed, image_HWC)[0], planes
+    if not stage.spatial:
+        return _coloured(image_HWC, stage.compose, seed, within), planes
+    carrier = None if stage.keeps_all else _CARRIERS.get(image_HWC.dtype.name)
+    if carrier is None:
         return transformed(stage.compose, seed, image_HWC, planes)
-    return _coloured(image_HWC, stage.compose, seed), planes
+    moved, planes = transformed(stage.compose, seed, image_HWC.astype(carrier), planes)
+    return _whole(moved, image_HWC.dtype), planes
 
 
 def in_one_line(error: Exception) -> str:
@@ -129,21 +151,30 @@ def in_one_line(error: Exception) -> str:
     return shortened(" ".join(str(error).split()) or type(error).__name__, 200)
 
 
-def _coloured(image_HWC: NDArray[Any], colour: Compose, seed: int) -> NDArray[Any]:
-    """Photometric changes; what is not 8-bit is brought to the tile's own range 0 … 1 and back.
+def _range(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> Range:
+    """Smallest and largest value of what is valid; (0, 0) where nothing is."""
+    data = image_HWC if valid_HW.all() else image_HWC[valid_HW]
+    return (float(data.min()), float(data.max())) if data.size else (0.0, 0.0)
 
-    albumentations clips float images to [0, 1] and refuses other integers; a fixed range per dtype
-    would wash out 16-bit reflectances, which use a small part of theirs.
+
+def _coloured(image_HWC: NDArray[Any], colour: Compose, seed: int, within: Range) -> NDArray[Any]:
+    """Photometric changes; what is not 8-bit is brought from `within` to 0 … 1 and back.
+
+    albumentations clips float images to [0, 1] and refuses other integers; a fixed range per dtype would wash
+    out 16-bit reflectances, which use a small part of theirs. Beside values of 9,000 to 10,000 the 0 that
+    fills what is not valid, or was uncovered, would make all changes ten times as strong: it is clipped.
     """
-    dtype = image_HWC.dtype
-    if dtype == np.uint8:
-        return transformed(colour, seed, image_HWC)[0]
-    low, high = float(image_HWC.min()), float(image_HWC.max())
+    low, high = within
     if high <= low:
         return image_HWC
     unit = ((image_HWC - np.float32(low)) / np.float32(high - low)).astype(np.float32)
-    changed = transformed(colour, seed, unit)[0].astype(np.float32) * (high - low) + low
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return np.clip(np.rint(changed), limits.min, limits.max).astype(dtype)
-    return changed.astype(dtype)
+    changed = transformed(colour, seed, np.clip(unit, 0, 1, out=unit))[0]
+    return _whole(changed.astype(np.float32) * (high - low) + low, image_HWC.dtype)
+
+
+def _whole(changed_HWC: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Values in an image's own type, rounded and kept within it."""
+    if dtype.kind not in "iu":
+        return changed_HWC.astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(changed_HWC), limits.min, limits.max).astype(dtype)

@@ -352,7 +352,7 @@ class BatchLoader:
         read = self._store.outline(scene, window, self.dtype) if outline else self._store.read(scene, window)
         content = resampled(read, self._recipe.tiles.size)
         if not (as_it_lies or self._paster.does_nothing):
-            content = self._paster(content, (self._recipe.seed, *astuple(key)))
+            content = self._paster(content, tile, (self._recipe.seed, *astuple(key)))
         seed_of_change = int(rng.integers(2**32))
         options = {"geometry_that_loses_nothing": as_it_lies, "outline": outline}
         return self._augmenter(content, seed_of_change, **options)

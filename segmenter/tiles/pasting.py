@@ -2,7 +2,8 @@
 
 Both act on a tile before it is augmented, and move label and validity with the image. All that is drawn is
 keyed by the tile's place in the training, apart from what else is drawn there: a recipe without them computes
-the same bits as before they were known.
+the same bits as before they were known. Where the plan holds classes by scale, tiles are put together within
+a stratum: a class of another scale keeps no promise here.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _MOST = 0.5
 """Share of a tile that may be pasted over: a region that covers more is a tile of its own."""
 _KEPT = 0.5
 """Probability of each region of the other tile, as in the paper: a random subset of its objects."""
+_LEAST = 4
+"""Pixels of a region that is worth pasting: a car at 0.5 m has ten, its holder's min_pixels may be 32."""
+_STREAM = 2
+"""Of random numbers: 1 is the scale's (`ground_scale`), and one number must not draw both."""
 _NO_MOSAIC_FROM = 4
 """Attempt from which a tile that lost its class is drawn by itself: a mosaic shows a quarter of it."""
 
@@ -49,41 +54,50 @@ class Paster:
 
         Args:
             names: of the classes.
-            min_pixels: of its class that a tile to paste from holds.
+            min_pixels: of a class that a tile to paste from holds.
 
         Raises:
             ConfigError: a class is unknown, or there is nothing to paste.
         """
-        self._mosaic, self._index, self._read = config.mosaic, index, read
-        self._paste = config.copy_paste
-        self._min_pixels = min_pixels
-        self._donors: dict[int, NDArray[np.int64]] = {}
+        self._mosaic, self._paste, self._read = config.mosaic, config.copy_paste, read
+        number_N = None if index.strata is None else index.strata.number_N
+        self._stratum_N = np.zeros(len(index), np.int32) if number_N is None else number_N
+        self._tiles_by_stratum = self._by_stratum(np.arange(len(index)))
+        self._donors: dict[int, list[NDArray[np.int64]]] = {}
         if self._paste is not None:
-            self._donors = donors(self._paste, index, names, min_pixels)
+            found = donors(self._paste, index, names, min_pixels)
+            self._donors = {class_id: self._by_stratum(tiles) for class_id, tiles in found.items()}
 
     @property
     def does_nothing(self) -> bool:
         """Whether every tile stays as it is."""
         return not self._mosaic and self._paste is None
 
-    def __call__(self, tile: Tile, key: Sequence[int]) -> Tile:
+    def __call__(self, tile: Tile, number: int, key: Sequence[int]) -> Tile:
         """The tile, perhaps in a mosaic, perhaps with regions of another one.
 
         Args:
+            number: of the tile in the index.
             tile: image (S, S, C), valid (S, S), class ids (S, S); `IGNORE` where not valid.
             key: seed, epoch, step, slot and attempt: all randomness follows from it.
         """
         if self.does_nothing:
             return tile
-        rng = np.random.default_rng(np.random.SeedSequence(key, spawn_key=(1,)))
+        rng = np.random.default_rng(np.random.SeedSequence(key, spawn_key=(_STREAM,)))
+        stratum = int(self._stratum_N[number])
         if rng.random() < self._mosaic and key[-1] < _NO_MOSAIC_FROM:
-            others = [self._read(int(i), key) for i in rng.integers(len(self._index), size=3)]
+            others = [self._read(int(i), key) for i in rng.choice(self._tiles_by_stratum[stratum], size=3)]
             tile = mosaic(tile, others, rng)
         if self._paste is not None and rng.random() < self._paste.p:
             class_id = int(rng.choice(list(self._donors)))
-            donor = self._read(int(rng.choice(self._donors[class_id])), key)
-            tile = paste(tile, donor, class_id, rng, self._min_pixels)
+            if len(among := self._donors[class_id][stratum]):
+                tile = paste(tile, self._read(int(rng.choice(among)), key), class_id, rng)
         return tile
+
+    def _by_stratum(self, tiles: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Tiles by the strata of their scenes' scale, where the plan has any."""
+        strata = range(int(self._stratum_N.max(initial=0)) + 1)
+        return [tiles[self._stratum_N[tiles] == stratum] for stratum in strata]
 
 
 def donors(
@@ -149,16 +163,17 @@ def mosaic(tile: Tile, others: Sequence[Tile], rng: np.random.Generator) -> Tile
     return image, valid.astype(np.bool_), label.astype(np.uint8)
 
 
-def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator, min_pixels: int) -> Tile:
+def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator) -> Tile:
     """Regions of a class of another tile, flipped and turned, drawn over a tile.
 
     Simple copy-paste (Ghiasi et al. 2021, arXiv:2012.07177) for labels of classes: an object is a connected
-    region (neighbours by side or corner) of at least `min_pixels`. Nothing but its own pixels is drawn, so
-    what the other tile ignores never covers anything.
+    region (neighbours by side or corner) of at least four pixels, where there is one of so many. Nothing but
+    its own pixels is drawn, so what the other tile ignores never covers anything.
     """
     moved = _turned(donor, int(rng.integers(8)))
     ids_HW, sizes = regions_of((moved[2] == class_id) & moved[1])
-    regions = rng.permutation(np.flatnonzero(sizes >= min_pixels))
+    least = min(_LEAST, int(sizes.max()))
+    regions = rng.permutation(np.flatnonzero(sizes >= max(1, least)))
     kept = rng.random(len(regions)) < _KEPT
     kept[:1] = True
     drawn, left = np.zeros(len(sizes), np.bool_), _MOST * ids_HW.size

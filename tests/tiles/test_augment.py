@@ -30,13 +30,52 @@ def test_nothing_asked_nothing_changed() -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32", "float64"])
 @pytest.mark.parametrize("bands", [1, 3, 4, 6])
 def test_every_type_and_number_of_bands(dtype: str, bands: int) -> None:
     image, valid, label = Augmenter(ALL, bands, dtype)(tile(dtype, bands), 3)
     assert (image.dtype, image.shape) == (np.dtype(dtype), (33, 33, bands))
     assert (valid.dtype, label.dtype) == (np.dtype(bool), np.dtype(np.uint8))
     assert image.std() > 1  # not clipped to 0 … 1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("bands", [1, 3, 5])
+def test_types_that_opencv_does_not_know_are_those_that_it_does(dtype: str, bands: int) -> None:
+    """Zoomed, turned, recoloured: as 16-bit integers, but for a half that is rounded the other way."""
+    config = AugmentationConfig(scale=0.3, rotation=45)
+    image, valid, label = tile("int16", bands)
+    image //= 2
+    for seed in range(4):
+        known = Augmenter(config, bands, "int16")((image, valid, label), seed)
+        found = Augmenter(config, bands, dtype)((image.astype(dtype), valid, label), seed)
+        assert found[0].dtype == dtype
+        assert np.abs(found[0].astype(np.int64) - known[0]).max() <= 1
+        assert known[0].std() > 1
+        for a, b in zip(found[1:], known[1:], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_colours_change_by_the_range_of_the_data_not_of_the_fill(dtype: str) -> None:
+    """Beside values of 9,000 to 10,000, zeros without data would make each change ten times as strong."""
+    rng = np.random.default_rng(7)
+    image = rng.integers(9000, 10001, (64, 64, 3)).astype(dtype)
+    label, valid = np.zeros((64, 64), np.uint8), np.ones((64, 64), bool)
+    image[10, :2] = [[9000] * 3, [10000] * 3]  # the same range with the border and without
+    bordered, known = image.copy(), valid.copy()
+    bordered[:3], known[:3] = 0, False
+    colours = Augmenter(AugmentationConfig(d4=False), 3, dtype)
+    turns = Augmenter(AugmentationConfig(d4=False, rotation=30), 3, dtype)
+    moved_by = []
+    for seed in range(12):
+        whole, _, _ = colours((image, valid, label), seed)
+        partly, _, _ = colours((bordered, known, label), seed)
+        np.testing.assert_allclose(partly[3:].astype(float), whole[3:].astype(float), atol=1)
+        turned, there, _ = turns((image, valid, label), seed)
+        inner = turned[16:48, 16:48][there[16:48, 16:48]].astype(float)
+        moved_by += [abs(whole.astype(float).mean() - 9500), abs(inner.mean() - 9500)]
+    assert 20 < max(moved_by) < 400  # the default 0.2 of a range of 1,000, and the contrast
 
 
 def test_flips_and_turns_move_image_label_and_validity_together() -> None:

@@ -19,8 +19,9 @@ from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.ground_scale import GroundScale, resampled
 from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.pasting import Paster
 from segmenter.tiles.scales import with_scales
-from segmenter.tiles.store import SceneStore
+from segmenter.tiles.store import SceneStore, Tile
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 
 METRES = (0.1, 0.25, 0.6, 2.0, 0.1)
@@ -197,6 +198,71 @@ def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(dataset: 
         for part in rows.parts:
             tiles = [one for one, t in zip(label, stratum_B, strict=True) if part.stratum in (None, t)]
             assert max(np.count_nonzero(one == part.class_id) for one in tiles) >= 32
+
+
+PASTED = {"mosaic": 0.5, "copy_paste": {"p": 0.7, "classes": "rare"}}
+
+
+def test_by_scale_tiles_are_put_together_within_a_stratum(dataset: Dataset) -> None:
+    """A class of another scale would keep no promise, and not look like one of this."""
+    for strata in ([0.15, 0.5], []):
+        recipe = scaled_recipe(augmentation=PASTED, sampling={"scale_strata": strata})
+        store, index = parts(dataset, recipe)
+        read: list[int] = []
+
+        def reader(number: int, _: object, store: SceneStore = store, index: TileIndex = index) -> Tile:
+            read.append(number)  # noqa: B023 - called in this turn of the loop alone
+            return store.read(int(index.scene_N[number]), index.window(number))
+
+        paster = Paster(recipe.augmentation, index, reader, dataset.classes.names, 32)
+        stratum_S = np.digitize(METRES, [0.15, 0.5])
+        pairs = []
+        for number in range(len(index)):
+            del read[:]
+            paster(reader(number, None), number, (3, 0, 0, number, 0))
+            pairs += [(stratum_S[index.scene_N[number]], stratum_S[index.scene_N[one]]) for one in read[1:]]
+        assert len(pairs) > 50
+        assert {a == b for a, b in pairs} == ({True} if strata else {True, False})
+
+
+def test_promises_by_scale_are_kept_with_mosaics_and_pasted_regions(dataset: Dataset) -> None:
+    """What a tile shows of a class is of its own scale, so that what it holds counts there."""
+    settings = {"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40}
+    plain = {"brightness": 0, "contrast": 0}
+    recipe = scaled_recipe(augmentation={**PASTED, **plain}, sampling=settings)
+    store, index = parts(dataset, recipe)
+    loader = BatchLoader(recipe, index, store, 3, "uint8")
+    rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0, strata=index.strata)
+    assert index.strata is not None
+    for step in range(rows.steps):
+        _, _, label = loader.load(rows, 0, step)
+        for part in rows.parts:
+            there = [part.stratum in (None, index.strata.number_N[row]) for row in rows.rows_SB[step]]
+            shown = [np.count_nonzero(one == part.class_id) for one in label[there]]
+            assert max(shown) >= 32
+
+
+def test_which_tiles_are_mosaics_does_not_follow_from_their_scale(dataset: Dataset) -> None:
+    """Each is drawn from numbers of its own: else mosaics would be all there is of the finest scales."""
+    recipe = scaled_recipe(augmentation={"scale_to": [0.2, 1.0], "mosaic": 0.5})
+    store, index = parts(dataset, recipe)
+    ground = GroundScale(recipe, index, store)
+    read: list[int] = []
+
+    def reader(number: int, _: object) -> Tile:
+        read.append(number)
+        return store.read(int(index.scene_N[number]), index.window(number))
+
+    paster = Paster(recipe.augmentation, index, reader, dataset.classes.names, 32)
+    sides: dict[bool, list[int]] = {True: [], False: []}
+    tile = reader(0, None)
+    for slot in range(60):
+        del read[:]
+        paster(tile, 0, (recipe.seed, 0, 0, slot, 0))
+        sides[bool(read)].append(ground.window(0, (0, 0, slot, 0)).height)
+    assert min(len(some) for some in sides.values()) > 15
+    assert max(sides[True]) > np.median(sides[False])
+    assert min(sides[True]) < np.median(sides[False])
 
 
 def test_what_it_costs_and_what_scenes_cannot_give_is_said(dataset: Dataset) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -206,22 +207,34 @@ def test_only_regions_of_the_class_are_pasted() -> None:
     below, above = made(1), made(2)
     changed = 0
     for seed in range(20):
-        image, valid, label = paste(below, above, 1, np.random.default_rng(seed), min_pixels=10)
+        image, valid, label = paste(below, above, 1, np.random.default_rng(seed))
         new = valid & (image[..., 1] == 2)
         assert (label[new] == 1).all()
         assert new.mean() <= 0.5
         for after, before in zip((image, valid, label), below, strict=True):
             np.testing.assert_array_equal(after[~new], before[~new])
         _, sizes = regions_of(new)
-        assert all(size >= 10 for size in sizes[1:])
+        assert all(size >= 4 for size in sizes[1:])
         changed += bool(new.any())
     assert changed == 20
+
+
+@pytest.mark.parametrize("side", [1, 2, 3])
+def test_objects_of_few_pixels_are_pasted(side: int) -> None:
+    """Cars are smaller than what a tile must hold of their class; of specks alone, one is pasted."""
+    below, above = made(1), made(2)
+    above[1][:], above[2][:] = True, 0
+    for row, col in product(range(side), repeat=2):
+        above[2][2 + row :: 6, 2 + col :: 6] = 1
+    for seed in range(20):
+        _, _, label = paste(below, above, 1, np.random.default_rng(seed))
+        assert ((label == 1) & (below[2] != 1)).any()
 
 
 def test_a_region_that_would_cover_the_tile_is_not_pasted() -> None:
     below, above = made(1), made(2)
     above[2][:], above[1][:] = 1, True
-    for after, before in zip(paste(below, above, 1, np.random.default_rng(0), 10), below, strict=True):
+    for after, before in zip(paste(below, above, 1, np.random.default_rng(0)), below, strict=True):
         np.testing.assert_array_equal(after, before)
 
 
