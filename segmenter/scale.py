@@ -42,6 +42,8 @@ def scene_strata(metres_S: Sequence[float | None], boundaries: Sequence[float] =
         boundaries: rising, in metres a pixel.
     """
     last = len(boundaries) + 1
+    # Four digits: of a rotated raster 0.3 m is computed as 0.29999999999999993.
+    metres_S = [None if metres is None else float(f"{metres:.4g}") for metres in metres_S]
     raw_S = [last if metres is None else bisect_right(boundaries, metres) for metres in metres_S]
     known = [metres for metres in metres_S if metres is not None]
     there = sorted(set(raw_S))

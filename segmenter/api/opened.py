@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -48,7 +48,7 @@ class OpenRun:
         bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
         band_count: how many these are, C of an image.
         dtype: of the training images.
-        metres_per_pixel: of the training images; None where they say none.
+        metres_per_pixel: of the training images; None where they say none, or several runs differ.
         recipe: what it was trained with.
     """
 
@@ -82,7 +82,9 @@ class OpenRun:
 
     @property
     def metres_per_pixel(self) -> float | None:
-        return self._run.metres_per_pixel
+        with suppress(CheckpointError):
+            return self._run.metres_per_pixel
+        return None
 
     @property
     def recipe(self) -> Recipe:

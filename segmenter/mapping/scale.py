@@ -9,6 +9,7 @@ from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.geometry import Window
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.request import MapRequest
+from segmenter.mapping.truth import ScaleOf, by_georeference
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.resampled import ModelGrid
 from segmenter.resampling import step_of
@@ -38,9 +39,17 @@ def wanted_scale(request: MapRequest, run: AnyRun) -> float | None:
 
 
 def lay_grids(
-    request: MapRequest, run: AnyRun, jobs: list[MapJob], failures: list[SegmenterError]
+    request: MapRequest,
+    run: AnyRun,
+    jobs: list[MapJob],
+    failures: list[SegmenterError],
+    scale_of: ScaleOf = by_georeference,
 ) -> list[tuple[str, Path]]:
     """Give the jobs their grids; gives what is to be said of each input.
+
+    Args:
+        scale_of: an image and the metres a pixel of its georeference → those that count (`Truth.scale_of`):
+            of a dataset's scenes the recipe may say others, by which they were trained on.
 
     Those whose scale is not known, or is too far from the wanted one, leave `jobs` for `failures`.
 
@@ -54,14 +63,15 @@ def lay_grids(
     for job in list(jobs):
         of = job.info if job.mosaic is None else job.mosaic.first
         try:
-            job.grid = _grid(job, of, metres, request.raster_gsd)
+            sides = _sides(of, scale_of, request.raster_gsd)
+            job.grid = _grid(job, sides, metres, as_trained=request.gsd == "auto")
         except SegmenterError as error:
             if job.mosaic is not None:
                 raise DatasetError(f"--mosaic: expected one scale for all inputs; {error}") from None
             failures.append(error)
             jobs.remove(job)
             continue
-        notes.append((_said(_sides(of, request.raster_gsd), metres, job.grid), job.info.path))
+        notes.append((_said(sides, metres, job.grid), job.info.path))
     return notes
 
 
@@ -78,10 +88,12 @@ def scale_text(request: MapRequest, run: AnyRun) -> str:
     return "" if metres is None else f"{metres:.4g} m"
 
 
-def _grid(job: MapJob, of: RasterInfo, metres: float, stated: float | None) -> ModelGrid | None:
-    high, wide = _sides(of, stated)
+def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained: bool) -> ModelGrid | None:
+    """None: pixels are as they should be; those of training scenes in the mean, as they may be oblong."""
+    high, wide = sides
     side = (high * wide) ** 0.5
-    if abs(side / metres - 1) <= _SAME:
+    compared = (side,) if as_trained else sides
+    if all(abs(one / metres - 1) <= _SAME for one in compared):
         return None
     if not 1 / _FINER <= metres / high <= _COARSER or not 1 / _FINER <= metres / wide <= _COARSER:
         raise RasterError(
@@ -92,11 +104,15 @@ def _grid(job: MapJob, of: RasterInfo, metres: float, stated: float | None) -> M
     return ModelGrid(extent, step_of(metres / high), step_of(metres / wide))
 
 
-def _sides(info: RasterInfo, stated: float | None) -> tuple[float, float]:
-    """Metres from one row to the next and from one column to the next: the raster's own, else as stated."""
-    own = pixel_sides(info)
+def _sides(info: RasterInfo, scale_of: ScaleOf, stated: float | None) -> tuple[float, float]:
+    """Metres from row to row and column to column: as the dataset says, else the raster, else the call."""
+    own, square = pixel_sides(info), info.metres_per_pixel
+    counts = scale_of(info.path, square)
     if own is not None:
-        return own
+        times = counts / square if counts and square else 1.0
+        return own[0] * times, own[1] * times
+    if counts:
+        return counts, counts
     if stated is None:
         raise RasterError(
             f"{info.path}: does not say how large its pixels are (no transform with a CRS in metres or "
@@ -109,5 +125,6 @@ def _said(sides: tuple[float, float], metres: float, grid: ModelGrid | None) -> 
     high, wide = (f"{side:.3g}" for side in sides)
     pixel = f"a pixel is {high} m" if high == wide else f"a pixel is {wide}×{high} m"
     if grid is None:
-        return f"{pixel}, within 1 % of {metres:.4g} m: not resampled"
+        mean = "" if high == wide else "in the mean "
+        return f"{pixel}, {mean}within 1 % of {metres:.4g} m: not resampled"
     return f"{pixel}, resampled to {metres:.4g} m for the model"

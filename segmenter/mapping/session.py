@@ -42,7 +42,7 @@ from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
 from segmenter.mapping.state import FolderState, neighbour_facts
 from segmenter.mapping.style_files import restore
 from segmenter.mapping.tiling import computing_options, settled_tiling
-from segmenter.mapping.truth import Images, check_shared, images_of_inputs
+from segmenter.mapping.truth import Images, by_georeference, check_shared, images_of_inputs
 from segmenter.mapping.upload import SCORE_FILES, Uploads, uploading
 from segmenter.mapping.writing import Progress, write_maps
 from segmenter.raster import check_drivers, extent_text, quiet_libtiff, raster_info, remove_leftovers
@@ -167,7 +167,8 @@ def _plan(
         check_shared(images.truth, jobs)
     if request.mosaic and jobs:
         join(images.inputs, jobs, failures)
-    for line in lines_of_notes(lay_grids(request, run, jobs, failures)):
+    scale_of = by_georeference if images.truth is None else images.truth.scale_of
+    for line in lines_of_notes(lay_grids(request, run, jobs, failures, scale_of)):
         say(line)
     scores = () if images.truth is None else SCORE_FILES
     check_outputs(

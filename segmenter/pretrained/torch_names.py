@@ -17,7 +17,7 @@ from segmenter.errors import WeightsError
 from segmenter.model.architectures import Unit, units
 
 _NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
-_COUNTER = "num_batches_tracked"
+_COUNTER, _VARIANCE = "num_batches_tracked", "running_var"
 _HEADS = ("fc", "head", "classifier", "_conv_head", "_bn1", "_fc")
 """What classifies behind the encoder: left out."""
 
@@ -112,4 +112,6 @@ def _array(
     array = np.ascontiguousarray(tensor.transpose(axes), np.float32)
     if not np.isfinite(array).all():
         raise WeightsError(f"{file}: {name}: expected finite numbers, got others; get the file again")
+    if name.endswith(_VARIANCE) and array.min() < 0:
+        raise WeightsError(f"{file}: {name}: expected a variance, got {array.min():.4g}; get the file again")
     return array

@@ -135,9 +135,9 @@ def apply_stage(
         within: of the tile's values; colours of what is not 8-bit need it.
     """
     assert stage.compose is not None
-    if not stage.spatial and within is None:
-        return transformed(stage.compose, seed, image_HWC)[0], planes
     if not stage.spatial:
+        if within is None:
+            return transformed(stage.compose, seed, image_HWC)[0], planes
         return _coloured(image_HWC, stage.compose, seed, within), planes
     carrier = None if stage.keeps_all else _CARRIERS.get(image_HWC.dtype.name)
     if carrier is None:

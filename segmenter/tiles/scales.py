@@ -10,11 +10,23 @@ import numpy as np
 from segmenter.config.recipe import Recipe
 from segmenter.errors import DatasetError
 from segmenter.raster import raster_info
+from segmenter.raster.remote import RemotePath
 from segmenter.sampling import TileStrata
 from segmenter.scale import scene_strata
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.index import TileIndex
+
+_MOST, _MOST_REMOTE = 1000, 100
+"""Scenes whose headers are read, where some will do."""
+
+
+def some_of(scenes: Sequence[Scene]) -> Sequence[Scene]:
+    """All scenes, or a bounded number at even distances: a header takes 3 ms, in a bucket a request."""
+    most = _MOST_REMOTE if any(isinstance(scene.image, RemotePath) for scene in scenes) else _MOST
+    if len(scenes) <= most:
+        return scenes
+    return [scenes[i] for i in np.linspace(0, len(scenes) - 1, most).round().astype(int)]
 
 
 def scene_scales(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.errors import WeightsError, shortened
@@ -46,12 +47,25 @@ def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
     first = next(name for name, array in arrays.items() if array.ndim == 4)
     kernel = arrays[first]
     if config.encoder == "keras_resnet50" and _as_published(config):
-        # Trained on blue, green, red of 0 … 255 without their means: here red, green, blue of deviation 1.
-        kernel = kernel[:, :, ::-1] * np.array(CAFFE.std, np.float32)[:, None]
+        kernel = _of_rgb(kernel, file)
     chosen = channels_for(bands, kernel.shape[2], config.weight_bands)
     arrays[first] = fitted(kernel, chosen)
     line = f"encoder {config.encoder}: {{count}} parameters from {file}"
     return EncoderWeights(arrays, f"{line}; {describe(chosen, kernel.shape[2])}")
+
+
+def _of_rgb(kernel: NDArray[np.float32], file: str) -> NDArray[np.float32]:
+    """A first layer for red, green, blue of deviation 1, of one for blue, green, red of 0 … 255 less means.
+
+    Raises:
+        WeightsError: it has other channels.
+    """
+    if kernel.shape[2] != len(CAFFE.std):
+        raise WeightsError(
+            f"{file}: model.input_normalisation: weights: expected a first layer of blue, green and red, "
+            f"got {kernel.shape[2]} channels; use scenes"
+        )
+    return kernel[:, :, ::-1] * np.array(CAFFE.std, np.float32)[:, None]
 
 
 def _as_published(config: EncoderDecoderConfig) -> bool:

@@ -14,18 +14,16 @@ from segmenter.config.recipe import Recipe
 from segmenter.errors import SegmenterError
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
-from segmenter.raster.remote import RemotePath
 from segmenter.runs.origin import MOST_OUTLINES, Origin, Place, load_origin, save_origin
 from segmenter.runs.run import Run
 from segmenter.scenes import SPLITS, Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.index import TileIndex
+from segmenter.tiles.scales import some_of
 from segmenter.training.fine_tuning import Source
 
 _DIGITS = 6
 """Of degrees: 0.1 m."""
-_MOST, _MOST_REMOTE = 1000, 100
-"""Scenes whose headers are read."""
 
 
 def record_origin(
@@ -57,7 +55,7 @@ def origin_of(
     """The record of a training on these tiles; the last two are as in `Origin`."""
     names = dataset.classes.names
     held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
-    asked = sample(index.scenes)
+    asked = some_of(index.scenes)
     found = list(in_threads(lambda s: _header(s, dataset), asked, description="places", unit="scene"))
     scales = [metres for _, metres in found if metres]
     return Origin(
@@ -72,14 +70,6 @@ def origin_of(
         place=place_of([corners for corners, _ in found if corners is not None]),
         started_from=started_from,
     )
-
-
-def sample(scenes: Sequence[Scene]) -> Sequence[Scene]:
-    """All scenes, or a bounded number at even distances: a header takes 3 ms, in a bucket a request."""
-    most = _MOST_REMOTE if any(isinstance(scene.image, RemotePath) for scene in scenes) else _MOST
-    if len(scenes) <= most:
-        return scenes
-    return [scenes[i] for i in np.linspace(0, len(scenes) - 1, most).round().astype(int)]
 
 
 def _header(scene: Scene, dataset: Dataset) -> tuple[NDArray[np.float64] | None, float | None]:

@@ -28,7 +28,7 @@ from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.pasting import donors
 from segmenter.tiles.probing import check_augmentation
-from segmenter.tiles.scales import scene_scales, with_scales
+from segmenter.tiles.scales import scene_scales, some_of, with_scales
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
@@ -144,7 +144,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     if recipe.augmentation.copy_paste is not None:
         donors(recipe.augmentation.copy_paste, index, dataset.classes.names, recipe.sampling.min_pixels)
     if dataset.of("validation"):  # the same check of every file as for training, before hours are spent
-        build_index(dataset, "validation", recipe.tiles)
+        _check_best_class(recipe, dataset, build_index(dataset, "validation", recipe.tiles))
     else:
         print("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset, "train")
@@ -154,8 +154,13 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     print(_summary(recipe, dataset, index))
     for line in describe_scales(recipe, dataset, index, store):
         print(plain(line))
-    metres = trained_scale(recipe, scene_scales(dataset, scenes[:100], progress=False))
-    return Tiles(index, statistics, store, metres, digests)
+    return Tiles(index, statistics, store, _trained_scale(recipe, dataset, index), digests)
+
+
+def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex) -> float | None:
+    if index.metres_S is not None:
+        return trained_scale(recipe, index.metres_S.tolist())
+    return trained_scale(recipe, scene_scales(dataset, some_of(index.scenes), progress=False))
 
 
 def _check_best_by(recipe: Recipe, dataset: Dataset) -> None:
@@ -167,6 +172,21 @@ def _check_best_by(recipe: Recipe, dataset: Dataset) -> None:
             raise ConfigError(
                 f"training.{key}: expected validation scenes with it, the split leaves none; got {value}"
             )
+
+
+def _check_best_class(recipe: Recipe, dataset: Dataset, validation: TileIndex) -> None:
+    """Refuse a best by a class that no validation pixel has: its score would never say anything.
+
+    Where tiles with few labels are left out of the index, it may be in these; then nothing is refused.
+    """
+    _, colon, name = recipe.training.best_by.partition(":")
+    if not colon or validation.left_out:
+        return
+    if not validation.counts_NK[:, dataset.classes.names.index(name)].any():
+        raise ConfigError(
+            f"training.best_by: expected a class that validation scenes show, got {name}, of which they have "
+            "no pixel; name another score, or hold out other scenes"
+        )
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:

@@ -229,9 +229,10 @@ class Trainer:
 
     @property
     def ended_early(self) -> bool:
-        """Whether the recipe's `stop_after` validations in a row have brought no gain."""
-        patience = self.run.recipe.training.stop_after
-        return bool(patience) and self.position.without_gain >= patience
+        """Whether `stop_after` validations in a row have brought no gain, before the last epoch."""
+        training = self.run.recipe.training
+        patience, before_last = training.stop_after, self.position.epoch < training.epochs
+        return bool(patience) and before_last and self.position.without_gain >= patience
 
     @staticmethod
     def _say(line: str) -> None:

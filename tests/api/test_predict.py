@@ -187,6 +187,10 @@ def test_several_runs_are_one(run: OpenRun, image: Any, tmp_path: Path) -> None:
     np.testing.assert_allclose(both.predict(image, probabilities=True), mean, atol=2e-3)
     assert both.paths == (run.paths[0], other)
     assert both.scores is None
+    rewritten(other / "run.json", metres_per_pixel=0.25)
+    rewritten(Path(shutil.copytree(other, tmp_path / "third")) / "run.json", metres_per_pixel=0.5)
+    assert open_run(other).metres_per_pixel == 0.25
+    assert open_run(other, tmp_path / "third").metres_per_pixel is None
 
 
 def test_what_cannot_be_opened_says_why(tmp_path: Path, run: OpenRun) -> None:

@@ -129,6 +129,8 @@ def test_usual_scales_lie_in_the_middle_of_their_octave() -> None:
     for metres in (0.05, 0.06, 0.1, 0.125, 0.2, 0.25, 0.3, 0.5, 0.6, 1, 2, 4, 10, 30):
         assert len(scene_strata([metres * 0.95, metres * 1.05]).titles) == 1, metres
     assert all(1.9 < b / a < 2.1 for a, b in itertools.pairwise(OCTAVES))
+    turned = 0.29999999999999993  # of a raster of 0.3 m, rotated by 10°
+    assert scene_strata([turned, 0.2999], (0.3,)).number_S.tolist() == [1, 0]
     strata = scene_strata([4.0, None, 0.05, 0.3, 1.0], (0.3, 1.0))
     assert strata.titles == ("0.05–0.3 m", "0.3–1 m", "1–4 m", "unknown scale")
     assert strata.number_S.tolist() == [2, 3, 0, 1, 2]

@@ -169,6 +169,21 @@ def test_the_training_scale_is_the_one_of_auto_and_near_it_nothing_is_resampled(
     assert "other options: gsd was 5×5 pixels as one, is none" in capsys.readouterr().out
 
 
+def test_pixels_that_are_not_square_are_resampled_to_a_number_and_kept_where_trained_like_that(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
+) -> None:
+    """Of 0.25 × 1 m the mean is 0.5 m; the grid of a number is square, `auto` is the scale of such scenes."""
+    image = rng.integers(0, 255, (90, 70, 3), np.uint8)
+    oblong = make_geotiff("in/a.tif", image, transform=Affine(0.25, 0, 0, 0, -1, 0))
+    assert call(oblong, "--gsd", 0.5) == 0
+    assert "a pixel is 0.25×1 m, resampled to 0.5 m for the model" in capsys.readouterr().out
+    expected = probabilities(image, np.ones((90, 70), np.bool_), Fraction(1, 2), Fraction(2))
+    assert_classes(read(tmp_path / "maps" / "a.tif"), expected, np.ones((90, 70), np.bool_))
+    assert call(oblong, "--gsd", "auto") == 0
+    said = "a pixel is 0.25×1 m, in the mean within 1 % of 0.5 m: not resampled"
+    assert said in capsys.readouterr().out
+
+
 def test_a_raster_that_does_not_say_its_scale_needs_it_said(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
 ) -> None:

@@ -126,6 +126,18 @@ def test_scenes_of_different_scale_are_scored_by_scale_too(
     assert "per_scale" not in scores_of(tmp_path)  # one scale
 
 
+def test_a_scale_of_the_recipe_goes_before_the_georeference_as_in_training(
+    tmp_path: Path, tiles: Tiles, call: Callable[..., int], capsys: Any
+) -> None:
+    with rasterio.open(tiles.root / "tile_3" / "images" / "p.tif", "r+") as image:
+        image.crs, image.transform = "EPSG:25833", rasterio.Affine(1.2, 0, 0, 0, -1.2, 0)
+    recipe = tiles.recipe(metres_per_pixel=0.6)
+    assert call("--split", "test", "--gsd", 0.6, recipe=recipe) == 0
+    assert "and 1 more: a pixel is 0.6 m, within 1 % of 0.6 m: not resampled" in capsys.readouterr().out
+    assert call(tiles.root / "tile_3" / "images" / "p.tif", "--gsd", 0.6, output="alone") == 0
+    assert "p.tif: a pixel is 1.2 m, resampled to 0.6 m for the model" in capsys.readouterr().out
+
+
 def test_splits_share_a_folder_and_are_gone_on_with(
     tmp_path: Path, tiles: Tiles, call: Callable[..., int], capsys: Any
 ) -> None:

@@ -184,6 +184,10 @@ def _without(name: str) -> Any:
         (lambda t: {**t, "bn1.weight": np.ones((64, 1), np.float32)}, "expected floats of shape"),
         (lambda t: {**t, "bn1.weight": np.ones(64, np.int64)}, "expected floats of shape"),
         (lambda t: {**t, "bn1.weight": np.full(64, np.nan, np.float32)}, "expected finite numbers"),
+        (
+            lambda t: {**t, "bn1.running_var": np.full(64, -0.5, np.float32)},
+            r"bn1\.running_var: expected a variance, got -0\.5; get",
+        ),
         (lambda _: encoder_tensors("resnet34"), "that it has not, the first is layer1.2.bn1.bias"),
         (lambda _: encoder_tensors("resnet50"), "are they of another architecture"),
         (lambda _: encoder_tensors("efficientnet_lite0"), "among them, got 290 others"),

@@ -126,6 +126,10 @@ def test_the_colours_of_resnet50_are_turned_and_its_scale_is_taken_in(tmp_path: 
     np.testing.assert_allclose(scaled @ found[3, 3], bgr @ kernel[3, 3], rtol=1e-3, atol=1e-3)
     plain = keras_encoder_weights(config("keras_resnet50", tmp_path / "w.weights.h5"), 3)
     np.testing.assert_array_equal(plain.arrays["conv1_conv/kernel"], kernel)
+    network("keras_resnet50", 4).save_weights(tmp_path / "four.weights.h5")
+    settings = config("keras_resnet50", tmp_path / "four.weights.h5", input_normalisation="weights")
+    with pytest.raises(WeightsError, match="expected a first layer of blue, green and red, got 4 channels; "):
+        keras_encoder_weights(settings, 4)
 
 
 def test_files_that_are_no_weights_of_the_encoder_are_refused(tmp_path: Path) -> None:

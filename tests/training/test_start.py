@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pytest
+import rasterio
 
 from datasets import load_dataset
 from segmenter.config.reading import load_recipe
@@ -215,6 +218,20 @@ def test_a_stage_that_the_model_lacks_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=r"training\.rates: expected stages .*, got encoder stage 9$"):
         check(prepared._replace(recipe=recipe), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["scarce", "left"])
+def test_the_best_by_a_class_that_no_validation_pixel_has_is_refused(tmp_path: Path, name: str) -> None:
+    recipe = load_recipe(made(tmp_path, scenes=3), ["dataset.split={validation: [s2]}"])
+    with rasterio.open(tmp_path / "labels" / "s2.tif", "r+") as label:
+        label.write(np.where(label.read() == 2, 0, label.read()))
+    training = recipe.training.model_copy(update={"best_by": f"iou:{name}"})
+    recipe = recipe.model_copy(update={"training": training})
+    refused = pytest.raises(
+        ConfigError, match=r"best_by: expected a class .* show, got scarce, of which they"
+    )
+    with refused if name == "scarce" else nullcontext():
+        prepare_tiles(recipe, load_dataset(recipe))
 
 
 @pytest.mark.parametrize("setting", ["stop_after=3", "best_by=mf1"])
