@@ -10,7 +10,7 @@ import numpy as np
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
 from segmenter.config.recipe import LossConfig
 from tests.helpers.equivalence_matrix import KINDS, difference
-from tests.helpers.small_training import Training, batches
+from tests.helpers.small_training import SGD, Training, batches
 
 SIDE, STEPS = 64, 3
 ENCODERS: tuple[str, ...] = get_args(EncoderDecoderConfig.model_fields["encoder"].annotation)
@@ -63,18 +63,23 @@ def small_encoder() -> Any:
     return Source(small_network, ("b1a_relu", "b2a_relu", "b3a_relu", "b4b_out", "b5a_relu"))
 
 
+RATE = 0.005
+"""Learning rate. At 0.05 these random networks grow a rounding a hundred times a step, here ten."""
+
+
 class PairLaboratory:
     """Trainings of one pair on one device and on several; the step on one device is compiled once."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
         self._config, self._stack = config, batches(STEPS, SIDE)
-        self._one = Training(config, LossConfig())
+        self._training = SGD.model_copy(update={"learning_rate": RATE})
+        self._one = Training(config, LossConfig(), training=self._training)
         self._at_two: dict[str, Any] = {}
         self._first = self._run(self._one)
 
     def differences(self, replicas: int) -> dict[str, float]:
         """Kind → largest difference of R replicas from one device, relative to the largest of its kind."""
-        many = self._run(Training(self._config, LossConfig(), replicas))
+        many = self._run(Training(self._config, LossConfig(), replicas, training=self._training))
         return {kind: difference(many, self._first, kind) for kind in KINDS}
 
     def resumed(self) -> tuple[list[bytes], list[bytes]]:

@@ -111,6 +111,7 @@ def test_without_a_network_a_line_says_what_to_do(home: Path, refused: None) -> 
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:This model usually expects:UserWarning")
 def test_the_colours_of_resnet50_are_turned_and_its_scale_is_taken_in(tmp_path: Path) -> None:
     from segmenter.pretrained.input_scale import CAFFE
     from segmenter.training.keras_weights import keras_encoder_weights
