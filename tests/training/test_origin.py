@@ -23,7 +23,8 @@ from segmenter.raster.header import RasterInfo
 from segmenter.raster.remote import RemotePath
 from segmenter.runs.origin import MOST_OUTLINES, load_origin
 from segmenter.tiles.index import TileIndex, build_index
-from segmenter.training.origin import origin_of, place_of, record_origin, sample
+from segmenter.tiles.scales import some_of
+from segmenter.training.origin import origin_of, place_of, record_origin
 from tests.helpers.made_training import made
 
 
@@ -93,14 +94,14 @@ def test_scenes_without_a_place_are_not_outlined(
 def test_of_many_scenes_a_bounded_number_is_looked_at(data: tuple[Any, Any, TileIndex]) -> None:
     scene = data[2].scenes[0]
     scenes = [replace(scene, name=str(i)) for i in range(12_345)]
-    found = sample(scenes)
+    found = some_of(scenes)
     assert len(found) == 1000
     assert (found[0], found[-1]) == (scenes[0], scenes[-1])
     steps = np.diff([int(scene.name) for scene in found])
     assert (steps.min(), steps.max()) == (12, 13)
-    assert sample(scenes[:1000]) == scenes[:1000]
+    assert some_of(scenes[:1000]) == scenes[:1000]
     remote = [replace(each, image=RemotePath.of("s3://bucket/a.tif")) for each in scenes]
-    assert len(sample(remote)) == 100
+    assert len(some_of(remote)) == 100
 
 
 def test_many_scenes_have_one_outline_around_them(rng: np.random.Generator) -> None:

@@ -15,7 +15,6 @@ import pytest
 from segmenter.config.recipe import Recipe
 from segmenter.labels import ClassMap
 from segmenter.scenes import Dataset
-from segmenter.tiles.scales import some_of
 from segmenter.training.scales import trained_scale
 from tests.helpers.scaled_scenes import scaled_dataset, scaled_recipe
 
@@ -45,15 +44,6 @@ def test_the_scale_that_a_model_is_trained_for() -> None:
     plain = scaled_recipe(augmentation={})
     assert trained_scale(plain, (0.1, 0.3, 0.2, None)) == 0.2
     assert trained_scale(plain, (None, None)) is None
-
-
-def test_many_scenes_are_looked_at_all_along_their_list(dataset: Dataset) -> None:
-    """The first hundred by name may be of one survey, and all that follow of another."""
-    scenes = [replace(dataset.scenes[0], name=f"s{number:05}") for number in range(5001)]
-    chosen = [int(scene.name[1:]) for scene in some_of(scenes)]
-    assert (chosen[0], chosen[-1], len(chosen)) == (0, 5000, 1000)
-    assert max(np.diff(chosen)) <= 6
-    assert some_of(scenes[:1000]) == scenes[:1000]
 
 
 def test_preparation_says_what_is_shown_and_planned_at_which_scale(
