@@ -25,6 +25,7 @@ from segmenter.tiles.store import SceneStore, Tile
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 
 METRES = (0.1, 0.25, 0.6, 2.0, 0.1)
+PASTED = {"mosaic": 0.5, "copy_paste": {"p": 0.7, "classes": "rare"}}
 Parts = tuple[SceneStore, TileIndex]
 
 
@@ -182,10 +183,13 @@ def test_every_class_is_in_every_step_at_any_scale_and_twice_the_same(dataset: D
     assert drawn.replaced < drawn.tiles / 2
 
 
-def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(dataset: Dataset) -> None:
+@pytest.mark.parametrize("changed", [{"scale_to": [0.2, 1.0]}, PASTED], ids=["scaled", "put together"])
+def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(
+    dataset: Dataset, changed: dict[str, object]
+) -> None:
     """The order of one replica is that of the slots, so that the scene of each tile is known."""
     recipe = scaled_recipe(
-        augmentation={"scale_to": [0.2, 1.0], "brightness": 0, "contrast": 0},
+        augmentation={**changed, "brightness": 0, "contrast": 0},
         sampling={"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40},
     )
     store, index = parts(dataset, recipe)
@@ -198,9 +202,6 @@ def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(dataset: 
         for part in rows.parts:
             tiles = [one for one, t in zip(label, stratum_B, strict=True) if part.stratum in (None, t)]
             assert max(np.count_nonzero(one == part.class_id) for one in tiles) >= 32
-
-
-PASTED = {"mosaic": 0.5, "copy_paste": {"p": 0.7, "classes": "rare"}}
 
 
 def test_by_scale_tiles_are_put_together_within_a_stratum(dataset: Dataset) -> None:
@@ -223,23 +224,6 @@ def test_by_scale_tiles_are_put_together_within_a_stratum(dataset: Dataset) -> N
             pairs += [(stratum_S[index.scene_N[number]], stratum_S[index.scene_N[one]]) for one in read[1:]]
         assert len(pairs) > 50
         assert {a == b for a, b in pairs} == ({True} if strata else {True, False})
-
-
-def test_promises_by_scale_are_kept_with_mosaics_and_pasted_regions(dataset: Dataset) -> None:
-    """What a tile shows of a class is of its own scale, so that what it holds counts there."""
-    settings = {"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40}
-    plain = {"brightness": 0, "contrast": 0}
-    recipe = scaled_recipe(augmentation={**PASTED, **plain}, sampling=settings)
-    store, index = parts(dataset, recipe)
-    loader = BatchLoader(recipe, index, store, 3, "uint8")
-    rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0, strata=index.strata)
-    assert index.strata is not None
-    for step in range(rows.steps):
-        _, _, label = loader.load(rows, 0, step)
-        for part in rows.parts:
-            there = [part.stratum in (None, index.strata.number_N[row]) for row in rows.rows_SB[step]]
-            shown = [np.count_nonzero(one == part.class_id) for one in label[there]]
-            assert max(shown) >= 32
 
 
 def test_which_tiles_are_mosaics_does_not_follow_from_their_scale(dataset: Dataset) -> None:

@@ -46,6 +46,18 @@ def test_the_scale_that_a_model_is_trained_for() -> None:
     assert trained_scale(plain, (None, None)) is None
 
 
+def test_of_many_scenes_those_along_the_list_say_the_scale_of_the_training(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first hundred by name may be of one survey, and all that follow of another."""
+    from segmenter.training.prepare import prepare_tiles
+
+    assert prepare_tiles(recipe(augmentation={}), dataset).metres_per_pixel == pytest.approx(0.25)
+    monkeypatch.setattr("segmenter.tiles.scales._MOST", 2)
+    found = prepare_tiles(recipe(augmentation={}), dataset).metres_per_pixel
+    assert found == pytest.approx((0.1 + 2.0) / 2, rel=1e-3)  # one of them is in degrees
+
+
 def test_preparation_says_what_is_shown_and_planned_at_which_scale(
     dataset: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -239,3 +239,18 @@ def test_what_needs_a_validation_is_refused_without_one(tmp_path: Path, setting:
     recipe = load_recipe(made(tmp_path), ["dataset.split={test: [s4]}", f"training.{setting}"])
     with pytest.raises(ConfigError, match="expected validation scenes with it, the split leaves none; got"):
         prepare_tiles(recipe, load_dataset(recipe))
+
+
+@pytest.mark.parametrize(("epoch", "early"), [(3, True), (4, False)])
+def test_a_run_that_has_all_its_epochs_did_not_end_early(
+    tensorflow: ModuleType, epoch: int, early: bool
+) -> None:
+    """Also where its last validation is the one that patience ends at: there is nothing to go on with."""
+    from segmenter.training.trainer import Trainer
+
+    training = SimpleNamespace(stop_after=2, epochs=4)
+    trainer = SimpleNamespace(
+        run=SimpleNamespace(recipe=SimpleNamespace(training=training)),
+        position=SimpleNamespace(epoch=epoch, without_gain=2),
+    )
+    assert Trainer.ended_early.fget(trainer) is early  # type: ignore[attr-defined]
