@@ -34,8 +34,8 @@ class DataSet:
 
 
 DATA = {
-    "naic": DataSet("Look-alikes of NAIC2020, water rare", 6000),
-    "dubai": DataSet("Imagery of Dubai, one tile held out", 800),
+    "naic": DataSet("Look-alikes of NAIC2020, water rare", 4700),
+    "dubai": DataSet("Imagery of Dubai, one tile held out", 480),
 }
 _SCENES = 400
 _BATCH = 16
