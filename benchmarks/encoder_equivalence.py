@@ -3,7 +3,8 @@
 Prints one JSON line a pair: the largest difference of losses, gradients, weights and BatchNorm statistics,
 and whether a training that is resumed from a checkpoint has the very weights of one that went straight on.
 `--page` writes those of this call into the page's table, beside the pairs that it has already. All pairs take
-some hours: a step of a large encoder is compiled for minutes.
+some hours: a step of a large encoder is compiled for minutes. `--growth` prints instead what a relative error
+of 1e-15 in the start weights comes to on one device, at several learning rates.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.helpers.equivalence_matrix import KINDS, LIMIT
 
 _MARK = "<!-- table: python -m benchmarks.encoder_equivalence --page -->"
 REPLICAS = 4
+_OFF = 1e-15
 
 
 def main() -> int:
@@ -30,12 +32,18 @@ def main() -> int:
     parser.add_argument(
         "--pairs", type=lambda text: text.split(","), metavar="ENCODER+DECODER,…", help="default: all"
     )
+    parser.add_argument(
+        "--growth", type=float, nargs="+", metavar="RATE", help="the growth of an error at these rates alone"
+    )
     arguments = parser.parse_args()
     four_devices()
     pairs = arguments.pairs or [f"{encoder}+{decoder}" for encoder in ENCODERS for decoder in DECODERS]
     exact = True
     for name in pairs:
         encoder, _, decoder = name.partition("+")
+        if arguments.growth:
+            _print_growth(encoder, decoder, arguments.growth)
+            continue
         found, resumes = _measured(encoder, decoder)
         exact &= resumes and all(value <= LIMIT for value in found.values())
         said = {"benchmark": "encoder_equivalence", "pair": name, **found, "resumes": resumes}
@@ -43,6 +51,13 @@ def main() -> int:
         if arguments.page:
             _write(arguments.page, encoder, decoder, found, resumes)
     return int(not exact)
+
+
+def _print_growth(encoder: str, decoder: str, rates: list[float]) -> None:
+    for rate in rates:
+        grown = PairLaboratory(pair(encoder, decoder), rate).grown(_OFF)
+        said = {"pair": f"{encoder}+{decoder}", "rate": rate, "after each step": [f"{x:.1e}" for x in grown]}
+        print(json.dumps({"benchmark": "encoder_equivalence --growth", **said}), flush=True)
 
 
 def _measured(encoder: str, decoder: str) -> tuple[dict[str, float], bool]:

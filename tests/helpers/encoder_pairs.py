@@ -63,17 +63,19 @@ def small_encoder() -> Any:
     return Source(small_network, ("b1a_relu", "b2a_relu", "b3a_relu", "b4b_out", "b5a_relu"))
 
 
-RATE = 0.005
-"""Learning rate. At 0.05 these random networks grow a rounding a hundred times a step, here ten."""
+RATE = 0.0005
+"""Learning rate. At 0.005 these random networks grow a rounding a hundred times a step, here ten to twenty:
+`benchmarks.encoder_equivalence --growth` measures it on one device."""
 
 
 class PairLaboratory:
     """Trainings of one pair on one device and on several; the step on one device is compiled once."""
 
-    def __init__(self, config: EncoderDecoderConfig) -> None:
+    def __init__(self, config: EncoderDecoderConfig, rate: float = RATE) -> None:
         self._config, self._stack = config, batches(STEPS, SIDE)
-        self._training = SGD.model_copy(update={"learning_rate": RATE})
+        self._training = SGD.model_copy(update={"learning_rate": rate})
         self._one = Training(config, LossConfig(), training=self._training)
+        self._start = [variable.numpy() for variable in self._state()]
         self._at_two: dict[str, Any] = {}
         self._first = self._run(self._one)
 
@@ -89,12 +91,31 @@ class PairLaboratory:
 
         model, optimiser = self._one.model, self._one.optimiser
         straight = [v.numpy().tobytes() for v in model.variables]
-        for variable in (*model.variables, *optimiser.variables):
+        for variable in self._state():
             variable.assign(np.ones(variable.shape))
         assign_weights(model, self._at_two, "model")
         assign_optimiser(optimiser, self._at_two)
         self._one.each(tuple(part[2:] for part in self._stack))
         return straight, [v.numpy().tobytes() for v in model.variables]
+
+    def grown(self, by: float) -> list[float]:
+        """What start weights that are off by `by`, relatively and at random, come to after each step.
+
+        Both trainings are of one device: it is the network's own doing, not that of replicas. Relative to
+        the largest weight.
+        """
+        rng = np.random.default_rng(0)
+        found: list[list[Mapping[str, list[Any]]]] = []
+        for off in (0.0, by):
+            for variable, start in zip(self._state(), self._start, strict=True):
+                variable.assign(start)
+            for variable in self._one.model.trainable_variables:
+                variable.assign(variable.numpy() * (1 + off * rng.standard_normal(variable.shape)))
+            found.append([])
+            for step in range(STEPS):
+                self._one.each(tuple(part[step : step + 1] for part in self._stack))
+                found[-1].append({"weights": _trainable(self._one)})
+        return [difference(other, straight, "weights") for straight, other in zip(*found, strict=True)]
 
     def wide_sums(self) -> list[str]:
         """Sums of more than two tensors in the step, which TensorFlow takes in any order."""
@@ -103,6 +124,9 @@ class PairLaboratory:
         nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
         data = {n.name: [i for i in n.input if not i.startswith("^")] for n in nodes if n.op == "AddN"}
         return [name for name, inputs in data.items() if len(inputs) > 2]
+
+    def _state(self) -> list[Any]:
+        return [*self._one.model.variables, *self._one.optimiser.variables]
 
     def _run(self, training: Training) -> Mapping[str, list[Any]]:
         """Losses, gradients of the first step, weights and statistics after the last."""
