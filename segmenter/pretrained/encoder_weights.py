@@ -11,6 +11,7 @@ from segmenter.errors import WeightsError
 from segmenter.invocation import invocation
 from segmenter.model.architectures import FAMILIES
 from segmenter.pretrained.first_layer import channels_for, describe, fitted
+from segmenter.pretrained.input_scale import check_photographs
 from segmenter.pretrained.packages import packaged_weights
 from segmenter.pretrained.safe_tensors import read_safetensors
 from segmenter.pretrained.torch_files import read_torch
@@ -44,12 +45,14 @@ def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
         bands: that the model sees.
 
     Raises:
-        WeightsError: in one line: they are not there, damaged, or of another architecture.
+        WeightsError: in one line: they are not there, damaged, of another architecture, or of other
+            channels than the normalisation that is asked for.
     """
     path, tensors = _tensors(config)
     arrays, others = encoder_arrays(config.encoder, tensors, str(path))
     kernel = arrays[_FIRST]
     channels = kernel.shape[2]
+    check_photographs(config, channels, str(path))
     chosen = channels_for(bands, channels, config.weight_bands)
     arrays[_FIRST] = fitted(kernel, chosen)
     line = f"encoder {config.encoder}: {{count}} parameters from {path}"

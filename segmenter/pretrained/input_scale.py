@@ -72,6 +72,19 @@ def input_normalisation(
     return Normalisation.of(mean, std), _line(as_weights, dtype)
 
 
+def check_photographs(config: EncoderDecoderConfig, channels: int, file: str) -> None:
+    """Refuse ImageNet's normalisation for a file's weights that are not of red, green and blue.
+
+    Raises:
+        WeightsError: `input_normalisation: weights`, and they have another number of channels.
+    """
+    if config.input_normalisation == "weights" and channels != len(RGB):
+        raise WeightsError(
+            f"{file}: model.input_normalisation: weights: expected weights of red, green and blue, whose "
+            f"normalisation is known, got {channels} channels; use scenes"
+        )
+
+
 def _colours(config: EncoderDecoderConfig, bands: int) -> list[int | None]:
     """Red, green or blue (0, 1, 2) of the weights that each band takes; None: neither of them alone."""
     named = config.weight_bands

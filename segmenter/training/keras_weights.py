@@ -14,7 +14,7 @@ from segmenter.errors import WeightsError, shortened
 from segmenter.model.encoders.keras_applications import SOURCES
 from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.pretrained.first_layer import channels_for, describe, fitted
-from segmenter.pretrained.input_scale import CAFFE
+from segmenter.pretrained.input_scale import CAFFE, check_photographs
 from segmenter.pretrained.keras_files import cached_file, check_keras_weights, file_bands, no_network
 
 _COUNTED = re.compile(r"/variable(_\d+)?$")
@@ -46,25 +46,17 @@ def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
             raise WeightsError(f"{file}: {name}: expected finite numbers, got others; get the file again")
     first = next(name for name, array in arrays.items() if array.ndim == 4)
     kernel = arrays[first]
+    check_photographs(config, kernel.shape[2], file)
     if config.encoder == "keras_resnet50" and _as_published(config):
-        kernel = _of_rgb(kernel, file)
+        kernel = _of_rgb(kernel)
     chosen = channels_for(bands, kernel.shape[2], config.weight_bands)
     arrays[first] = fitted(kernel, chosen)
     line = f"encoder {config.encoder}: {{count}} parameters from {file}"
     return EncoderWeights(arrays, f"{line}; {describe(chosen, kernel.shape[2])}")
 
 
-def _of_rgb(kernel: NDArray[np.float32], file: str) -> NDArray[np.float32]:
-    """A first layer for red, green, blue of deviation 1, of one for blue, green, red of 0 … 255 less means.
-
-    Raises:
-        WeightsError: it has other channels.
-    """
-    if kernel.shape[2] != len(CAFFE.std):
-        raise WeightsError(
-            f"{file}: model.input_normalisation: weights: expected a first layer of blue, green and red, "
-            f"got {kernel.shape[2]} channels; use scenes"
-        )
+def _of_rgb(kernel: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A first layer for red, green, blue of deviation 1, of one for blue, green, red of 0…255 less means."""
     return kernel[:, :, ::-1] * np.array(CAFFE.std, np.float32)[:, None]
 
 

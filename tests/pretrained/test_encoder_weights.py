@@ -158,6 +158,13 @@ def test_weights_of_many_bands_go_by_number(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first_kernel(whole), kernel)
 
 
+def test_colours_normalisation_is_refused_for_weights_of_other_bands(tmp_path: Path) -> None:
+    file = weights_file(tmp_path / "w.safetensors", "resnet18", channels=13)
+    asked = config("resnet18", file, input_normalisation="weights")
+    with pytest.raises(WeightsError, match=r"expected weights of red, green and blue, .* got 13 channels"):
+        torch_encoder_weights(asked, 13)
+
+
 @pytest.mark.parametrize(
     ("named", "message"),
     [

@@ -129,7 +129,7 @@ def test_the_colours_of_resnet50_are_turned_and_its_scale_is_taken_in(tmp_path: 
     np.testing.assert_array_equal(plain.arrays["conv1_conv/kernel"], kernel)
     network("keras_resnet50", 4).save_weights(tmp_path / "four.weights.h5")
     settings = config("keras_resnet50", tmp_path / "four.weights.h5", input_normalisation="weights")
-    with pytest.raises(WeightsError, match="expected a first layer of blue, green and red, got 4 channels; "):
+    with pytest.raises(WeightsError, match=r"expected weights of red, green and blue, .* got 4 channels"):
         keras_encoder_weights(settings, 4)
 
 
