@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from datasets.commands.predict import end_like_ctrl_c, main, run
+from datasets.commands.predict import main, run
 
-__all__ = ["end_like_ctrl_c", "main", "run"]
+__all__ = ["main", "run"]
 
 if __name__ == "__main__":
     sys.exit(run())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import platform
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from benchmarks.gpu.bench import Place
 from benchmarks.gpu.figures import Section, Value
 from benchmarks.gpu.sections import SECTIONS
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
-from segmenter.errors import DeviceError, OutputError, run_script
+from segmenter.errors import DeviceError, OutputError, run_tool
 
 _TINY_LIMIT = 600.0
 """Seconds of a section with --tiny: for a machine with other work, not for the section."""
@@ -127,10 +126,5 @@ def _cards() -> int:
     )
 
 
-def _end_like_ctrl_c(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt(number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end_like_ctrl_c)  # the section's process ends with this one
-    sys.exit(run_script(main))
+    sys.exit(run_tool(main))  # `kill` ends the section's process too

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from segmenter.errors import grouped, run_script
+from segmenter.errors import grouped, run_tool
 from segmenter.mapping.options import parse
 from segmenter.terminal import enduring_output
 
@@ -22,9 +21,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     from segmenter.mapping.quiet import install_hooks
 
     install_hooks()
-    signal.signal(signal.SIGTERM, end_like_ctrl_c)  # `kill` too removes what is half-written
     with enduring_output():
-        return run_script(lambda: main(arguments))
+        return run_tool(lambda: main(arguments))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,8 +75,3 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     for note in (*lines_of_notes(left_out), *dataset.notes):
         print(note)
     return images_of_split(dataset, layout_of(recipe), request.split, run, where)
-
-
-def end_like_ctrl_c(signal_number: int, frame: Any) -> None:
-    """Handler of a signal: ends the program as Ctrl-C does."""
-    raise KeyboardInterrupt

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import run_script
+from segmenter.errors import run_tool
 from segmenter.invocation import invocation, recipes_hint
 from segmenter.machine import keep_freed_memory
 from segmenter.terminal import enduring_output
@@ -119,9 +118,8 @@ def _refuse_unused(parser: argparse.ArgumentParser, arguments: argparse.Namespac
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """The whole program: signals, errors as one line, a reader that goes away; gives the exit code."""
-    signal.signal(signal.SIGTERM, end_like_ctrl_c)  # until the trainer listens: keep what is indexed
     with enduring_output():
-        return run_script(lambda: main(arguments))
+        return run_tool(lambda: main(arguments))  # `kill` before the trainer listens keeps what is indexed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -272,8 +270,3 @@ def _input_alone(
 
     steps, minutes = arguments.steps or 1000, arguments.minutes or 0.5
     return measure_input(recipe, tiles, names, workers, steps=steps, minutes=minutes, need=arguments.need)
-
-
-def end_like_ctrl_c(signal_number: int, frame: Any) -> None:
-    """Handler of a signal: ends the program as Ctrl-C does."""
-    raise KeyboardInterrupt(signal_number)

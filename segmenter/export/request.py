@@ -21,7 +21,7 @@ a .json of what it takes and gives. docs/export.md says how other programs get t
 
 exit code
   0 written and checked; 1 it gives other classes than predict.py, or the disk is full: nothing is left
-  behind; 2 wrong call; 130 interrupted.
+  behind; 2 wrong call; 130 or 143 interrupted.
 """
 
 

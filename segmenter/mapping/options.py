@@ -50,7 +50,7 @@ scores
   DIR/scores.json (the total, and each scene) and DIR/confusion.png.
 
 exit code
-  0 all done; 1 some inputs failed, the others are done; 2 wrong call; 130 interrupted.
+  0 all done; 1 some inputs failed, the others are done; 2 wrong call; 130 or 143 interrupted.
 """
 
 

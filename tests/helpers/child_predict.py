@@ -22,7 +22,7 @@ import predict
 import segmenter.inference.loading
 import segmenter.mapping.state
 import segmenter.runs.run
-from segmenter.errors import run_script
+from segmenter.errors import run_tool
 from segmenter.inference.predictor import ExtraOutputs
 from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterWriter
@@ -84,9 +84,8 @@ def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
     RasterWriter.publish = telling  # type: ignore[method-assign]
     segmenter.mapping.state.LEAST_PIXELS = least_pixels
     exact_run(slow)
-    signal.signal(signal.SIGTERM, predict.end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    return run_script(lambda: predict.main(["run", *arguments]))
+    return run_tool(lambda: predict.main(["run", *arguments]))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def finished(folder: Path, *arguments: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
 )
 def test_a_call_that_is_ended_ends_its_workers_and_goes_on(
     tmp_path: Path, sources: list[str], number: signal.Signals, code: int
@@ -63,7 +63,7 @@ def test_a_call_that_is_ended_ends_its_workers_and_goes_on(
     process = started(tmp_path, *arguments)
     ended, err = ended_after(process, "named a.tif", lambda: process.send_signal(number))
     assert ended == code, err
-    if code == 130:
+    if code > 0:
         assert err.splitlines()[-1] == "interrupted"
         assert "Traceback" not in err
     assert without_styles(files(tmp_path / "maps")) == ["a.tif"]

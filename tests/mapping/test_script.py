@@ -309,7 +309,7 @@ INTERRUPTED = """
     import sys, time
     import predict, segmenter.inference.loading, segmenter.runs.run
     from tests.helpers.exact_network import exact_network, fake_load_predictor, fake_run
-    from segmenter.errors import run_script
+    from segmenter.errors import run_tool
     from segmenter.inference.prediction import FunctionPredictor
     from segmenter.labels import ClassMap, LandCoverClass
     import signal
@@ -321,15 +321,14 @@ INTERRUPTED = """
     model = FunctionPredictor(slow)
     segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: model)
     segmenter.inference.loading.load_predictor = fake_load_predictor
-    signal.signal(signal.SIGTERM, predict.end_like_ctrl_c)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     arguments = ["run", sys.argv[1], "--output", sys.argv[2], "--window-size", "64", "--batch", "1"]
-    sys.exit(run_script(lambda: predict.main(arguments)))
+    sys.exit(run_tool(lambda: predict.main(arguments)))
 """
 
 
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which: int) -> None:
+@pytest.mark.parametrize(("which", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which: int, code: int) -> None:
     source = make_geotiff("in/a.tif", np.ones((16_000, 70, 3), np.uint8))
     command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(source), str(tmp_path / "maps")]
     process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -338,7 +337,7 @@ def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which:
         assert process.stdout.readline() == "computing\n"
     process.send_signal(which)
     _, err = process.communicate()
-    assert (process.returncode, err) == (130, "interrupted\n")
+    assert (process.returncode, err) == (code, "interrupted\n")
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
