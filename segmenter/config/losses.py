@@ -101,6 +101,18 @@ class LossConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _no_smoothing_of_adjusted(self) -> LossConfig:
+        """Where softmax(z + log π) is to be flat, z is highest for the rarest class, whatever the pixel is."""
+        if self.label_smoothing and self.logit_adjustment:
+            raise PydanticCustomError(
+                "loss.label_smoothing",
+                "expected 0 with loss.logit_adjustment, got {got}: together they teach the model to name "
+                "rare classes everywhere; keep one",
+                {"got": self.label_smoothing},
+            )
+        return self
+
+    @model_validator(mode="after")
     def _nothing_unused(self) -> LossConfig:
         """Settings that would do nothing: more likely a slip than meant."""
         fields = type(self).model_fields

@@ -122,8 +122,10 @@ def seen_by(network: NetworkGeometry, tta: Tta, classes: int) -> NetworkGeometry
     At scale a/b, b/a = t pixels of the input are one of the model's. Its grid of stride s begins again where
     a pixel's number is a multiple of s b / gcd(s b, a). A pixel depends on those within (radius + 2) t + 2:
     of the copy the radius, and one for each of the two ways of resampling, which reach one pixel of the
-    coarser of both grids. Memory grows with the largest copy's pixels.
+    coarser of both grids. Memory grows with the largest copy's pixels, and by the sum over the symmetries.
     """
+    if tta.count > 1 and network.bytes_per_pixel:
+        network = replace(network, bytes_per_pixel=network.bytes_per_pixel + 8 * classes)
     if tta.scales == (_ONE,):
         return network
     stride, far, s = network.stride, 0, network.stride

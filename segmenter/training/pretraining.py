@@ -86,3 +86,20 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
         variable.assign(array)
         count += math.prod(array.shape)
     return weights.said(f"{count:,}")
+
+
+def frozen_at_random(recipe: Recipe) -> str:
+    """Warning where an encoder is frozen that nobody has trained; empty elsewhere."""
+    training = recipe.training
+    if getattr(recipe.model, "weights", None) is not None:
+        return ""
+    if training.rates.get("encoder") == 0:
+        setting, long = "rates: encoder: 0", "for good"
+    elif training.freeze_encoder:
+        setting, long = "freeze_encoder", f"in {training.freeze_encoder} of {training.epochs} epochs"
+    else:
+        return ""
+    return (
+        f"warning: training.{setting}: the encoder starts from random weights, and is frozen {long}; "
+        "start from trained ones (--init-from)"
+    )

@@ -37,7 +37,12 @@ from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.origin import record_origin
 from segmenter.training.prepare import Tiles, class_weights, describe_plan
-from segmenter.training.pretraining import find_encoder_weights, load_encoder, normalisation_of
+from segmenter.training.pretraining import (
+    find_encoder_weights,
+    frozen_at_random,
+    load_encoder,
+    normalisation_of,
+)
 from segmenter.training.reporting import leave_report
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
@@ -175,7 +180,7 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
             _fine_tune(trainer, checked.source)
         elif checked.pretrained is not None:
             _start_pretrained(trainer, checked.pretrained)
-        elif line := _frozen_at_random(run.recipe):
+        elif line := frozen_at_random(run.recipe):
             print(line)
         _start_alike(trainer)
         yield trainer
@@ -231,17 +236,6 @@ def _describe(trainer: Trainer) -> None:
         lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
         lines += describe_rare_parts(recipe, trainer.first_plan, trainer.index, trainer.run.classes.names)
         print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
-
-
-def _frozen_at_random(recipe: Recipe) -> str:
-    """Warning where an encoder is frozen that nobody has trained; empty elsewhere."""
-    if not recipe.training.freeze_encoder or getattr(recipe.model, "weights", None) is not None:
-        return ""
-    return (
-        "warning: training.freeze_encoder: the encoder starts from random weights, and is frozen "
-        f"in {recipe.training.freeze_encoder} of {recipe.training.epochs} epochs; start from trained ones "
-        "(--init-from)"
-    )
 
 
 def _fine_tune(trainer: Trainer, source: Source) -> None:

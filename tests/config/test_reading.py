@@ -144,6 +144,10 @@ def test_defaults_are_a_whole_recipe() -> None:
                 ({"tversky_beta": 0.5}, "tversky"),
             )
         ),
+        (
+            {"loss": {"label_smoothing": 0.1, "logit_adjustment": 1}},
+            "loss.label_smoothing: expected 0 with loss.logit_adjustment, got 0.1: together they teach",
+        ),
         ({"loss": {"focal_gamma": 1}}, "loss.focal_gamma: expected a weight above 0 for focal with it"),
         *(
             ({"sampling": {"method": "shuffle", **unused}}, f"sampling.{next(iter(unused))}: expected {text}")

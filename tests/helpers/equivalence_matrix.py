@@ -105,7 +105,6 @@ EMPHASES = LossConfig(
     boundary=5.0,
     boundary_width=2.0,
     class_weights=WEIGHTS,
-    label_smoothing=0.1,
     normalisation="per_pixel",
 )
 ROWS = {

@@ -16,6 +16,7 @@ from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.inference.tta import SYMMETRIES, Symmetry, Tta, parse_tta, seen_by
 from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import NetworkGeometry
 from tests.helpers.array_raster import ArrayRaster
 from tests.helpers.whole_prediction import blended
 
@@ -202,6 +203,13 @@ def test_scales_are_exact_in_windows(network: Any, rng: np.random.Generator, tex
             np.testing.assert_array_equal(event.prediction.probabilities, expected.probabilities)
     assert windows > 4
     assert len(set(np.unique(whole.ids)) - {255}) >= 3
+
+
+@pytest.mark.parametrize(("text", "more"), [("none", 0), ("flips", 80), ("all", 80), ("flips,0.5,1", 240)])
+def test_the_sums_of_what_is_averaged_are_counted(text: str, more: int) -> None:
+    """Ten classes: float32 of the sum and of what is added to it, and as much twice over for scales."""
+    plain = NetworkGeometry(4, 9, bytes_per_pixel=1000.0)
+    assert seen_by(plain, parse_tta(text), 10).bytes_per_pixel == 1000 + more
 
 
 @pytest.mark.parametrize("text", ["0.5", "0.75", "1.25", "2"])

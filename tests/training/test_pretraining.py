@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from segmenter.pretrained.input_scale import input_normalisation
 from segmenter.pretrained.safe_tensors import write_safetensors
 from segmenter.runs.run import load_run
 from segmenter.training.prepare import changed_data, prepare_tiles
+from segmenter.training.pretraining import frozen_at_random
 from tests.helpers.made_training import made
 from tests.helpers.made_weights import encoder_tensors
 
@@ -90,6 +92,29 @@ def test_settings_of_weights_are_refused_without_them(tmp_path: Path, setting: s
     path.write_text(yaml.safe_dump(recipe))
     with pytest.raises(ConfigError, match=r"does nothing without model\.weights"):
         load_recipe(path, [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights", "said"),
+    [
+        (
+            {"freeze_encoder": 2, "epochs": 5},
+            None,
+            "freeze_encoder: .* frozen in 2 of 5 epochs; start from",
+        ),
+        ({"rates": {"encoder": 0}}, None, "rates: encoder: 0: .* is frozen for good; start from"),
+        ({"rates": {"encoder": 0}}, "imagenet", "^$"),
+        ({"freeze_encoder": 2, "epochs": 5}, "imagenet", "^$"),
+        ({"rates": {"encoder": 0.1}}, None, "^$"),
+    ],
+)
+def test_an_encoder_frozen_at_random_is_warned_of(
+    tmp_path: Path, settings: dict[str, Any], weights: str | None, said: str
+) -> None:
+    recipe = load_recipe(made(tmp_path / "data", scenes=1), [])
+    training = recipe.training.model_copy(update=settings)
+    changed = recipe.model_copy(update={"training": training, "model": lite(weights=weights)})
+    assert re.search(said, frozen_at_random(changed))
 
 
 def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
