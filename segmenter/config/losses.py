@@ -102,7 +102,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _no_smoothing_of_adjusted(self) -> LossConfig:
-        """Where softmax(z + log π) is to be flat, z is highest for the rarest class, whatever the pixel is."""
+        """Where softmax(z + log π) is to be flat, z is highest for the rarest class, whatever is there."""
         if self.label_smoothing and self.logit_adjustment:
             raise PydanticCustomError(
                 "loss.label_smoothing",
