@@ -93,7 +93,8 @@ def frozen_at_random(recipe: Recipe) -> str:
     training = recipe.training
     if getattr(recipe.model, "weights", None) is not None:
         return ""
-    if training.rates.get("encoder") == 0:
+    of_encoder = [rate for stage, rate in training.rates.items() if stage.startswith("encoder")]
+    if "encoder" in training.rates and not any(of_encoder):
         setting, long = "rates: encoder: 0", "for good"
     elif training.freeze_encoder:
         setting, long = "freeze_encoder", f"in {training.freeze_encoder} of {training.epochs} epochs"

@@ -106,6 +106,7 @@ def test_settings_of_weights_are_refused_without_them(tmp_path: Path, setting: s
         ({"rates": {"encoder": 0}}, "imagenet", "^$"),
         ({"freeze_encoder": 2, "epochs": 5}, "imagenet", "^$"),
         ({"rates": {"encoder": 0.1}}, None, "^$"),
+        ({"rates": {"encoder": 0, "encoder stage 4": 1}}, None, "^$"),
     ],
 )
 def test_an_encoder_frozen_at_random_is_warned_of(
