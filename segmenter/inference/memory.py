@@ -7,7 +7,8 @@ Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns
                all models but the first
     under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
     rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4; so
-               where they are brought back from a grid (`regridding`)
+               where they are brought back from a grid (`regridding`), and there for a column's c' own pixels
+               of width c' · (512 · o' + 1024), o' of what is written and 1024 for where there is data
 
 where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K for probabilities; blended,
 4K more are under way. On a GPU the model's part is held against the card's memory, and more batches are under
@@ -34,6 +35,7 @@ from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.machine import machine_memory
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.raster.valid_rows import HELD_BYTES
 from segmenter.raster.write import BLOCK
 from segmenter.windows import COLUMN, least_window, round_up, window_for
 
@@ -53,6 +55,8 @@ _READ, _GIVEN = 5, 3
 """Batches under way: being read, stacked, waiting, computed; computed, waiting, being written."""
 _GPU_READ, _GPU_GIVEN = 3, 4
 """More for each GPU: in its reader's hands, two in its own (`dealing`); results that wait for them."""
+_HELD_ROWS = 1024
+"""Of a raster's validity: those of a block, which has fewer as a rule, and what is left of those above."""
 _AMOUNT = re.compile(r"\s*\d+(\.\d+)?\s*[a-z]+\s*", re.IGNORECASE)
 """A number and a unit, and nothing else: `ByteSize` takes a number alone as bytes, and any text behind it."""
 
@@ -77,6 +81,21 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class OwnNeeds:
+    """What predictions take that are brought back from a grid onto the rasters' own pixels.
+
+    Attributes:
+        width: of the widest raster, in its own pixels.
+        share: largest of a column's width in own pixels, to that on the grid: `MapJob.set_column`.
+        wanted: beside class ids, in own pixels.
+    """
+
+    width: int
+    share: float
+    wanted: ExtraOutputs
+
+
+@dataclass(frozen=True)
 class Needs:
     """What a prediction takes and gives.
 
@@ -87,7 +106,7 @@ class Needs:
         wanted: beside class ids.
         usual: the window that the recipe names, in pixels; for blending.
         weights: bytes of those of further models, beside the one that the base has room for.
-        regridded: whether predictions are brought back from a grid onto other pixels.
+        own: where predictions are brought back from a grid; None: windows are of the rasters' own pixels.
         gpus: that compute; 0: all of the machine, or without any the CPU.
     """
 
@@ -97,14 +116,13 @@ class Needs:
     wanted: ExtraOutputs
     usual: int
     weights: int = 0
-    regridded: bool = False
+    own: OwnNeeds | None = None
     gpus: int = 0
 
     @property
     def out_bytes(self) -> int:
         """Bytes of a pixel's prediction."""
-        each = {None: 0, "uint8": 1, "float16": 2}[self.wanted.probabilities]
-        return 1 + self.wanted.confidence + each * self.classes
+        return _out_bytes(self.wanted, self.classes)
 
     def total(self, window: Size, batch: int, column: int, *, blended: bool) -> float:
         """Bytes of a prediction without the model's part: see the head of this module."""
@@ -112,12 +130,25 @@ class Needs:
         read, given = _READ + _GPU_READ * self.gpus, _GIVEN + _GPU_GIVEN * self.gpus
         under_way = read * (self.pixel_bytes + 1) + given * (out + 4 * self.classes * blended)
         held = 4 * self.classes * window.height
-        rows = (window.height + BLOCK) * out + held * blended + held * self.regridded
+        rows = (window.height + BLOCK) * out + held * blended + held * (self.own is not None)
         return BASE_BYTES + pixels * under_way + column * rows
+
+    def own_rows(self, column: int) -> float:
+        """Bytes of rows in the rasters' own pixels that wait to be written, and of where they have data."""
+        if self.own is None:
+            return 0.0
+        width = min(self.own.width, max(BLOCK, int(column * self.own.share)))
+        written = BLOCK * _out_bytes(self.own.wanted, self.classes)
+        return float(width * written + min(HELD_BYTES, width * _HELD_ROWS))
 
     def model(self, window: Size, batch: int) -> float:
         """Bytes that the model takes for a batch."""
         return batch * window.pixels * self.network.bytes_per_pixel + self.weights
+
+
+def _out_bytes(wanted: ExtraOutputs, classes: int) -> int:
+    each = {None: 0, "uint8": 1, "float16": 2}[wanted.probabilities]
+    return 1 + wanted.confidence + each * classes
 
 
 def usual_tiling(network: NetworkGeometry, window: int | None, batch: int | None, devices: int = 1) -> Tiling:
@@ -318,8 +349,9 @@ def _needed(
 ) -> tuple[float, float]:
     """Bytes of the model's part, and of all that is in the machine's memory; in the narrowest columns."""
     window, widest = Size(side, side), max((size.width for size in counts), default=side)
-    width = min(widest, column or _least_column(side))
-    model, rest = needs.model(window, batch), needs.total(window, batch, width, blended=blended)
+    column = column or _least_column(side)
+    model = needs.model(window, batch)
+    rest = needs.total(window, batch, min(widest, column), blended=blended) + needs.own_rows(column)
     return model, rest + (model if smallest_card() is None else 0)
 
 

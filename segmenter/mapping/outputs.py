@@ -64,6 +64,7 @@ class MapStyle:
         codes: what files hold for the class ids.
         codes_by_default: whether maps of rasters without georeference are PNGs.
         tags: further metadata of the GeoTIFFs.
+        scale: `GSD` in the metadata of those whose raster is resampled for the model.
         wanted: whether there is a `STEM.confidence.tif` and a `STEM.probabilities.tif`.
         cog: cloud-optimised GeoTIFFs instead of plain ones.
         quicklook: also `STEM.quicklook.png`, small and in the classes' colours.
@@ -77,6 +78,7 @@ class MapStyle:
     codes: tuple[int, ...] | None = None
     codes_by_default: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
+    scale: str = ""
     wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
     cog: bool = False
     quicklook: bool = False
@@ -218,7 +220,8 @@ class MapFiles:
         own = style.codes or [each.code for each in style.classes.classes]
         codes = {f"CODE_{i}": str(code) for i, code in enumerate(own)}
         meaning = {} if style.codes is None else {VALUES: CODES}
-        self._tags = {**names, **codes, **meaning, "SOURCE": job.info.path.name, **style.tags}
+        scale = {"GSD": style.scale} if job.grid is not None else {}
+        self._tags = {**names, **codes, **meaning, "SOURCE": job.info.path.name, **style.tags, **scale}
         self._layers: list[tuple[RasterWriter, Values]] = [self._map()]
         if style.wanted.confidence:
             self._layers.append(self._confidence())

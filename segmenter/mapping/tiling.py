@@ -11,7 +11,7 @@ from segmenter.geometry import Size
 from segmenter.terminal import say
 
 if TYPE_CHECKING:
-    from segmenter.inference.memory import Needs
+    from segmenter.inference.memory import Needs, OwnNeeds
     from segmenter.inference.prediction import ExtraOutputs
     from segmenter.inference.reading import Tiling
     from segmenter.mapping.jobs import MapJob
@@ -100,13 +100,29 @@ def _needs(
         wanted,
         run.recipe.prediction.window or USUAL,
         weights=_further_bytes(run),
-        regridded=any(job.grid is not None for job in jobs),
+        own=_own_needs(request, jobs),
         gpus=gpus,
     )
     edge = 0
     if request.mosaic and network.radius is not None:  # each file is read with what lies around it
         edge = 2 * round_up(network.radius, network.stride)
     return [Size(job.seen.height + edge, job.seen.width + edge) for job in jobs], needs
+
+
+def _own_needs(request: MapRequest, jobs: Sequence[MapJob]) -> OwnNeeds | None:
+    from segmenter.inference.memory import OwnNeeds
+
+    steps = [float(job.grid.cols) for job in jobs if job.grid is not None]
+    if not steps:
+        return None
+    return OwnNeeds(max(job.part.width for job in jobs), min(1.0, max(steps)), _written(request))
+
+
+def _written(request: MapRequest) -> ExtraOutputs:
+    """What the files hold beside the map, whatever the model is asked for."""
+    from segmenter.inference.prediction import ExtraOutputs
+
+    return ExtraOutputs(confidence=request.confidence, probabilities=request.probabilities)
 
 
 def settled_tiling(
@@ -121,7 +137,7 @@ def settled_tiling(
         "run": run.checksum(),
         "wanted": str(wanted),
         "sizes": sorted(f"{job.seen} {job.info.dtype}" for job in jobs),
-        **({"grid": True} if any(job.grid is not None for job in jobs) else {}),
+        **({"grid": str(_written(request))} if any(job.grid is not None for job in jobs) else {}),
     }
     found = None if request.redo else _tiling_from(journal.settings(what), request.mode)
     if found is not None:

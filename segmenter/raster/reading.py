@@ -62,6 +62,11 @@ class Raster:
         self._dataset.close()
 
     @property
+    def block(self) -> Size:
+        """Pixels that are decoded together."""
+        return Size(*self._dataset.block_shapes[0])
+
+    @property
     def extent(self) -> Window:
         """The pixels that can be read: all of the raster."""
         return Window.of(self.info.size)

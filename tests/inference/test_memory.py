@@ -12,10 +12,11 @@ from segmenter.errors import ConfigError, DeviceError
 from segmenter.geometry import Size
 from segmenter.inference import memory as memory_budget
 from segmenter.inference.blending import Blend
-from segmenter.inference.memory import Choice, Needs, parse_memory, plan_tiling
+from segmenter.inference.memory import Choice, Needs, OwnNeeds, parse_memory, plan_tiling
 from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.raster.valid_rows import HELD_BYTES
 from segmenter.raster.write import BLOCK
 from segmenter.windows import COLUMN
 from tests.helpers.array_raster import ArrayJob, scene
@@ -124,6 +125,22 @@ def test_neither_width_nor_height_decides_of_the_windows(
         tilings.append((tiling.window, tiling.batch, tiling.column))
     if mode == "smooth":  # exact windows are no larger than their number on a raster needs
         assert len(set(tilings)) == 1
+
+
+def test_rows_of_a_finer_raster_count_where_the_model_sees_a_coarser_grid() -> None:
+    """The grid is narrower than the narrowest column; it is the raster's own pixels that take the memory."""
+    half = ExtraOutputs(probabilities="float16")
+    seen, own = Size(6000, 6000), OwnNeeds(60_000, 1.0, half)
+    on_grid = replace(NEEDS, wanted=half)
+    free, _ = plan([seen], 1.9 * GB, on_grid, mode="exact")
+    bound, _ = plan([seen], 1.9 * GB, replace(on_grid, own=own), mode="exact")
+    assert free.column > bound.column
+    for column in (bound.column, 2 * bound.column):
+        rows = min(60_000, column) * BLOCK * (1 + 2 * NEEDS.classes)
+        assert rows <= replace(on_grid, own=own).own_rows(column) <= rows + HELD_BYTES
+    assert replace(on_grid, own=replace(own, share=0.25)).own_rows(COLUMN) < own.width * BLOCK * 5
+    with pytest.raises(ConfigError, match="--memory: expected at least"):
+        plan([seen], 1.1 * GB, replace(on_grid, own=own), mode="exact")
 
 
 def test_columns_are_as_wide_as_the_memory_allows_so_that_most_rasters_are_one() -> None:

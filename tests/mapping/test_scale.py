@@ -161,6 +161,11 @@ def test_the_training_scale_is_the_one_of_auto_and_near_it_nothing_is_resampled(
     assert "fine.tif: made anew: other options: gsd was none, is 5×5 pixels as one" in said.out
     assert "1 of 1 maps are finished and unchanged" in said.out
     np.testing.assert_array_equal(read(tmp_path / "maps" / "near.tif"), plain["near.tif"])
+    scales = {}
+    for name in plain:
+        with rasterio.open(tmp_path / "maps" / name) as file:
+            scales[name] = file.tags().get("GSD")
+    assert scales == {"near.tif": None, "fine.tif": "0.5 m"}
     expected = probabilities(image, np.ones((90, 70), np.bool_), Fraction(5), Fraction(5))
     assert_classes(read(tmp_path / "maps" / "fine.tif"), expected, np.ones((90, 70), np.bool_))
     assert call(near, fine, "--gsd", "auto") == 0

@@ -120,15 +120,20 @@ def test_overviews_invent_no_class(tmp_path: Path, rng: np.random.Generator, ove
 
 
 @pytest.mark.parametrize("overviews", [None, "nearest"])
-def test_half_floats_come_back(tmp_path: Path, rng: np.random.Generator, overviews: Any) -> None:
-    pixels = rng.random((600, 70, 3)).astype(np.float16)
+@pytest.mark.parametrize("converted", [1 << 22, 1])
+def test_half_floats_come_back(
+    tmp_path: Path, rng: np.random.Generator, overviews: Any, converted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a piece is converted block by block."""
+    monkeypatch.setattr("segmenter.raster.write._CONVERTED", converted)
+    pixels = rng.random((600, 1100, 3)).astype(np.float16)
     pixels[5:9, 3:50] = np.nan
     with RasterWriter(
         tmp_path / "a.tif",
-        Size(600, 70),
+        Size(600, 1100),
         RasterSpec(dtype="float16", bands=3, nodata=np.nan, overviews=overviews),
     ) as writer:
-        writer.write(Window(0, 0, 600, 70), pixels)
+        writer.write(Window(0, 0, 600, 1100), pixels)
     with rasterio.open(tmp_path / "a.tif") as written:
         assert written.dtypes == ("float32",) * 3
         assert written.tags(1, ns="IMAGE_STRUCTURE")["NBITS"] == "16"

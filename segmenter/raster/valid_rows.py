@@ -1,0 +1,83 @@
+"""Where a raster has data, for a reader that goes down a column a few rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.geometry import Window
+from segmenter.windows import round_up
+
+HELD_BYTES = 1 << 26
+"""Of validity, a byte a pixel: a row of blocks of 1024 in the widest column."""
+_READ_BYTES = 1 << 25
+"""Of pixels that are read at once to find it; or a block."""
+
+
+class ValidRows:
+    """The validity of a `Raster` or `ArrayRaster`, read a row of its blocks at a time.
+
+    The windows that are asked for are as wide as a column and a few rows high. GDAL's cache may be smaller
+    than a column's row of blocks (128 MB: 65,536 pixels of four 16-bit bands have 268 MB in blocks of 512),
+    which would then be decoded for each window anew. So it is read once, in pieces from left to right, and
+    what has data is held. Files in strips are decoded row after row as it is.
+    """
+
+    def __init__(self, raster: Any) -> None:
+        self._raster = raster
+        self._held, self._valid_HW = Window(0, 0, 0, 0), np.ones((0, 0), np.bool_)
+
+    def of(self, window: Window) -> NDArray[np.bool_]:
+        """(H, W) where a window inside the raster has data; quick where windows come from top to bottom.
+
+        Raises:
+            RasterError: it cannot be read.
+        """
+        raster = self._raster
+        if not raster.may_have_nodata and all(value is None for value in raster.info.nodata):
+            return np.ones((window.height, window.width), np.bool_)  # and nothing is to be counted
+        if not raster.info.tiled:
+            return self._read(window)
+        if not self._held.contains(window):
+            self._hold(window)
+        return self._valid_HW[window.relative_to(self._held).slices()]
+
+    def _hold(self, window: Window) -> None:
+        """Read on to the next border of blocks below a window; what is held of it is not read again."""
+        left = window.intersection(self._held)
+        if (left.row, left.col, left.width) != (window.row, window.col, window.width):
+            left = Window(window.row, window.col, 0, window.width)
+        block, height = self._raster.block, self._raster.info.size.height
+        rows = max(1, min(block.height, HELD_BYTES // max(1, window.width)))
+        stop = min(height, round_up(window.row_stop, rows))
+        whole = Window(window.row, window.col, stop - window.row, window.width)
+        valid_HW = np.empty((whole.height, whole.width), np.bool_)
+        if left.height:
+            valid_HW[: left.height] = self._valid_HW[left.relative_to(self._held).slices()]
+        row = left.row_stop
+        while row < stop:
+            below = min(stop, round_up(row + 1, rows))
+            for piece in self._pieces(Window(row, whole.col, below - row, whole.width)):
+                valid_HW[piece.relative_to(whole).slices()] = self._read(piece)
+            row = below
+        self._held, self._valid_HW = whole, valid_HW
+
+    def _pieces(self, rows: Window) -> Iterator[Window]:
+        """From left to right, ending at borders of blocks."""
+        info, block = self._raster.info, self._raster.block
+        each = rows.height * len(self._raster.bands) * np.dtype(info.dtype).itemsize
+        wide = max(1, _READ_BYTES // (each * block.width)) * block.width
+        col = rows.col
+        while col < rows.col_stop:
+            stop = min(rows.col_stop, round_up(col + 1, block.width) + wide - block.width)
+            yield Window(rows.row, col, rows.height, stop - col)
+            col = stop
+
+    def _read(self, window: Window) -> NDArray[np.bool_]:
+        if self._raster.empty(window):
+            return np.zeros((window.height, window.width), np.bool_)
+        valid_HW: NDArray[np.bool_] = self._raster.read(window)[1]
+        return valid_HW
