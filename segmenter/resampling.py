@@ -106,18 +106,30 @@ def resampled(
 
 def _along_rows(image_HWC: NDArray[Any], taps: Taps, kind: Any) -> NDArray[Any]:
     # Tap by tap: the order of a pixel's sum does not depend on what is computed beside it.
-    total = np.zeros((len(taps.index), *image_HWC.shape[1:]), kind)
-    weight = taps.weight.astype(kind)[:, :, None, None]
-    for tap in range(taps.index.shape[1]):
-        total += np.multiply(image_HWC[taps.index[:, tap]], weight[:, tap], dtype=kind)
+    image_HWC = np.ascontiguousarray(image_HWC, kind)
+    weight_NT = taps.weight.astype(kind)
+    total = np.empty((len(taps.index), *image_HWC.shape[1:]), kind)
+    part = np.empty(image_HWC.shape[1:], kind)
+    for row, (index, weights) in enumerate(zip(taps.index, weight_NT, strict=True)):
+        np.multiply(image_HWC[index[0]], weights[0], out=total[row])
+        for source, weight in zip(index[1:], weights[1:], strict=True):
+            total[row] += np.multiply(image_HWC[source], weight, out=part)
     return total
 
 
 def _along_cols(image_HWC: NDArray[Any], taps: Taps) -> NDArray[Any]:
-    total = np.zeros((image_HWC.shape[0], len(taps.index), image_HWC.shape[2]), image_HWC.dtype)
-    weight = taps.weight.astype(image_HWC.dtype)[:, :, None]
-    for tap in range(taps.index.shape[1]):
-        total += image_HWC.take(taps.index[:, tap], axis=1) * weight[:, tap]
+    # Row by row, which the cache holds, with a weight for each channel: a third of the time of all at once.
+    count, bands = len(taps.index), image_HWC.shape[2]
+    weight_TN = np.ascontiguousarray(np.repeat(taps.weight.astype(image_HWC.dtype), bands, axis=0).T)
+    total = np.empty((len(image_HWC), count, bands), image_HWC.dtype)
+    part = np.empty((count, bands), image_HWC.dtype)
+    for row, sums in zip(image_HWC, total, strict=True):
+        for tap, weight_N in enumerate(weight_TN):
+            taken = part if tap else sums
+            row.take(taps.index[:, tap], axis=0, out=taken, mode="clip")
+            taken.reshape(-1)[...] *= weight_N
+            if tap:
+                sums += part
     return total
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -18,6 +18,7 @@ NOT_ATROUS = frozenset({"densenet121", "convnext_tiny"})
 class UNetConfig(Section):
     """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) with same-padded convolutions."""
 
+    smaller_by: ClassVar[str] = "model.width"  # named where the memory is too small
     kind: Literal["unet"] = setting(
         "unet", "", "unet: from scratch, as wide as said here; encoder_decoder: encoders of the literature"
     )
@@ -48,6 +49,7 @@ WeightBand = Annotated[int, Field(ge=1)] | Literal["red", "green", "blue"] | Non
 class EncoderDecoderConfig(Section):
     """An encoder that classifies images, and a decoder that brings its features back to full resolution."""
 
+    smaller_by: ClassVar[str] = "model.decoder_width, take a smaller model.encoder"
     kind: Literal["encoder_decoder"]
     encoder: Literal[
         "resnet18", "resnet34", "resnet50", "keras_resnet50",

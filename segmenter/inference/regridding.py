@@ -7,7 +7,9 @@ data takes part of at least one pixel of the grid that has; whether it has data,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,14 @@ from numpy.typing import NDArray
 from segmenter.geometry import Window
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.labels import IGNORE
+from segmenter.machine import usable_cores
 from segmenter.raster.resampled import GridColumns
 from segmenter.resampling import resampled, sources, taps
 
 ON_THE_GRID = ExtraOutputs(probabilities="float16")
 """What is asked of the model: two bytes a class, for each pixel of the grid."""
 _VALUES_AT_ONCE = 1 << 22
-"""Probabilities on the raster's pixels that are made at once."""
+"""Probabilities on the raster's pixels that are made at once, by all threads."""
 
 Valid = Callable[[Window], NDArray[np.bool_]]
 
@@ -81,12 +84,20 @@ class Regridder:
 
     def _complete(self, bottom: int) -> Iterator[tuple[Window, Prediction]]:
         """The raster's rows that depend on no row of the grid from `bottom` on."""
-        stop = self._ready(bottom)
-        step = max(1, _VALUES_AT_ONCE // (self._classes * self._column.width))
-        for row in range(self._row, stop, step):
-            height = min(step, stop - row)
-            window = Window(row, self._column.col, height, self._column.width)
-            yield window, self._predicted(window)
+        stop, threads = self._ready(bottom), usable_cores()
+        step = max(1, _VALUES_AT_ONCE // (self._classes * self._column.width * threads))
+        # By several threads, as one processor is slower than several GPUs are that see a coarser grid.
+        waiting: deque[tuple[Window, Future[Prediction]]] = deque()
+        with ThreadPoolExecutor(threads) as pool:
+            for row in range(self._row, stop, step):
+                height = min(step, stop - row)
+                window = Window(row, self._column.col, height, self._column.width)
+                waiting.append((window, pool.submit(self._predicted, window, self._valid(window))))
+                if len(waiting) > threads:
+                    window, found = waiting.popleft()
+                    yield window, found.result()
+            for window, found in waiting:
+                yield window, found.result()
         self._row = stop
         if stop < self._column.row_stop:
             first = self._over_row(stop)[0]
@@ -110,8 +121,7 @@ class Regridder:
             low, high = (middle + 1, high) if self._over_row(middle)[1] <= bottom else (low, middle)
         return low
 
-    def _predicted(self, window: Window) -> Prediction:
-        valid_HW = self._valid(window)
+    def _predicted(self, window: Window, valid_HW: NDArray[np.bool_]) -> Prediction:
         if not valid_HW.any():
             return Prediction.blank(window.size, self._wanted, self._classes)
         grid, own = self._grid, window.relative_to(self._grid.extent)

@@ -152,9 +152,12 @@ def differences(run: AnyRun, job: MapJob, seen_at: float | None = None) -> list[
             for _ in range(job.info.dtype != member.dtype)
         ]
         mine, theirs = seen_at or job.info.metres_per_pixel, member.metres_per_pixel
-        if mine and theirs and not theirs / 2 <= mine <= theirs * 2:
-            remedy = "" if seen_at else "; --gsd auto shows it at that scale"
-            of_it.append(f"a pixel is {mine:.2g} m, the model was trained on {theirs:.2g} m{remedy}")
+        if mine and theirs:
+            low, high = member.recipe.augmentation.scale_to or (theirs, theirs)
+            if not low / 2 <= mine <= high * 2:
+                seen = f"{theirs:.2g} m" if low == high else f"{low:.2g} to {high:.2g} m"
+                remedy = "" if seen_at else f"; --gsd auto shows it at {theirs:.2g} m"
+                of_it.append(f"a pixel is {mine:.2g} m, the model was trained on {seen}{remedy}")
         found += [line for line in of_it if line not in found]
     if job.output.suffix == ".png" and job.info.georeferenced:
         found.append("its georeference is lost in a PNG; --format geotiff keeps it")

@@ -1,6 +1,6 @@
 """A checkpoint of PyTorch as a .safetensors file, without PyTorch and without running the pickle in it.
 
-python -m segmenter.pretrained.convert FILE.pth OUT.safetensors
+python -m segmenter.pretrained.convert FILE.pth OUT.safetensors [--prefix module.encoder_q.]
 """
 
 from __future__ import annotations
@@ -24,13 +24,20 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("file", type=Path, help="a .pth, .pt or .ckpt file of torch.save")
     parser.add_argument("out", type=Path, help="a .safetensors file to write; must not be there yet")
+    parser.add_argument(
+        "--prefix", default="", help="take the tensors alone whose names begin so, and leave it out of them"
+    )
     arguments = parser.parse_args(words)
     out: Path = arguments.out
     if out.suffix != ".safetensors":
         raise WeightsError(f"{out}: expected a name that ends with .safetensors")
     if out.exists():
         raise WeightsError(f"{out}: is there already; name another file")
-    tensors = read_torch(arguments.file)
+    found, prefix = read_torch(arguments.file), arguments.prefix
+    tensors = {name.removeprefix(prefix): found[name] for name in found if name.startswith(prefix)}
+    if not tensors:
+        first = ", ".join(list(found)[:3])
+        raise WeightsError(f"{arguments.file}: no tensor is called {prefix}…; the first are {first}")
     write_safetensors(out, tensors)
     numbers = sum(array.size for array in tensors.values())
     print(f"{out}: {len(tensors)} tensors, {numbers:,} numbers; the first is {next(iter(tensors))}")

@@ -88,4 +88,5 @@ def file_bands(path: Path, encoder: str) -> int:
 
 
 _FIRST = {"keras_resnet50": (7, 7), "densenet121": (7, 7), "convnext_tiny": (4, 4)}
-"""Height and width of an encoder's first kernel: no other of such a size has as few channels before it."""
+"""Height and width of an encoder's first kernel. Of such a size, others have more channels before them: of
+3 × 3, 16 in EfficientNetV2-B0, 24 in V2-S, 32 in MobileNetV2; files for more bands are refused."""

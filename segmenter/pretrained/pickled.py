@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickletools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ _PLAIN = {
     *("BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
 }
 """Opcodes whose argument, which `pickletools` has read, is the value."""
+_KEYS = (str, bytes, int, float, bool, type(None))
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
@@ -104,7 +105,7 @@ class _Machine:
             "APPENDS": lambda: self._append(self._to_mark()),
             "SETITEM": lambda: self._set([self.popped(), self.popped()][::-1]),
             "SETITEMS": lambda: self._set(self._to_mark()),
-            "STACK_GLOBAL": lambda: self._name(" ".join(map(str, [self.popped(), self.popped()][::-1]))),
+            "STACK_GLOBAL": self._stack_name,
             "BINPERSID": lambda: self._stack.append(self._allowed.persistent(self.popped())),
             "REDUCE": self._reduce,
             "BUILD": self._build,
@@ -154,6 +155,12 @@ class _Machine:
             raise PickleError("damaged pickle (a dictionary was due)")
         self._stack[-1].update(_pairs(values))
 
+    def _stack_name(self) -> None:
+        words = [self.popped(), self.popped()][::-1]
+        if any(type(word) is not str for word in words):  # the text of a nested tuple may have no end
+            raise PickleError("damaged pickle (a name was due)")
+        self._name(" ".join(words))
+
     def _name(self, name: str) -> None:
         if name not in self._allowed.names and name not in self._allowed.makers:
             raise PickleError(f"the name {name.replace(' ', '.')}")
@@ -174,5 +181,19 @@ class _Machine:
             raise PickleError("state set on what is no dictionary")
 
 
+def dictionary(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A dictionary whose keys are plain: hashing a nested tuple may take for ever, or all of the stack.
+
+    Raises:
+        PickleError: a key is no text, number or None.
+    """
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if type(key) not in _KEYS:
+            raise PickleError(f"a {type(key).__name__} as a key")
+        found[key] = value
+    return found
+
+
 def _pairs(values: list[Any]) -> dict[Any, Any]:
-    return dict(zip(values[::2], values[1::2], strict=True))
+    return dictionary(zip(values[::2], values[1::2], strict=True))

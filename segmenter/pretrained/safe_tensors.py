@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from segmenter.errors import WeightsError, shortened
 from segmenter.files import write_whole
 from segmenter.invocation import installation
-from segmenter.pretrained.torch_files import read_weights, upper_halves
+from segmenter.pretrained.torch_files import MOST_BYTES, read_weights, upper_halves
 
 INSTALL = installation("pretrained")
 _TYPES = {
@@ -39,8 +39,14 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
-    """Write tensors to a file that appears whole or not at all."""
+    """Write tensors to a file that appears whole or not at all.
+
+    Raises:
+        WeightsError: together they are larger than any network, though they may be views of few numbers.
+    """
     _library(path)
+    if (total := sum(array.nbytes for array in tensors.values())) > MOST_BYTES:
+        raise WeightsError(f"{path}: expected at most {MOST_BYTES >> 30} GiB of tensors, got {total >> 30}")
     from safetensors.numpy import save
 
     write_whole(path, save({name: np.array(array, order="C") for name, array in tensors.items()}))

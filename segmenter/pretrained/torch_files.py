@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import WeightsError, shortened
 from segmenter.files import check_stored, read_regular
-from segmenter.pretrained.pickled import Allowed, Name, PickleError, load_plain
+from segmenter.pretrained.pickled import Allowed, Name, PickleError, dictionary, load_plain
 
 MOST_BYTES = 4 << 30
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -112,7 +112,7 @@ def read_weights(path: Path) -> bytes:
 
 def _allowed() -> Allowed:
     makers: dict[str, Callable[..., Any]] = {
-        "collections OrderedDict": lambda pairs=(): dict(pairs),
+        "collections OrderedDict": lambda pairs=(): dictionary(pairs),
         "torch._utils _rebuild_tensor_v2": _tensor,
         "torch._utils _rebuild_parameter": lambda data, *_: _checked(data, _Tensor),
     }
@@ -193,17 +193,18 @@ def _legacy(content: bytes) -> tuple[Any, Read]:
 
 
 def _state(found: Any) -> dict[str, _Tensor]:
-    """The weights by name in what a file holds."""
+    """The weights by name in what a file holds: on the level, of those below wrappers, that has the most.
+
+    Beside the weights there may be a tensor or two, such as the loss or the best score.
+    """
+    levels: list[dict[str, _Tensor]] = []
     for _ in range(3):
         if not isinstance(found, dict):
             break
-        tensors = {n: v for n, v in found.items() if isinstance(n, str) and isinstance(v, _Tensor)}
-        inner = [found[key] for key in _WRAPPERS if isinstance(found.get(key), dict)]
-        if tensors or not inner:
-            if tensors:
-                return tensors
-            break
-        found = inner[0]
+        levels.append({n: v for n, v in found.items() if isinstance(n, str) and isinstance(v, _Tensor)})
+        found = next((found[key] for key in _WRAPPERS if isinstance(found.get(key), dict)), None)
+    if most := max(levels, key=len, default={}):
+        return most
     raise ValueError("expected weights by name in it, at most under state_dict or model")
 
 

@@ -69,7 +69,7 @@ def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str
     if found:
         raise WeightsError(
             f"{file}: expected the weights of one {encoder}, got several, under "
-            f"{', '.join(map(repr, sorted(found)[:4]))}"
+            f"{', '.join(map(repr, sorted(found)[:4]))}; take one with convert-weights --prefix {max(found)}"
         )
     first = min(tensors, default="none")
     raise WeightsError(

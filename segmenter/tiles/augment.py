@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError, shortened
+from segmenter.labels import IGNORE
 from segmenter.tiles.kernels import Planes, transformed
 from segmenter.tiles.transforms import Stage, stages_of
 
@@ -92,8 +93,11 @@ class Augmenter:
             if stage.compose is not None and (stage.spatial or not outline):
                 seed_of_stage = (seed + number) % 2**32
                 image_HWC, planes = self._applied(stage, seed_of_stage, image_HWC, planes, within)
-        # IGNORE fills what was uncovered: not valid either.
-        return np.ascontiguousarray(image_HWC), planes[1] == 1, planes[0]
+        # What was uncovered is filled with IGNORE, or by transforms that know no fill for masks, with 0.
+        label_HW, valid_HW = planes[0], planes[1] == 1
+        if not valid_HW.all():
+            label_HW = np.where(valid_HW, label_HW, np.uint8(IGNORE))
+        return np.ascontiguousarray(image_HWC), valid_HW, label_HW
 
     def _applied(
         self,

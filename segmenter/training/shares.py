@@ -126,7 +126,8 @@ class Probe:
                 if tiles <= unit:
                     raise TrainingError(
                         f"distribution.shares: auto: out of memory at {tiles} tiles of "
-                        f"{self.recipe.tiles.size} pixels on {device}: lower tiles.size or model.width"
+                        f"{self.recipe.tiles.size} pixels on {device}: lower tiles.size or "
+                        f"{self.recipe.model.smaller_by}"
                     ) from None
                 tiles = max(unit, tiles // 2 // unit * unit)
             finally:

@@ -342,7 +342,8 @@ class Trainer:
             raise TrainingError(
                 f"out of memory at {self.run.recipe.training.global_batch} tiles of "
                 f"{self.run.recipe.tiles.size} pixels a step on {self.devices.replicas} devices: lower "
-                f"training.global_batch, tiles.size or model.width, or raise training.accumulate ({message})"
+                f"training.global_batch, tiles.size or {self.run.recipe.model.smaller_by}, or raise "
+                f"training.accumulate ({message})"
             ) from None
 
     def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:

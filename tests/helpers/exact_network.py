@@ -95,6 +95,7 @@ def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
             name="exact",
             dataset=SimpleNamespace(kind="folder", root=".", images="{name}.tif", labels="{name}_label.tif"),
             prediction=SimpleNamespace(window=64, batch=4),
+            augmentation=SimpleNamespace(scale_to=scale_to),
             sampling=SimpleNamespace(scale_strata=()),
             training=SimpleNamespace(precision="float32"),
         ),

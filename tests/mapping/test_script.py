@@ -181,8 +181,23 @@ def test_differences_from_training_are_one_line_each(
     warnings = capsys.readouterr().err.splitlines()
     assert [w.partition(" and 1 more: ")[2] for w in warnings] == [
         "values are uint16, the model was trained on uint8",
-        "a pixel is 0.5 m, the model was trained on 1.2 m; --gsd auto shows it at that scale",
+        "a pixel is 0.5 m, the model was trained on 1.2 m; --gsd auto shows it at 1.2 m",
     ]
+
+
+def test_no_scale_within_those_that_augmentation_showed_is_called_another(
+    make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    """Their geometric mean is what `--gsd auto` takes, not the only one that was seen."""
+    for name, side in (("fine", 0.1), ("coarse", 3.9), ("beyond", 9.0)):
+        transform = rasterio.Affine(side, 0, 368000, 0, -side, 5808000)
+        make_geotiff(f"in/{name}.tif", np.ones((9, 9, 3), np.uint8), transform=transform)
+    path = make_geotiff("in/last.tif", np.ones((9, 9, 3), np.uint8))
+    assert call(path.parent, metres_per_pixel=0.63, scale_to=(0.1, 4.0)) == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.endswith(
+        "beyond.tif: a pixel is 9 m, the model was trained on 0.1 to 4 m; --gsd auto shows it at 0.63 m"
+    )
 
 
 def test_a_window_that_is_asked_for_and_smaller_than_the_halo_is_refused(

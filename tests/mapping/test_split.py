@@ -63,6 +63,7 @@ class Tiles:
             name="exact",
             dataset=FolderConfig(**{**section, **changes}),
             prediction=SimpleNamespace(window=64, batch=4),
+            augmentation=SimpleNamespace(scale_to=None),
             training=SimpleNamespace(precision="float32"),
             sampling=SimpleNamespace(scale_strata=()),
         )

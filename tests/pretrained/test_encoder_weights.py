@@ -269,3 +269,33 @@ def test_a_checkpoint_is_converted_by_a_command(
     torch_encoder_weights(config("resnet18", out), 3)
     with pytest.raises(WeightsError, match="is there already"):
         main()
+
+
+def test_one_of_several_encoders_in_a_checkpoint_is_converted_by_its_prefix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As MoCo keeps two: the error of the whole names the option that takes one."""
+    from segmenter.pretrained.convert import main
+
+    query, key = (encoder_tensors("resnet18", prefix=f"module.encoder_{one}.") for one in "qk")
+    source = legacy_file(tmp_path / "w.pth", {"state_dict": stored({**key, **query})})
+    whole, part = tmp_path / "whole.safetensors", tmp_path / "q.safetensors"
+    assert main([str(source), str(whole)]) == 0
+    with pytest.raises(WeightsError, match=r"got several, .* --prefix module\.encoder_q\.$"):
+        torch_encoder_weights(config("resnet18", whole), 3)
+    assert main([str(source), str(part), "--prefix", "module.encoder_q."]) == 0
+    assert f"{len(query)} tensors" in capsys.readouterr().out
+    torch_encoder_weights(config("resnet18", part), 3)
+    with pytest.raises(WeightsError, match=r"is called teacher…; the first are module\.encoder_k"):
+        main([str(source), str(tmp_path / "x.safetensors"), "--prefix", "teacher"])
+
+
+def test_views_that_take_more_than_any_network_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segmenter.pretrained.safe_tensors.MOST_BYTES", 4000)
+    once = np.zeros(500, np.float32)
+    write_safetensors(tmp_path / "a.safetensors", {"a": once, "b": once})
+    with pytest.raises(WeightsError, match=r"expected at most .* of tensors"):
+        write_safetensors(tmp_path / "b.safetensors", {"a": once, "b": once, "c": once[:1]})
+    assert not (tmp_path / "b.safetensors").exists()

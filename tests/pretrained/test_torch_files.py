@@ -18,6 +18,9 @@ from segmenter.pretrained.torch_files import read_torch
 from tests.helpers.made_weights import Stored, legacy_file, pickled, stored, zip_file
 
 Write = Callable[..., Path]
+_DOUBLED = b")" + b"".join(b"\x94h" + bytes([n]) + b"\x86" for n in range(60))
+"""A tuple of itself twice, sixty times over, in 240 bytes."""
+_SCORE = Stored(np.array(0.5), "99")
 both = pytest.mark.parametrize("write", [zip_file, legacy_file])
 
 
@@ -33,7 +36,16 @@ def tensors(rng: np.random.Generator) -> dict[str, Any]:
 
 
 @both
-@pytest.mark.parametrize("wrap", [lambda t: t, lambda t: {"epoch": 3, "state_dict": t, "lr": 0.5}])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda t: t,
+        lambda t: {"epoch": 3, "state_dict": t, "lr": 0.5},
+        lambda t: {"state_dict": t, "best_acc1": _SCORE},
+        lambda t: {"model": {"loss": _SCORE, "state_dict": t}},
+    ],
+    ids=["plain", "checkpoint", "beside-a-score", "two-levels"],
+)
 def test_tensors_come_back_with_name_type_and_value(
     tmp_path: Path, tensors: dict[str, Any], write: Write, wrap: Callable[[Any], Any]
 ) -> None:
@@ -117,6 +129,13 @@ def test_a_pickle_that_wants_to_run_code_is_refused_by_name_and_runs_nothing(
         (b"\x80\x02(.", "damaged pickle"),
         (b"\x80\x02h\x07.", "damaged pickle"),
         (b"\x80\x02\x8b\xff\xff\xff\x7f.", "damaged pickle"),  # a number of 2 GiB
+        (b"\x80\x04" + _DOUBLED + b"\x8c\x01a\x93.", "a name was due"),  # a text of 2**60 parentheses
+        (b"\x80\x04}" + _DOUBLED + b"K\x01s.", "a tuple as a key"),  # whose hash takes as long
+        (b"\x80\x04})" + b"\x85" * 400_000 + b"K\x01s.", "a tuple as a key"),  # or all of the stack
+        (
+            b"\x80\x04ccollections\nOrderedDict\n](" + _DOUBLED + b"K\x01\x86e\x85R.",
+            "a tuple as a key",
+        ),
     ],
 )
 def test_other_opcodes_and_nonsense_are_refused(tmp_path: Path, code: bytes, message: str) -> None:

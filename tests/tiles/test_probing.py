@@ -12,9 +12,10 @@ import pytest
 
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError
-from segmenter.labels import ClassMap
+from segmenter.labels import IGNORE, ClassMap
 from segmenter.scenes import Dataset, Scene
 from segmenter.tiles import transforms
+from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.probing import check_augmentation, check_transforms
 
 SIDE = 48
@@ -165,3 +166,49 @@ def test_the_first_training_image_is_what_it_is_checked_on(
     with pytest.raises(ConfigError, match=r"expected 8-bit images of 3 bands, got 4 of uint16"):
         check_augmentation(AugmentationConfig(hue=10), dataset, 32)
     check_augmentation(AugmentationConfig(), Dataset("none", dataset.root, (), make_classes(3)), 32)
+
+
+@pytest.mark.parametrize("data", ["rgb", "reflectance"])
+def test_every_transform_of_the_library_is_refused_or_keeps_labels_true(data: str) -> None:
+    """All that a recipe can list by name alone: no class comes in that the tile has not, above all not 0."""
+    dtype, mean, _ = DATA[data]
+    rng, passed = np.random.default_rng(0), []
+    image = (rng.random((SIDE, SIDE, len(mean))) * np.array(mean)).astype(dtype)
+    label = np.where(np.arange(SIDE) < SIDE // 2, 3, 5).astype(np.uint8) * np.ones((SIDE, 1), np.uint8)
+    tile = image, np.ones((SIDE, SIDE), np.bool_), label
+    for name in transforms.known_transforms():
+        try:
+            check(data, {"name": name})
+        except ConfigError:
+            continue
+        augmenter = Augmenter(AugmentationConfig.model_validate([{"name": name, "p": 1}]), len(mean), dtype)
+        passed.append(name)
+        for seed in range(4):
+            _, valid, moved = augmenter(tile, seed)
+            assert set(np.unique(moved)) <= {3, 5, IGNORE}, name
+            assert (moved[~valid] == IGNORE).all(), name
+    assert len(passed) > 40, passed
+    assert {"ElasticTransform", "GridDropout", "PixelDropout", "TimeMasking", "XYMasking"} <= set(passed)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        {"name": "GridElasticDeform", "num_grid_xy": [4, 4], "magnitude": 8},
+        {"name": "TimeMasking", "time_mask_param": 20},
+    ],
+    ids=lambda listed: str(listed["name"]),
+)
+def test_what_a_transform_uncovers_or_drops_is_ignored(listed: dict[str, Any]) -> None:
+    """Also where it fills masks with 0, which is a class."""
+    check("rgb", listed)
+    augmenter = Augmenter(AugmentationConfig.model_validate([{**listed, "p": 1}]), 3, "uint8")
+    image = np.full((SIDE, SIDE, 3), 90, np.uint8)
+    tile = image, np.ones((SIDE, SIDE), np.bool_), np.full((SIDE, SIDE), 3, np.uint8)
+    lost = 0
+    for seed in range(4):
+        _, valid, moved = augmenter(tile, seed)
+        np.testing.assert_array_equal(moved == IGNORE, ~valid)
+        assert set(np.unique(moved)) <= {3, IGNORE}
+        lost += int((~valid).sum())
+    assert lost > 100

@@ -22,7 +22,9 @@ def tile(dtype: str = "uint8", bands: int = 3, side: int = 49) -> Tile:
     image = (rng.integers(0, 200, (side, side, bands)) * (1 if dtype == "uint8" else 13)).astype(dtype)
     label = rng.integers(0, 6, (side, side)).astype(np.uint8)
     label[:3] = IGNORE
-    return image, rng.random((side, side)) > 0.1, label
+    valid = rng.random((side, side)) > 0.1
+    label[~valid] = IGNORE  # as the store gives tiles
+    return image, valid, label
 
 
 def listed(*transforms: Any) -> AugmentationConfig:
