@@ -80,7 +80,7 @@ def exact_map(
     return np.where(valid, ids, nodata).astype(np.uint8)
 
 
-def fake_run(classes: ClassMap, **changes: Any) -> SimpleNamespace:
+def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> SimpleNamespace:
     """A run whose model can be computed exactly."""
     parts = {
         "classes": classes,
