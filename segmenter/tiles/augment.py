@@ -85,7 +85,8 @@ class Augmenter:
             ConfigError: a listed transform fails on this tile.
         """
         image_HWC, valid_HW, label_HW = tile
-        planes: Planes = (label_HW, valid_HW.view(np.uint8))
+        # 1 and 2: what a transform uncovers is filled with IGNORE, or where it knows no fill for masks, with 0.
+        planes: Planes = (label_HW, valid_HW.view(np.uint8) + np.uint8(1))
         recoloured = not outline and any(not stage.spatial for stage in self._built)
         within = _range(image_HWC, valid_HW) if recoloured and image_HWC.dtype != np.uint8 else None
         wanted = [one for one in self._stages() if one.keeps_all or not geometry_that_loses_nothing]
@@ -93,11 +94,10 @@ class Augmenter:
             if stage.compose is not None and (stage.spatial or not outline):
                 seed_of_stage = (seed + number) % 2**32
                 image_HWC, planes = self._applied(stage, seed_of_stage, image_HWC, planes, within)
-        # What was uncovered is filled with IGNORE, or by transforms that know no fill for masks, with 0.
-        label_HW, valid_HW = planes[0], planes[1] == 1
-        if not valid_HW.all():
-            label_HW = np.where(valid_HW, label_HW, np.uint8(IGNORE))
-        return np.ascontiguousarray(image_HWC), valid_HW, label_HW
+        label_HW, uncovered_HW = planes[0], planes[1] - np.uint8(1) > 1
+        if uncovered_HW.any():
+            label_HW = np.where(uncovered_HW, np.uint8(IGNORE), label_HW)
+        return np.ascontiguousarray(image_HWC), planes[1] == 2, label_HW
 
     def _applied(
         self,
