@@ -85,7 +85,7 @@ class Augmenter:
             ConfigError: a listed transform fails on this tile.
         """
         image_HWC, valid_HW, label_HW = tile
-        # 1 and 2: what a transform uncovers is filled with IGNORE, or where it knows no fill for masks, with 0.
+        # 1 and 2: what is uncovered is filled with IGNORE, or by transforms without a fill for masks, with 0.
         planes: Planes = (label_HW, valid_HW.view(np.uint8) + np.uint8(1))
         recoloured = not outline and any(not stage.spatial for stage in self._built)
         within = _range(image_HWC, valid_HW) if recoloured and image_HWC.dtype != np.uint8 else None
