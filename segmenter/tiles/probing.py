@@ -230,8 +230,8 @@ def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
         invented = np.setdiff1d(mask[..., 0][mask[..., 1] == 1], (*_IDS, IGNORE)).tolist()
         invented += np.setdiff1d(mask[..., 1], (0, 1, IGNORE)).tolist()
         if invented:
-            some = ", ".join(map(str, invented[:3]))
-            yield f"invents label values ({some}): it mixes class ids, or fills them in"
+            values = ", ".join(map(str, invented[:3]))
+            yield f"invents label values ({values}): it mixes class ids, or fills them in"
             return
     inside, aligned, unchanged = 0, 0, []
     for image, mask in draws:
