@@ -215,6 +215,7 @@ def test_a_split_is_scored_with_its_polygons(
         name="exact",
         dataset=FolderConfig(**section),
         prediction=SimpleNamespace(window=64, batch=4),
+        augmentation=SimpleNamespace(scale_to=None),
         training=SimpleNamespace(precision="float32"),
         sampling=SimpleNamespace(scale_strata=()),
     )

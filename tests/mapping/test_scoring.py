@@ -252,6 +252,7 @@ def test_naic_results_are_pngs_with_the_original_codes(
         name="n",
         dataset=SimpleNamespace(kind="naic2020"),
         prediction=SimpleNamespace(window=512, batch=2),
+        augmentation=SimpleNamespace(scale_to=None),
         training=SimpleNamespace(precision="float32"),
     )
     assert call(tmp_path / "in", classes=classes, recipe=recipe) == 0
