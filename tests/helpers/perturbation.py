@@ -67,3 +67,25 @@ def gradient_reach(model: Any, scale: int, height: int, width: int) -> int:
         assert cols.max() < width - 1, "the strip is too short"
         farthest = max(farthest, at * scale - int(cols.min()), int(cols.max()) - (at + 1) * scale + 1)
     return farthest
+
+
+def pixel_reach(model: Any, stride: int, radius: int) -> int:
+    """Farthest column that any output pixel depends on, of a model whose output is as large as its image.
+
+    Of all pixels of a cell of the stride's grid: in some, more comes from the left, in others from the right.
+    """
+    import tensorflow as tf
+
+    width = (2 * (radius // stride) + 6) * stride
+    bands, first, farthest = model.inputs[0].shape[-1], width // stride // 2 * stride, 0
+    ramp = np.broadcast_to(np.linspace(0.5, 1, width)[:, None], (1, 2 * stride, width, bands))
+    for at in range(first, first + stride):
+        for image in (ramp, ramp[:, :, ::-1]):
+            pixels = tf.constant(np.ascontiguousarray(image))
+            with tf.GradientTape() as tape:
+                tape.watch(pixels)
+                value = tf.reduce_sum(model(pixels, training=False)[:, stride, at])
+            _, _, cols, _ = np.nonzero(tape.gradient(value, pixels).numpy())
+            assert 0 < cols.min() <= cols.max() < width - 1, "the strip is too short"
+            farthest = max(farthest, at - int(cols.min()), int(cols.max()) - at)
+    return farthest

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.graph import graph_of
 from segmenter.model.receptive_field import describe, geometry_of
 from segmenter.model.tensor_sizes import planes_of, shape_for
-from tests.helpers.perturbation import gradient_reach, make_all_contributions_count
+from tests.helpers.perturbation import gradient_reach, make_all_contributions_count, pixel_reach
 
 
 @pytest.fixture
@@ -52,6 +53,32 @@ def test_an_encoder_reaches_as_far_as_the_gradient(double: None, name: str) -> N
     make_all_contributions_count(encoder, np.random.default_rng(1))
     width = (2 * (RADII[name] // 32) + 6) * 32
     assert gradient_reach(encoder, 32, 64, width) == RADII[name]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "options"),
+    [
+        ("resnet18", "deeplabv3plus", {"output_stride": 16}),
+        pytest.param("efficientnet_lite0", "unet", {}, marks=pytest.mark.slow),
+        pytest.param("resnet18", "fpn", {}, marks=pytest.mark.slow),
+        pytest.param("resnet50", "deeplabv3plus", {"output_stride": 8}, marks=pytest.mark.slow),
+        pytest.param("mobilenet_v2", "unet", {}, marks=pytest.mark.slow),
+        pytest.param("keras_resnet50", "fpn", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_whole_model_reaches_as_far_as_the_gradient_of_its_pixels(
+    double: None, encoder: str, decoder: str, options: dict[str, Any]
+) -> None:
+    """Law 4 rests on it: never farther than the radius, and the radius is a pixel too large at the most."""
+    from segmenter.model.building import build_model
+
+    settings = {"kind": "encoder_decoder", "encoder": encoder, "decoder": decoder, "decoder_width": 16}
+    model = build_model(EncoderDecoderConfig.model_validate({**settings, **options}), 3, 2)
+    geometry = geometry_of(model)
+    assert geometry.stride == options.get("output_stride", 32)
+    assert geometry.radius is not None
+    make_all_contributions_count(model, np.random.default_rng(1))
+    assert geometry.radius - 1 <= pixel_reach(model, geometry.stride, geometry.radius) <= geometry.radius
 
 
 def test_a_small_residual_encoder_reaches_as_far_as_the_gradient(double: None) -> None:
