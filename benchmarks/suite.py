@@ -159,6 +159,7 @@ ENTRIES = (
     Entry("prediction", (*_MAPPED, "unet_Mpixel_s")),
     # 20,000 pixels wide and 100,000 high in full: python -m benchmarks.prediction_memory
     Entry("prediction_memory", (), ("--width", "4000", "--heights", "4000", "20000")),
+    Entry("regridding", ("ours_processor_ns", "opencv_processor_ns", "ours_clock_ns", "ratio")),
     Entry("valid_rows", ("windows_s", "valid_rows_s", "ratio"), quick=("--width", "33000")),
     # 8192² and 6000² pixels in full: python -m benchmarks.sliding_window; without MONAI it says so
     Entry("sliding_window", (), ("--side", "4096", "--unet-side", "2000", "--memory", "2.5GB")),

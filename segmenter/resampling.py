@@ -108,12 +108,12 @@ def _along_rows(image_HWC: NDArray[Any], taps: Taps, kind: Any) -> NDArray[Any]:
     # Tap by tap: the order of a pixel's sum does not depend on what is computed beside it.
     image_HWC = np.ascontiguousarray(image_HWC, kind)
     weight_NT = taps.weight.astype(kind)
-    total = np.empty((len(taps.index), *image_HWC.shape[1:]), kind)
+    total = np.zeros((len(taps.index), *image_HWC.shape[1:]), kind)
     part = np.empty(image_HWC.shape[1:], kind)
-    for row, (index, weights) in enumerate(zip(taps.index, weight_NT, strict=True)):
-        np.multiply(image_HWC[index[0]], weights[0], out=total[row])
-        for source, weight in zip(index[1:], weights[1:], strict=True):
-            total[row] += np.multiply(image_HWC[source], weight, out=part)
+    for sums, index, weights in zip(total, taps.index, weight_NT, strict=True):
+        for source, weight in zip(index, weights, strict=True):
+            # From 0 on, so that no sum is −0: beyond it, pixels of weight 0 would decide of a zero's sign.
+            sums += np.multiply(image_HWC[source], weight, out=part)
     return total
 
 

@@ -26,6 +26,9 @@ ON_THE_GRID = ExtraOutputs(probabilities="float16")
 """What is asked of the model: two bytes a class, for each pixel of the grid."""
 _VALUES_AT_ONCE = 1 << 22
 """Probabilities on the raster's pixels that are made at once, by all threads."""
+_THREADS = 2
+"""As a processor is slower than several GPUs that see a coarser grid. Four wait for Python's lock: they take
+up to twice as long, eight three times (`benchmarks/regridding.py`)."""
 
 Valid = Callable[[Window], NDArray[np.bool_]]
 
@@ -84,20 +87,19 @@ class Regridder:
 
     def _complete(self, bottom: int) -> Iterator[tuple[Window, Prediction]]:
         """The raster's rows that depend on no row of the grid from `bottom` on."""
-        stop, threads = self._ready(bottom), usable_cores()
-        step = max(1, _VALUES_AT_ONCE // (self._classes * self._column.width * threads))
-        # By several threads, as one processor is slower than several GPUs are that see a coarser grid.
+        stop, threads = self._ready(bottom), min(_THREADS, usable_cores())
         waiting: deque[tuple[Window, Future[Prediction]]] = deque()
         with ThreadPoolExecutor(threads) as pool:
-            for row in range(self._row, stop, step):
-                height = min(step, stop - row)
-                window = Window(row, self._column.col, height, self._column.width)
-                waiting.append((window, pool.submit(self._predicted, window, self._valid(window))))
-                if len(waiting) > threads:
-                    window, found = waiting.popleft()
-                    yield window, found.result()
-            for window, found in waiting:
-                yield window, found.result()
+            for rows in self._pieces(stop):
+                valid_HW = self._valid(rows)
+                for part in _across(rows, threads):
+                    valid = valid_HW[part.relative_to(rows).slices()]
+                    waiting.append((part, pool.submit(self._predicted, part, valid)))
+                while len(waiting) > threads:
+                    part, found = waiting.popleft()
+                    yield part, found.result()
+            for part, found in waiting:
+                yield part, found.result()
         self._row = stop
         if stop < self._column.row_stop:
             first = self._over_row(stop)[0]
@@ -106,6 +108,12 @@ class Regridder:
                 self._kept[1][first - self._top :].copy(),
             )
             self._top = first
+
+    def _pieces(self, stop: int) -> Iterator[Window]:
+        """Rows that are made at once, up to one."""
+        step = max(1, _VALUES_AT_ONCE // (self._classes * self._column.width))
+        for row in range(self._row, stop, step):
+            yield Window(row, self._column.col, min(step, stop - row), self._column.width)
 
     def _over_row(self, row: int) -> tuple[int, int]:
         own = row - self._grid.extent.row
@@ -132,3 +140,10 @@ class Regridder:
         cols = cols.shifted(-self._under.col, self._under.width)
         probabilities_HWK, _ = resampled(self._kept[0][part], self._kept[1][part], rows, cols)
         return Prediction.of_probabilities(probabilities_HWK, self._wanted).masked(valid_HW)
+
+
+def _across(rows: Window, parts: int) -> Iterator[Window]:
+    """Rows cut from top to bottom: what is computed once for a part's columns serves all of its rows."""
+    wide = -(-rows.width // parts)
+    for col in range(rows.col, rows.col_stop, wide):
+        yield Window(rows.row, col, rows.height, min(wide, rows.col_stop - col))

@@ -144,7 +144,11 @@ def _class(name: str, where: str) -> Callable[..., Any]:
     if name not in (known := _known()):
         library, _ = libraries()
         near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name.title(), known, 3, 0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known_transforms())}"
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "https://albumentations.ai/docs/ has those it has"
+        )
         raise ConfigError(
             f"{where}: albumentations {library.__version__} has no transform {shortened(name)}; {hint}"
         )
