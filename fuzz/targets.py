@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fuzz import caches, outputs, polygons, rasters, runs, sharing
+from fuzz import caches, outputs, polygons, rasters, runs, sharing, weights
 from fuzz.target import Target, begins, is_part
 
 TARGETS: dict[str, Target] = {
@@ -34,5 +34,8 @@ TARGETS: dict[str, Target] = {
     "project": Target(outputs.make_projects, ["town.*"], outputs.read_project),
     "index": Target(caches.make_dataset, [".tile-index/tiles-*"], caches.read_index, checksum=True),
     "bands": Target(caches.make_dataset, [".tile-index/bands-*"], caches.read_bands, checksum=True),
+    "torch": Target(weights.make_torch, ["*.pth"], weights.read_pickled, tokens=weights.PICKLES),
+    "safetensors": Target(weights.make_safetensors, ["*.safetensors"], weights.read_table),
+    "keras": Target(weights.make_keras, ["*.h5"], weights.read_keras),
     "packs": Target(caches.make_dataset, [".tile-index/packed/*"], caches.read_packs, checksum=True),
 }

@@ -60,7 +60,8 @@ class Validity:
     def remark(self, pixels: int) -> str:
         """Warning about so many pixels that count as data though a band holds its nodata value."""
         why = "its mask says so" if self._masks or self._alpha else "other bands do not"
-        return f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
+        least = "" if self._seen.whole else "at least "  # what an earlier call mapped was not read again
+        return f"{least}{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
 
     def of(
         self, stored_CHW: NDArray[Any], image_HWC: NDArray[Any], inside: Window, *, count: bool = True
@@ -106,19 +107,33 @@ class Validity:
 
 
 class _Seen:
-    """Part of a raster that was read; windows come row by row, each from left to right, and overlap."""
+    """Part of a raster that was read: column by column, of each row by row, from left to right.
+
+    Windows overlap, in a row, from row to row, and from column to column.
+
+    Attributes:
+        whole: whether the first window lay in the upper left corner.
+    """
 
     def __init__(self) -> None:
-        self._top = self._bottom = self._above = self._right = 0
+        self.whole: bool | None = None
+        self._top = self._bottom = self._above = 0
+        self._left = self._right = self._farthest = 0
 
     def new(self, window: Window) -> Window:
         """The part of a window that was not read before."""
-        if window.row != self._top or window.col_stop < self._right:
+        if self.whole is None:
+            self.whole = (window.row, window.col) == (0, 0)
+        if window.row < self._top:  # the next column; its first columns of pixels came with the one before
+            self._left, self._right = self._farthest, 0
+            self._top, self._bottom, self._above = window.row, 0, 0
+        elif window.row != self._top or window.col_stop < self._right:
             self._above, self._right = max(self._above, self._bottom), 0
             self._top = window.row
         self._bottom = max(self._bottom, window.row_stop)
-        row, col = max(window.row, self._above), max(window.col, self._right)
+        row, col = max(window.row, self._above), max(window.col, self._right, self._left)
         self._right = max(self._right, window.col_stop)
+        self._farthest = max(self._farthest, window.col_stop)
         return Window(row, col, max(0, window.row_stop - row), max(0, window.col_stop - col))
 
 

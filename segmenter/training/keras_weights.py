@@ -89,6 +89,11 @@ def _loaded(config: EncoderDecoderConfig) -> tuple[Any, str]:
 
 def _unfit(path: Path, config: EncoderDecoderConfig, error: Exception) -> WeightsError:
     what = shortened(" ".join(str(error).split()))
+    if config.weights == "imagenet":  # Keras looks at the name alone where it has no checksum
+        return WeightsError(
+            f"{path}: not the whole ImageNet weights of {config.encoder} ({what}); was its download cut? "
+            "Delete it, and it is downloaded again"
+        )
     return WeightsError(
         f"{path}: not the weights of {config.encoder} without its head ({what}); are they of another network?"
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,24 +25,27 @@ def random_run(
     seed: int = 5,
     mean: float = 500,
     precision: str = "float32",
+    model_section: Mapping[str, Any] | None = None,
 ) -> Path:
     """A run with random weights and BatchNorm statistics, balanced so that every class is predicted.
 
-    Needs TensorFlow; its stride is 2 to the power of `depth`.
+    Needs TensorFlow; its stride is 2 to the power of `depth`, where the model is a U-Net of that depth.
     """
     from segmenter.model.building import build_model, network_geometry
 
     rng = np.random.default_rng(seed)
     folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}
     folder["classes"] = [{"name": each.name, "code": i} for i, each in enumerate(classes.classes)]
-    sections = {"model": {"depth": depth, "width": 8}, "training": {"precision": precision}}
+    described = dict(model_section or {"depth": depth, "width": 8})
+    sections = {"model": described, "training": {"precision": precision}}
     recipe = recipe_from({"name": name, "dataset": folder, **sections}, "test")
     model = build_model(recipe.model, 3, len(classes))
     for variable in model.variables:
         if "moving_variance" in variable.path:
             variable.assign(rng.uniform(0.5, 2, variable.shape))
         elif "kernel" in variable.path:
-            variable.assign(rng.normal(size=variable.shape) * (2 / np.prod(variable.shape[:-1])) ** 0.5)
+            fan = np.prod(variable.shape[: 2 if "depthwise" in variable.path else -1])
+            variable.assign(rng.normal(size=variable.shape) * (2 / fan) ** 0.5)
         else:
             variable.assign(rng.normal(size=variable.shape) / 2)
     head = model.get_layer("logits")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 
+import predict
 from segmenter.geometry import Size, Window
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry, describe
+from segmenter.runs.run import load_run
 from segmenter.windows import halo_windows
 from tests.helpers.array_raster import ArrayJob, scene
+from tests.helpers.random_run import random_run
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +127,33 @@ def test_tiles_disappear(
                 np.testing.assert_array_equal(got.ids[clear], expected.ids[clear])
         seen |= set(np.unique(whole.ids))
     assert len(seen - {255}) == 3
+
+
+@pytest.mark.parametrize("decoder", ["unet", pytest.param("fpn", marks=pytest.mark.slow)])
+def test_maps_of_a_run_are_those_of_the_whole(
+    tensorflow: ModuleType, make_classes: Callable[..., ClassMap], make_geotiff: Any, tmp_path: Path,
+    rng: np.random.Generator, decoder: str,
+) -> None:  # fmt: skip
+    """From a run directory by `predict.py`, as a user's: many small windows against one that holds all."""
+    described = {"kind": "encoder_decoder", "encoder": "efficientnet_lite0", "decoder": decoder}
+    path = random_run(tmp_path / "run", make_classes(4), model_section={**described, "decoder_width": 8})
+    network = load_run(path).network
+    assert network.stride == 32
+    assert network.radius is not None
+    side, (height, width) = 2 * network.radius + 96, (2 * network.radius + 301, 2 * network.radius + 467)
+    source = make_geotiff("in/a.tif", rng.integers(1, 1000, (height, width, 3), np.uint16))
+    found = {}
+    for window in (side, 32 * (width // 32 + 1)):
+        output = tmp_path / str(window)
+        options = ["--window-size", str(window), "--batch", "1", "--mode", "exact"]
+        options += ["--probabilities", "float16", "--output", str(output)]
+        assert predict.main([str(path), str(source), *options]) == 0
+        with rasterio.open(output / "a.tif") as ids, rasterio.open(output / "a.probabilities.tif") as each:
+            found[window] = ids.read(1), each.read().astype(np.float32)
+    (ids, shares), (whole, expected) = found.values()
+    np.testing.assert_allclose(shares, expected, atol=1e-3)
+    best = np.sort(expected, axis=0)
+    clear = best[-1] - best[-2] > 2e-3
+    assert clear.mean() > 0.9
+    np.testing.assert_array_equal(ids[clear], whole[clear])
+    assert len(np.unique(whole)) >= 3

@@ -75,6 +75,13 @@ def loaded(encoder: str, weights: Path | str, bands: int = 3, **more: Any) -> tu
     return model, load_encoder(model, keras_encoder_weights(settings, bands))
 
 
+def keras_layout(original: Any, file: Any) -> None:
+    """Write weights as the files are laid out that Keras downloads."""
+    import keras
+
+    keras.src.legacy.saving.legacy_h5_format.save_weights_to_hdf5_group(file, original)
+
+
 def test_imagenet_weights_come_from_keras_own_cache(
     home: Path, refused: None, rng: np.random.Generator
 ) -> None:
@@ -85,7 +92,7 @@ def test_imagenet_weights_come_from_keras_own_cache(
     assert file.parent == home / "models"
     original.save_weights(home / "w.weights.h5")
     with h5py.File(file, "w") as cached:
-        keras.src.legacy.saving.legacy_h5_format.save_weights_to_hdf5_group(cached, original)
+        keras_layout(original, cached)
     model, line = loaded("mobilenet_v2", "imagenet")
     assert line.startswith("encoder mobilenet_v2: ")
     assert line.endswith(f"parameters from {file}; first layer: 3 bands as they are")
@@ -99,6 +106,18 @@ def test_imagenet_weights_come_from_keras_own_cache(
     grey = np.repeat(image[..., :1], 4, axis=-1)
     for a, b in zip(four(grey), model(grey[..., :3]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(b).max())
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.99])
+def test_a_cut_download_in_the_cache_is_to_be_deleted(home: Path, refused: None, part: float) -> None:
+    file = cached_file("mobilenet_v2")
+    with h5py.File(file, "w") as cached:
+        keras_layout(network(), cached)
+    file.write_bytes(file.read_bytes()[: int(part * file.stat().st_size)])
+    with pytest.raises(WeightsError, match=r"not the whole ImageNet weights.*cut\? Delete it") as caught:
+        loaded("mobilenet_v2", "imagenet")
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
 
 
 def test_without_a_network_a_line_says_what_to_do(home: Path, refused: None) -> None:

@@ -100,6 +100,25 @@ def test_nodata_in_some_bands_only_is_counted_once(make_geotiff: Make, rng: Any,
         assert raster.partial_nodata == expected
 
 
+@pytest.mark.parametrize("halo", [0, 3, 9])
+@pytest.mark.parametrize("first", [0, 1, 20])
+def test_it_is_counted_in_every_column(make_geotiff: Make, rng: Any, halo: int, first: int) -> None:
+    """Of a map that is computed column by column, and of one that an earlier call began."""
+    pixels = rng.integers(0, 4, (61, 83, 3), np.uint8)
+    some = (pixels == 0).any(axis=2) & (pixels != 0).any(axis=2)
+    some[: max(0, first - halo), : 30 + halo] = False  # not read
+    with open_raster(make_geotiff("a.tif", pixels, nodata=0)) as raster:
+        for left, right in ((0, 30), (30, 60), (60, 83)):
+            for top in range(first if left == 0 else 0, 61, 20):
+                for start in range(left, right, 16):
+                    corner = max(0, top - halo), max(0, start - halo)
+                    ends = min(61, top + 20 + halo), min(83, min(right, start + 16) + halo)
+                    raster.read(Window(*corner, ends[0] - corner[0], ends[1] - corner[1]))
+        assert raster.partial_nodata == some.sum()
+        words = "at least " if first > halo else ""
+        assert f": {words}{some.sum():,} pixels hold a nodata value" in str(raster.partial_remark)
+
+
 def test_so_is_nodata_that_a_mask_calls_data(make_geotiff: Make) -> None:
     pixels = np.full((10, 12, 3), 5, np.uint8)
     pixels[2], pixels[4, :, 1], pixels[6] = 0, 0, 0
