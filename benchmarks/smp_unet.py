@@ -1,11 +1,11 @@
 """U-Net of segmentation_models_pytorch with an EfficientNet-Lite0 encoder, on a recipe's own tiles.
 
 What another framework makes of the same processor time: batches (plan, tiles, augmentation), normalisation,
-loss, optimiser, peak, warm-up and schedule are the recipe's; the model, its arithmetic and its padding are
-the library's. The ImageNet weights are those that `weights: imagenet` takes, under the library's names;
-before the training their features are compared with those of the code that they were published with. The
-learning rate follows the share of the processor time that is used up, so that the schedule ends where the
-time does.
+loss, optimiser, peak, warm-up, schedule, rates of encoder, decoder and head and averaged weights are the
+recipe's; the model, its arithmetic and its padding are the library's. The ImageNet weights are those that
+`weights: imagenet` takes, under the library's names; before the training their features are compared with
+those of the code that they were published with. The learning rate follows the share of the processor time
+that is used up, so that the schedule ends where the time does.
 
 Runs where PyTorch is: `pip install -e '.[smp]'` in an environment of its own, without TensorFlow.
 
@@ -154,7 +154,13 @@ def _train(model: Any, recipe: Recipe, dataset: Dataset, tiles: Tiles, seconds: 
     given = class_weights(recipe, tiles.index)
     weights = torch.tensor(given or (1.0,) * len(dataset.classes))
     settings = recipe.training
-    optimiser = torch.optim.AdamW(model.parameters(), weight_decay=settings.weight_decay)
+    parts = {"encoder": model.encoder, "decoder": model.decoder, "head": model.segmentation_head}
+    groups = [
+        {"params": list(part.parameters()), "factor": settings.rates.get(name, 1.0)}
+        for name, part in parts.items()
+    ]
+    optimiser = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
+    averaged = _Averaged(model, settings.ema) if settings.ema else None
     model.train()
     began, step = time.process_time(), 0
     with tqdm(total=round(seconds), unit="s") as bar:
@@ -164,17 +170,39 @@ def _train(model: Any, recipe: Recipe, dataset: Dataset, tiles: Tiles, seconds: 
                 break
             rate = settings.learning_rate * _share(used / seconds, step, settings.warmup)
             for group in optimiser.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group["factor"]  # which the weight decay goes by, too
             loss = _loss(recipe, model(_pixels(image, valid)), torch.from_numpy(label).long(), weights)
             optimiser.zero_grad()
             loss.backward()
             if settings.clip_norm:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             optimiser.step()
+            if averaged:
+                averaged.update()
             step += 1
             bar.update(round(used) - bar.n)
             bar.set_postfix(loss=f"{loss.item():.3f}", steps=step)
+    if averaged:
+        averaged.assign()
     return step
+
+
+class _Averaged:
+    """The average of weights and statistics that `training.ema` has: its decay grows from 2/11."""
+
+    def __init__(self, model: Any, decay: float) -> None:
+        self._values = [value for value in model.state_dict().values() if value.is_floating_point()]
+        self._averages = [value.clone() for value in self._values]
+        self._decay, self._updates = decay, 0
+
+    def update(self) -> None:
+        self._updates += 1
+        decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
+        torch._foreach_lerp_(self._averages, self._values, 1 - decay)
+
+    def assign(self) -> None:
+        """Give the model the average for its weights."""
+        torch._foreach_copy_(self._values, self._averages)
 
 
 def _batches(loader: BatchLoader, recipe: Recipe, dataset: Dataset, tiles: Tiles) -> Iterator[Batch]:
