@@ -18,7 +18,13 @@ FOUND = {
     for line in path.read_text().splitlines()
     if (match := SAID.match(line))
 }
-CLASSES = {"potsdam": 6, "potsdam_pretrained": 6, "naic2020": 8, "naic2020_pretrained": 8, "naic2020_round2": 14}
+CLASSES = {
+    "potsdam": 6,
+    "potsdam_pretrained": 6,
+    "naic2020": 8,
+    "naic2020_pretrained": 8,
+    "naic2020_round2": 14,
+}
 """Of the dataset; other numbers would change the head alone, some megabytes."""
 
 
