@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import zipfile
 from pathlib import Path
 
@@ -93,9 +92,12 @@ def make_torch(folder: Path) -> None:
         archive.writestr("archive/byteorder", "little")
         for key, array in enumerate(arrays.values()):
             archive.writestr(f"archive/data/{key}", array.tobytes())
-    head = [0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True}]
-    parts = [*(pickle.dumps(part, 2) for part in head), _state(arrays)]
-    parts.append(pickle.dumps([str(key) for key in range(len(arrays))], 2))
+    version = b"M" + (1001).to_bytes(2, "little")
+    magic = b"\x8a\x0a" + 0x1950A86A20F9469CFC6C.to_bytes(10, "little")
+    system = b"}(" + _text("protocol_version") + version + _text("little_endian") + b"\x88u"
+    parts = [b"\x80\x02" + part + b"." for part in (magic, version, system)]
+    keys = b"".join(_text(str(key)) for key in range(len(arrays)))
+    parts += [_state(arrays), b"\x80\x02](" + keys + b"e."]
     for array in arrays.values():
         parts += [array.size.to_bytes(8, "little"), array.tobytes()]
     (folder / "old.pth").write_bytes(b"".join(parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,7 +57,8 @@ def test_where_it_does_not_pass_a_line_names_the_address(
     server.fault = lambda number, path: fault
     with pytest.raises(RasterError, match=rf"^{address}: cannot open it: ") as raised:
         open_raster(address)
-    assert ("503" in str(raised.value)) == (fault == 503)
+    # A port may hold the three digits, too.
+    assert bool(re.search(r"\b503\b", str(raised.value))) == (fault == 503)
     assert 4 <= len(server.asked) <= 12
 
 
