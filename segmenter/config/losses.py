@@ -101,6 +101,15 @@ class LossConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _some_class_counts(self) -> LossConfig:
+        if self.class_weights != "none" and not any(self.class_weights):
+            raise PydanticCustomError(
+                "loss.class_weights",
+                "expected a weight above 0, got 0 for every class",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _no_smoothing_of_adjusted(self) -> LossConfig:
         """Where softmax(z + log π) is to be flat, z is highest for the rarest class, whatever is there."""
         if self.label_smoothing and self.logit_adjustment:

@@ -55,6 +55,7 @@ SYMMETRIES: dict[str, tuple[Symmetry, ...]] = {
     "all": (*_FLIPS, *(Symmetry(True, s.reverse_rows, s.reverse_cols) for s in _FLIPS)),
 }
 _ONE = Fraction(1)
+_LONGEST = 20  # characters of a scale
 _SCALES = (Fraction(3, 4), _ONE, Fraction(5, 4))
 _SMALLEST, _LARGEST, _DENOMINATOR = Fraction(1, 4), Fraction(4), 16
 """Of a scale; windows lie on multiples of its denominator times the stride."""
@@ -82,7 +83,7 @@ class Tta:
         """As it is written in a call; one text for one meaning."""
         if self.scales == (_ONE,):
             return self.symmetries
-        numbers = [f"{float(scale):.15g}" for scale in self.scales]
+        numbers = [_number(scale) for scale in self.scales]
         return ",".join([*([] if self.symmetries == "none" else [self.symmetries]), *numbers])
 
 
@@ -103,8 +104,16 @@ def parse_tta(text: str) -> Tta:
     return Tta(symmetries[0] if symmetries else "none", tuple(sorted(scales)) or (_ONE,))
 
 
+def _number(scale: Fraction) -> str:
+    """A decimal where it ends, as 0.75, else the fraction, as 2/3."""
+    decimal = f"{float(scale):.15g}"
+    return decimal if Fraction(decimal) == scale else str(scale)
+
+
 def _scale(word: str, text: str) -> Fraction:
     try:
+        if len(word) > _LONGEST or "e" in word.lower():  # of 1e99999999 the integer would be made
+            raise ValueError(word)
         scale = Fraction(word)
     except (ValueError, ZeroDivisionError):
         raise ConfigError(f"--tta: expected {EXPECTED}, got {text}") from None

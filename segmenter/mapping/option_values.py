@@ -14,7 +14,7 @@ from segmenter.errors import ConfigError, DatasetError
 
 def runs(text: str) -> Path | tuple[Path, ...]:
     """One run directory, or several between commas; a directory may have a comma in its name."""
-    if "," not in text or Path(text).is_dir():
+    if "," not in text or os.path.isdir(text):  # longer than a file name may be, Path.is_dir raises
         return Path(text)
     return tuple(Path(each) for each in text.split(",") if each)
 

@@ -12,6 +12,7 @@ make.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -118,7 +119,7 @@ def output_folder(folder: Path) -> Iterator[None]:
     Raises:
         DatasetError: it cannot be made.
     """
-    there = folder.is_dir()
+    there = os.path.isdir(folder)  # Path.is_dir raises where one may not look
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -6,11 +6,12 @@ python -m segmenter.pretrained.convert FILE.pth OUT.safetensors [--prefix module
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from segmenter.errors import WeightsError, run_script
+from segmenter.errors import WeightsError, plain, run_script
 from segmenter.invocation import invocation
 from segmenter.pretrained.safe_tensors import write_safetensors
 from segmenter.pretrained.torch_files import read_torch
@@ -31,9 +32,11 @@ def main(words: Sequence[str] | None = None) -> int:
     out: Path = arguments.out
     if out.suffix != ".safetensors":
         raise WeightsError(f"{out}: expected a name that ends with .safetensors")
-    if out.exists():
+    if os.path.lexists(out):
         raise WeightsError(f"{out}: is there already; name another file")
     found, prefix = read_torch(arguments.file), arguments.prefix
+    if odd := [n for n in found if not n.isprintable() or n in ("", "__metadata__")]:
+        raise WeightsError(f"{arguments.file}: a tensor is called {plain(odd[0])!r}, which no network has")
     tensors = {name.removeprefix(prefix): found[name] for name in found if name.startswith(prefix)}
     if not tensors:
         first = ", ".join(list(found)[:3])

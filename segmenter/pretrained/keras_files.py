@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import math
 import os
 import urllib.error
@@ -38,12 +39,12 @@ def check_keras_weights(encoder: str, weights: str) -> None:
     """
     if weights != "imagenet":
         file_bands(Path(weights), encoder)
-    elif not cached_file(encoder).is_file():
+    elif not os.path.isfile(cached_file(encoder)):
         try:
             urllib.request.urlopen(urllib.request.Request(_HOST, method="HEAD"), timeout=_SECONDS).close()
         except urllib.error.HTTPError:
             pass  # it answers
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise no_network(encoder, getattr(error, "reason", error)) from None
 
 
@@ -78,7 +79,11 @@ def file_bands(path: Path, encoder: str) -> int:
         with h5py.File(path) as file:
             file.visititems(note)
     except (OSError, RuntimeError, KeyError, ValueError) as error:
-        what = "no such file" if not path.exists() else shortened(" ".join(str(error).split()))
+        what = (
+            "no such file"
+            if isinstance(error, FileNotFoundError)
+            else shortened(" ".join(str(error).split()))
+        )
         raise WeightsError(f"{path}: no whole .h5 file of Keras' ({what})") from None
     if not shapes or sum(8 * math.prod(shape) for shape in shapes) > MOST_BYTES:
         what = f"{len(shapes)} arrays of more than {MOST_BYTES >> 30} GiB" if shapes else "none"

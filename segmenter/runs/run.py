@@ -17,6 +17,7 @@ Arrays are kept as .npz with a SHA-256 (`arrays`), run.json with a checksum of i
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -211,7 +212,7 @@ def load_run(path: Path) -> Run:
             what the training wrote; says what to do.
         ConfigError: the recipe is not valid.
     """
-    if path.is_file():
+    if os.path.isfile(path):  # Path.is_file raises where one may not look
         raise CheckpointError(
             f"{path}: expected a run directory, got a file; a packed run is unpacked with: python -m "
             f"segmenter.runs unpack {path}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,9 @@ def _loaded(config: EncoderDecoderConfig) -> tuple[Any, str]:
     channels = file_bands(path, config.encoder)
     network = source.make(weights=None, input_shape=(_SIDE, _SIDE, channels), **options)
     try:
-        network.load_weights(str(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a line for each layer that another network has not
+            network.load_weights(str(path))
     except Exception as error:  # whatever h5py and Keras think of such a file
         raise _unfit(path, config, error) from None
     return network, str(path)
