@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import math
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.errors import WeightsError, shortened
+from segmenter.files import special
 from segmenter.pretrained.torch_files import MOST_BYTES
 
 _HOST = "https://storage.googleapis.com"
@@ -69,6 +71,9 @@ def file_bands(path: Path, encoder: str) -> int:
         raise WeightsError(
             f"model.weights: {path}: expected imagenet or a .h5 or .weights.h5 file of Keras for {encoder}"
         )
+    with contextlib.suppress(OSError):  # what cannot be looked at is refused when it is opened
+        if special(path.stat()):
+            raise WeightsError(f"{path}: expected a file, got a pipe or a device")
     shapes: list[tuple[int, ...]] = []
 
     def note(_: str, found: Any) -> None:
@@ -79,11 +84,8 @@ def file_bands(path: Path, encoder: str) -> int:
         with h5py.File(path) as file:
             file.visititems(note)
     except (OSError, RuntimeError, KeyError, ValueError) as error:
-        what = (
-            "no such file"
-            if isinstance(error, FileNotFoundError)
-            else shortened(" ".join(str(error).split()))
-        )
+        missing = isinstance(error, FileNotFoundError)
+        what = "no such file" if missing else shortened(" ".join(str(error).split()))
         raise WeightsError(f"{path}: no whole .h5 file of Keras' ({what})") from None
     if not shapes or sum(8 * math.prod(shape) for shape in shapes) > MOST_BYTES:
         what = f"{len(shapes)} arrays of more than {MOST_BYTES >> 30} GiB" if shapes else "none"

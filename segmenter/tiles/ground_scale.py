@@ -88,6 +88,21 @@ class GroundScale:
         low, high = (min(max(side, least), most) for side in self._asked(scene))
         return low, high
 
+    def ends(self) -> tuple[float, float]:
+        """The finest and the coarsest metres a pixel at which any scene is shown."""
+        ends_S2 = self._metres_ends()
+        return float(ends_S2.min()), float(ends_S2.max())
+
+    def middle(self) -> float:
+        """Metres a pixel in the middle of what is shown: the geometric mean over the tiles."""
+        tiles_S = np.bincount(self._index.scene_N, minlength=len(self._reach_S))[self._used]
+        return float(np.exp(np.average(np.log(self._metres_ends()).mean(axis=1), weights=tiles_S)))
+
+    def _metres_ends(self) -> NDArray[np.float64]:
+        """(used scenes, 2), in the order of `_used`."""
+        ends = [[side * self._metres_S[s] / self._tile for side in self.sides(int(s))] for s in self._used]
+        return np.array(ends, np.float64)
+
     def window(self, tile: int, key: tuple[int, int, int, int]) -> Window:
         """The window around a tile's middle that is shown as the tile; keyed by (epoch, step, slot, attempt).
 

@@ -69,6 +69,14 @@ def libraries() -> tuple[Any, Any]:
     return albumentations, cv2
 
 
+_NEAREST, _NEAREST_EXACT = 0, 6  # OpenCV's
+_RESIZING = ("RandomResizedCrop", "RandomSizedCrop", "CropAndPad")
+"""Transforms that go by cv2.resize, whose plain nearest neighbour is half a pixel off the image beside it.
+
+Those that go by cv2.remap or a warp refuse the exact one, and need none.
+"""
+
+
 def stages_of(config: AugmentationConfig) -> list[Stage]:
     """Stages of a recipe's augmentation: flips and turns, zoom and rotation, colour, then what is listed.
 
@@ -184,7 +192,8 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
             hint = f"; did you mean {near[0]}?" if near else ""
             what = f"unknown parameter {shortened(name)}; known here: {', '.join(known) or 'none'}"
             raise ConfigError(f"{where}: {what}{hint}")
-    own = {"fill_mask": IGNORE, "mask_interpolation": 0}  # 0: OpenCV's nearest neighbour
+    nearest = _NEAREST_EXACT if kind.__name__ in _RESIZING else _NEAREST
+    own = {"fill_mask": IGNORE, "mask_interpolation": nearest}
     for name in own.keys() & given.keys():
         # Without a fill, dropped pixels keep their label, as in cut-out (arXiv:1708.04552).
         if given[name] != own[name] and not (name == "fill_mask" and given[name] is None):

@@ -25,6 +25,7 @@ from segmenter.sampling import Plan, held_by_rows, plan
 from segmenter.scenes import Dataset
 from segmenter.terminal import padded, terminal_width
 from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.ground_scale import GroundScale
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.pasting import donors
 from segmenter.tiles.probing import check_augmentation
@@ -154,13 +155,13 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     print(_summary(recipe, dataset, index))
     for line in describe_scales(recipe, dataset, index, store):
         print(plain(line))
-    return Tiles(index, statistics, store, _trained_scale(recipe, dataset, index), digests)
+    return Tiles(index, statistics, store, _trained_scale(recipe, dataset, index, store), digests)
 
 
-def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex) -> float | None:
+def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> float | None:
     if index.metres_S is not None:
-        return trained_scale(recipe, index.metres_S.tolist())
-    return trained_scale(recipe, scene_scales(dataset, some_of(index.scenes), progress=False))
+        return trained_scale(index.metres_S.tolist(), GroundScale.of(recipe, index, store))
+    return trained_scale(scene_scales(dataset, some_of(index.scenes), progress=False), None)
 
 
 def _check_best_by(recipe: Recipe, dataset: Dataset) -> None:

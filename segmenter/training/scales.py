@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,14 +17,13 @@ from segmenter.tiles.scales import scene_scales
 from segmenter.tiles.store import SceneStore
 
 
-def trained_scale(recipe: Recipe, metres_S: Sequence[float | None]) -> float | None:
+def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) -> float | None:
     """Metres a pixel that a model is trained for; None where unknown.
 
-    The geometric middle of `augmentation.scale_to`, else the median of the scenes' own.
+    The middle of what its scenes are shown at by `augmentation.scale_to`, else the median of their own.
     """
-    if recipe.augmentation.scale_to is not None:
-        low, high = recipe.augmentation.scale_to
-        return math.sqrt(low * high)
+    if ground is not None:
+        return ground.middle()
     known = [metres for metres in metres_S if metres]
     return float(np.median(known)) if known else None
 
@@ -37,9 +35,9 @@ def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: S
         ConfigError: no scene can be shown at any of the asked scales.
     """
     ground = GroundScale.of(recipe, index, store)
-    if ground is None or recipe.augmentation.scale_to is None:
+    if ground is None:
         return []
-    low, high = recipe.augmentation.scale_to
+    low, high = ground.ends()
     validation = scene_scales(dataset, dataset.of("validation"), progress=False)
     outside = [metres for metres in validation if metres and not 0.99 * low <= metres <= 1.01 * high]
     lines = ground.describe()

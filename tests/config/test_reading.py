@@ -177,6 +177,10 @@ def test_defaults_are_a_whole_recipe() -> None:
             "training: expected one of clip_norm and clip_value, got both: set the other to 0",
         ),
         (
+            {"loss": {"class_weights": [0, 0.0]}},
+            "loss.class_weights: expected a weight above 0, got 0 for every class",
+        ),
+        (
             {"loss": {"class_weights": [1, -1]}},
             "loss.class_weights.1: expected greater than or equal to 0, got -1",
         ),

@@ -280,3 +280,14 @@ def test_what_cannot_be_averaged_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match="--tta: expected ") as refused:
         parse_tta(text)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["2/3,1", "1/3", "3/7,9/16", "flips,5/9,1.25"])
+def test_a_fraction_that_is_no_decimal_is_kept_as_one(text: str) -> None:
+    assert parse_tta(str(parse_tta(text))) == parse_tta(text)
+
+
+@pytest.mark.parametrize("text", ["1e99999999", "1e-99999999", "1" * 21])
+def test_numbers_that_would_take_for_ever_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected none, flips or all"):
+        parse_tta(text)

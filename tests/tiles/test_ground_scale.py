@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -306,3 +307,33 @@ def test_a_scene_of_unknown_scale_is_refused_where_it_is_needed(
         with_scales(index, dataset, recipe, progress=False)
     said = replace(dataset, usual_metres=0.3)
     assert with_scales(index, said, recipe, progress=False).metres_S == pytest.approx([0.1, 0.3], rel=0.01)
+
+
+def test_the_middle_and_the_ends_are_those_of_what_is_shown(dataset: Dataset) -> None:
+    """Not of what the recipe asks: a window stays in its scene, which limits how coarse it is shown."""
+    recipe = scaled_recipe(augmentation={"scale_to": [0.2, 4.0]})
+    store, index = parts(dataset, recipe)
+    ground = GroundScale(recipe, index, store)
+    assert index.metres_S is not None
+    shown = []
+    for tile in np.unique(index.scene_N, return_index=True)[1]:  # one of each scene
+        metres = float(index.metres_S[index.scene_N[tile]])
+        sides = [ground.window(int(tile), (0, step, 0, 0)).height for step in range(3000)]
+        shown.append([side * metres / SIDE for side in sides])
+    tiles_S = np.bincount(index.scene_N)
+    low, high = ground.ends()
+    assert low == pytest.approx(np.min(shown), rel=0.1)
+    assert high == pytest.approx(np.max(shown), rel=0.1)
+    assert ground.middle() == pytest.approx(
+        np.exp(np.log(shown).mean(axis=1) @ tiles_S / tiles_S.sum()), rel=0.02
+    )
+    assert ground.middle() < 0.95 * (0.2 * 4.0) ** 0.5  # the scenes are too small for the coarse ones
+
+
+def test_what_every_scene_can_show_is_what_is_asked(dataset: Dataset) -> None:
+    one = replace(dataset, scenes=dataset.scenes[:1])
+    recipe = scaled_recipe(augmentation={"scale_to": [0.1, 0.2]})
+    store, index = parts(one, recipe)
+    ground = GroundScale(recipe, index, store)
+    assert ground.ends() == pytest.approx((0.1, 0.2))
+    assert ground.middle() == pytest.approx((0.1 * 0.2) ** 0.5)

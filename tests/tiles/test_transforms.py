@@ -239,3 +239,28 @@ def test_a_transform_that_fails_on_a_tile_is_named() -> None:
     smaller = Augmenter(listed({"name": "RandomCrop", "height": 20, "width": 20, "p": 1}), 3, "uint8")
     with pytest.raises(ConfigError, match=r"\(RandomCrop\): expected a tile of \(49, 49, 3\)"):
         smaller(tile(), 0)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        {"name": "RandomResizedCrop", "size": [128, 128]},
+        {"name": "RandomSizedCrop", "min_max_height": [90, 110], "size": [128, 128]},
+        {"name": "CropAndPad", "percent": [-0.25, -0.2]},
+        {"name": "Affine", "scale": [0.8, 1.2]},
+    ],
+    ids=lambda transform: str(transform["name"]),
+)
+def test_a_label_that_is_resized_lies_where_its_image_does(transform: dict[str, Any]) -> None:
+    """Of an edge between dark and bright: the columns between that of the image and that of the label."""
+    image = np.zeros((128, 128, 3), np.uint8)
+    image[:, 64:] = 200
+    label = (image[..., 0] > 0).astype(np.uint8)
+    augmenter = Augmenter(listed({**transform, "p": 1}), 3, "uint8")
+    apart = []
+    for seed in range(120):
+        moved, valid, classes = augmenter((image, np.ones_like(label, np.bool_), label), seed)
+        if valid[64].all() and 0 < classes[64].sum() < 128:
+            apart.append(moved[64, :, 0].sum() / 200 - classes[64].sum())
+    assert len(apart) > 20
+    assert abs(np.mean(apart)) < 0.12  # half a column, by OpenCV's plain nearest neighbour
