@@ -1,7 +1,8 @@
 """Batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy.
 
 All randomness is keyed by (seed, epoch), so that a plan is the same on every machine, for any number of
-replicas and workers, and any step can be had without the ones before it.
+replicas and workers, and any step can be had without the ones before it. What is promised and the number of
+steps follow from the seed alone: the schedule counts on epochs of one length, a user on one promise.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def planned_epoch(
             "expected min_pixels of at least 1, max_repeats, seed and epoch of at least 0, got "
             f"{min_pixels}, {max_repeats}, {seed}, {epoch}"
         )
-    return _planned(counts, global_batch, min_pixels, max_repeats, _generator(seed, epoch), 1, names)
+    return _planned(counts, global_batch, min_pixels, max_repeats, (seed, epoch), 1, names)
 
 
 def plan(
@@ -184,7 +185,7 @@ def plan(
 
     def of(table: PartTable) -> Plan:
         batch, pixels, most = global_batch // blocks, config.min_pixels, config.max_repeats_per_tile
-        return _planned(table.counts_NP, batch, pixels, most, _generator(seed, epoch), blocks, table.titles)
+        return _planned(table.counts_NP, batch, pixels, most, (seed, epoch), blocks, table.titles)
 
     table = part_table(counts_NK, strata, names)
     table.check_size()
@@ -216,8 +217,8 @@ def held_by_rows(rows_SB: Tiles, counts_NK: NDArray[np.integer], min_pixels: int
     return np.asarray((counts_NK >= min_pixels)[rows_SB].any(axis=1))
 
 
-def _generator(seed: int, epoch: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence([seed, epoch]))
+_EVERY_EPOCH = (1,)
+"""Spawn key of what all epochs of a seed share."""
 
 
 def _check(counts_NK: NDArray[np.integer], global_batch: int) -> None:
@@ -238,7 +239,7 @@ def _planned(
     batch: int,
     min_pixels: int,
     max_repeats: int | None,
-    rng: np.random.Generator,
+    key: tuple[int, int],
     blocks: int,
     names: Sequence[str] | None,
 ) -> Plan:
@@ -249,9 +250,12 @@ def _planned(
         )
     codes_T, kind_N, tiles_T = numbered(class_codes(counts_NK, min_pixels))
     held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K
+    of_all = np.random.default_rng(np.random.SeedSequence(key[0], spawn_key=_EVERY_EPOCH))
     promised, kinds, new_T, needed = _promise(
-        codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, rng
+        codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, of_all
     )
+    rng = np.random.default_rng(np.random.SeedSequence(key))
+    needed = _another(needed, kinds, batch, max_repeats, blocks, rng)
     present = np.flatnonzero((held_K > 0) | counts_NK.any(axis=0))
     rows_SB = lay_out(needed, kinds, new_T, kind_N, batch, rng)
     rows_SB = rows_SB.reshape(needed.steps // blocks, blocks * batch)
@@ -301,6 +305,17 @@ def _promise(
             if not rare:
                 return promised, kinds, new_T, needed
         promised.remove(min(rare, key=lambda c: int(held_K[c])))
+
+
+def _another(
+    found: Cover, kinds: Kinds, batch: int, max_repeats: int | None, blocks: int, rng: np.random.Generator
+) -> Cover:
+    """Another cover of as many steps, so that epochs differ in it too; `found` where none as good is met."""
+    try:
+        other = cover(kinds, batch, max_repeats, blocks, rng)
+    except TooRareError:
+        return found
+    return other if other.steps == found.steps and other.repeats <= found.repeats else found
 
 
 def _called(ids: Sequence[int], names: Sequence[str] | None) -> str:

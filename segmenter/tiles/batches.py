@@ -312,9 +312,17 @@ class BatchLoader:
             return self._index.window(tile)
         return self._ground.window(tile, (key.epoch, key.step, key.slot, key.attempt))
 
-    def _donor(self, tile: int, key: Sequence[int]) -> Tile:
-        """A tile at its place on the grid, at the scale that the draw of this key shows."""
-        window = self._window(tile, _Key(*key[1:]))
+    def _donor(self, tile: int, beside: int, key: Sequence[int]) -> Tile | None:
+        """A tile at its place on the grid, at the scale at which the draw of this key shows another one.
+
+        None where its scene cannot be shown at that scale.
+        """
+        window: Window | None = self._index.window(tile)
+        if self._ground is not None:
+            _, epoch, step, slot, attempt = key
+            window = self._ground.window_beside(tile, beside, (epoch, step, slot, attempt))
+        if window is None:
+            return None
         return resampled(self._store.read(int(self._index.scene_N[tile]), window), self._recipe.tiles.size)
 
     def _reach(self, window: Window) -> int:

@@ -108,15 +108,32 @@ class GroundScale:
 
         It lies in the scene as far as this is large enough. The last attempts are as fine as can be.
         """
-        scene, home = int(self._index.scene_N[tile]), self._index.window(tile)
+        return self._around(tile, self._side(tile, key))
+
+    def window_beside(self, other: int, tile: int, key: tuple[int, int, int, int]) -> Window | None:
+        """A tile's window at the scale at which a draw shows another tile, to be shown in that one.
+
+        None where its scene cannot be shown at that scale.
+        """
+        own, theirs = (float(self._metres_S[self._index.scene_N[i]]) for i in (other, tile))
+        side = round(self._side(tile, key) * theirs / own)
+        least, most = self._reach_S[int(self._index.scene_N[other])]
+        return self._around(other, side) if least <= side <= most else None
+
+    def _side(self, tile: int, key: tuple[int, int, int, int]) -> int:
+        """Side of the window that a draw shows, in pixels of the tile's scene."""
+        scene = int(self._index.scene_N[tile])
         low, high = self.sides(scene)
         rng = np.random.default_rng(np.random.SeedSequence([self._seed, *key, _SCALE_STREAM]))
         share = rng.random() if key[-1] <= _RANDOM_ATTEMPTS else 0.0
         least, most = self._reach_S[scene]
-        side = min(max(round(low * (high / low) ** share), least), most)
+        return min(max(round(low * (high / low) ** share), least), most)
+
+    def _around(self, tile: int, side: int) -> Window:
+        """The window of a side around a tile's middle, moved into the scene."""
+        scene, home = int(self._index.scene_N[tile]), self._index.window(tile)
         moved = (home.height - side) // 2
-        window = Window(home.row + moved, home.col + moved, side, side)
-        return self._store.window_in_scene(scene, window)
+        return self._store.window_in_scene(scene, Window(home.row + moved, home.col + moved, side, side))
 
     def describe(self) -> list[str]:
         """Lines on what is shown, what it costs to read, and the scenes that do not give all of it."""

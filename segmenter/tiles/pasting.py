@@ -3,7 +3,8 @@
 Both act on a tile before it is augmented, and move label and validity with the image. All that is drawn is
 keyed by the tile's place in the training, apart from what else is drawn there: a recipe without them computes
 the same bits as before they were known. Where the plan holds classes by scale, tiles are put together within
-a stratum: a class of another scale keeps no promise here.
+a stratum: a class of another scale keeps no promise here. Where tiles are shown by ground size, all parts are
+shown at the scale of the tile that they are put into.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _LEAST = 4
 """Pixels of a region that is worth pasting: a car at 0.5 m has ten, its holder's min_pixels may be 32."""
 _STREAM = 2
 """Of random numbers: 1 is the scale's (`ground_scale`), and one number must not draw both."""
+_SEEN = 16
+"""Tiles drawn for one place until one can be shown at the tile's scale; each costs a look at the index."""
 _NO_MOSAIC_FROM = 4
 """Attempt from which a tile that lost its class is drawn by itself: a mosaic shows a quarter of it."""
 
@@ -46,11 +49,14 @@ class Paster:
         self,
         config: AugmentationConfig,
         index: TileIndex,
-        read: Callable[[int, Sequence[int]], Tile],
+        read: Callable[[int, int, Sequence[int]], Tile | None],
         names: Sequence[str],
         min_pixels: int,
     ) -> None:
-        """Tiles come by `read`, from their place on the grid, given their number and the key of the draw.
+        """Tiles come by `read`, from their place on the grid, at the scale at which another tile is shown.
+
+        It is given their number, that of the other one and the key of its draw, and gives None where they
+        cannot be shown at that scale.
 
         Args:
             names: of the classes.
@@ -86,13 +92,25 @@ class Paster:
         rng = np.random.default_rng(np.random.SeedSequence(key, spawn_key=(_STREAM,)))
         stratum = int(self._stratum_N[number])
         if rng.random() < self._mosaic and key[-1] < _NO_MOSAIC_FROM:
-            others = [self._read(int(i), key) for i in rng.choice(self._tiles_by_stratum[stratum], size=3)]
+            among = self._tiles_by_stratum[stratum]
+            others = [self._alike(int(i), among, number, key, rng) for i in rng.choice(among, size=3)]
             tile = mosaic(tile, others, rng)
         if self._paste is not None and rng.random() < self._paste.p:
             class_id = int(rng.choice(list(self._donors)))
             if len(among := self._donors[class_id][stratum]):
-                tile = paste(tile, self._read(int(rng.choice(among)), key), class_id, rng)
+                donor = self._alike(int(rng.choice(among)), among, number, key, rng)
+                tile = tile if donor is None else paste(tile, donor, class_id, rng)
         return tile
+
+    def _alike(
+        self, first: int, among: NDArray[np.int64], number: int, key: Sequence[int], rng: np.random.Generator
+    ) -> Tile | None:
+        """A tile at the scale of `number`: the first drawn, or others until one can be shown so; None: none."""
+        for _ in range(_SEEN):
+            if (found := self._read(first, number, key)) is not None:
+                return found
+            first = int(rng.choice(among))
+        return None
 
     def _by_stratum(self, tiles: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Tiles by the strata of their scenes' scale, where the plan has any."""
@@ -143,14 +161,14 @@ def named_classes(config: CopyPasteConfig, names: Sequence[str]) -> list[int]:
     return [list(names).index(name) for name in named]
 
 
-def mosaic(tile: Tile, others: Sequence[Tile], rng: np.random.Generator) -> Tile:
+def mosaic(tile: Tile, others: Sequence[Tile | None], rng: np.random.Generator) -> Tile:
     """Four tiles in one, each at its own place (Bochkovskiy et al. 2020, arXiv:2004.10934, without scaling).
 
     A cross in the middle half of the tile divides it; one part, at random, stays the tile's own. Ground size
     means something here, so that tiles are cut and not shrunk.
 
     Args:
-        others: three more, of the same size.
+        others: three more, of the same size; None leaves a part the tile's own.
     """
     side = tile[2].shape[0]
     row, col = (int(v) for v in rng.integers(side // 4, side - side // 4 + 1, 2))
@@ -159,7 +177,8 @@ def mosaic(tile: Tile, others: Sequence[Tile], rng: np.random.Generator) -> Tile
     own = int(rng.integers(4))
     image, valid, label = (array.copy() for array in tile)
     for part, other in zip([p for i, p in enumerate(parts) if i != own], others, strict=True):
-        image[part], valid[part], label[part] = (array[part] for array in other)
+        if other is not None:
+            image[part], valid[part], label[part] = (array[part] for array in other)
     return image, valid.astype(np.bool_), label.astype(np.uint8)
 
 

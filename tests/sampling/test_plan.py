@@ -275,6 +275,20 @@ def test_a_plan_follows_from_seed_and_epoch() -> None:
     assert rows(1, 2) != rows(2, 2)
 
 
+def test_steps_and_promise_follow_from_the_seed_alone() -> None:
+    """Of a table whose best plan the search finds in some epochs and not in others: the schedule counts steps."""
+    rng = np.random.default_rng(6)
+    classes, batch, tiles = (int(rng.integers(*ends)) for ends in ((6, 10), (4, 8), (60, 120)))
+    counts = ((rng.random((tiles, classes)) < rng.choice([0.05, 0.1, 0.15, 0.2], classes)) * 100).astype(int)
+    unlimited = SamplingConfig(max_repeats_per_tile=1000)
+    epochs = [plan(counts, batch, unlimited, 0, epoch) for epoch in range(8)]
+    for each in epochs:
+        check(each, counts, batch, None)
+    assert not any(each.proven for each in epochs)
+    assert len({(each.steps, each.promised, each.best_effort) for each in epochs}) == 1
+    assert len({each.fingerprint for each in epochs}) == len(epochs)
+
+
 def test_the_type_of_the_counts_changes_nothing() -> None:
     counts = table(300, [0.5, 0.05, 0.3], 1)
     for dtype in (np.uint16, np.int32):

@@ -16,7 +16,7 @@ from segmenter.labels import IGNORE, ClassMap
 from segmenter.raster import open_raster
 from segmenter.sampling import plan
 from segmenter.scenes import Dataset
-from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.batches import BatchLoader, _Draw, _Key
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.ground_scale import GroundScale, resampled
 from segmenter.tiles.index import TileIndex, build_index
@@ -212,7 +212,7 @@ def test_by_scale_tiles_are_put_together_within_a_stratum(dataset: Dataset) -> N
         store, index = parts(dataset, recipe)
         read: list[int] = []
 
-        def reader(number: int, _: object, store: SceneStore = store, index: TileIndex = index) -> Tile:
+        def reader(number: int, *_: object, store: SceneStore = store, index: TileIndex = index) -> Tile:
             read.append(number)  # noqa: B023 - called in this turn of the loop alone
             return store.read(int(index.scene_N[number]), index.window(number))
 
@@ -221,10 +221,45 @@ def test_by_scale_tiles_are_put_together_within_a_stratum(dataset: Dataset) -> N
         pairs = []
         for number in range(len(index)):
             del read[:]
-            paster(reader(number, None), number, (3, 0, 0, number, 0))
+            paster(reader(number), number, (3, 0, 0, number, 0))
             pairs += [(stratum_S[index.scene_N[number]], stratum_S[index.scene_N[one]]) for one in read[1:]]
         assert len(pairs) > 50
         assert {a == b for a, b in pairs} == ({True} if strata else {True, False})
+
+
+def test_all_parts_of_a_tile_have_its_ground_size(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the scenes' own limits differ: 0.1 m shows 0.53 m at most, 2 m shows 0.5 m at least."""
+    recipe = scaled_recipe(augmentation={"scale_to": [0.2, 2.0], "mosaic": 0.6, "copy_paste": {"p": 0.6}})
+    store, index = parts(dataset, recipe)
+    loader = BatchLoader(recipe, index, store, 3, "uint8")
+    shown: list[tuple[int, Window]] = []
+    read = store.read
+    monkeypatch.setattr(store, "read", lambda *place: shown.append(place) or read(*place))
+    metres_S = index.metres_S
+    assert metres_S is not None
+    rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0)
+    scales, scenes = [], []
+    for slot, tile in enumerate(rows.rows_SB[:10].reshape(-1).tolist()):
+        del shown[:]
+        loader._content(_Draw(tile, _Key(0, 0, slot, 0)))
+        scales.append([(w.height * metres_S[scene], metres_S[scene] / 2) for scene, w in shown])
+        scenes.append({scene for scene, _ in shown})
+    for metres, half in (np.array(each).T for each in scales):
+        np.testing.assert_array_less(abs(metres - metres[0]), half * 1.001)  # as far as whole pixels allow
+    assert sum(len(each) > 1 for each in scenes) > 20
+    assert sum(len(each) > 3 for each in scales) > 20
+
+
+def test_a_part_that_no_tile_can_fill_at_the_scale_stays_the_tiles_own(dataset: Dataset) -> None:
+    recipe = scaled_recipe(augmentation={"mosaic": 1.0, "copy_paste": {"p": 1.0}})
+    store, index = parts(dataset, recipe)
+    asked: list[int] = []
+    paster = Paster(recipe.augmentation, index, lambda i, *_: asked.append(i), dataset.classes.names, 32)
+    tile = store.read(int(index.scene_N[0]), index.window(0))
+    same = paster(tile, 0, (3, 0, 0, 0, 0))
+    assert len(asked) == 4 * 16
+    for got, own in zip(same, tile, strict=True):
+        np.testing.assert_array_equal(got, own)
 
 
 def test_which_tiles_are_mosaics_does_not_follow_from_their_scale(dataset: Dataset) -> None:
@@ -234,13 +269,13 @@ def test_which_tiles_are_mosaics_does_not_follow_from_their_scale(dataset: Datas
     ground = GroundScale(recipe, index, store)
     read: list[int] = []
 
-    def reader(number: int, _: object) -> Tile:
+    def reader(number: int, *_: object) -> Tile:
         read.append(number)
         return store.read(int(index.scene_N[number]), index.window(number))
 
     paster = Paster(recipe.augmentation, index, reader, dataset.classes.names, 32)
     sides: dict[bool, list[int]] = {True: [], False: []}
-    tile = reader(0, None)
+    tile = reader(0)
     for slot in range(60):
         del read[:]
         paster(tile, 0, (recipe.seed, 0, 0, slot, 0))
