@@ -105,7 +105,7 @@ class Paster:
     def _alike(
         self, first: int, among: NDArray[np.int64], number: int, key: Sequence[int], rng: np.random.Generator
     ) -> Tile | None:
-        """A tile at the scale of `number`: the first drawn, or others until one can be shown so; None: none."""
+        """A tile at the scale of `number`: the first, or others drawn until one can be shown so; or None."""
         for _ in range(_SEEN):
             if (found := self._read(first, number, key)) is not None:
                 return found

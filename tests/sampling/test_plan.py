@@ -276,7 +276,7 @@ def test_a_plan_follows_from_seed_and_epoch() -> None:
 
 
 def test_steps_and_promise_follow_from_the_seed_alone() -> None:
-    """Of a table whose best plan the search finds in some epochs and not in others: the schedule counts steps."""
+    """The schedule counts on it. Of this table the search finds the best plan in some epochs alone."""
     rng = np.random.default_rng(6)
     classes, batch, tiles = (int(rng.integers(*ends)) for ends in ((6, 10), (4, 8), (60, 120)))
     counts = ((rng.random((tiles, classes)) < rng.choice([0.05, 0.1, 0.15, 0.2], classes)) * 100).astype(int)
