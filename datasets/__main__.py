@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from segmenter.cluster.options import ClusterOptions, add_cluster_options, taken
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
 from segmenter.files import check_writable
 from segmenter.invocation import invocation
+from segmenter.scenes import SPLITS
 from segmenter.terminal import enduring_output
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
 
 def _check(args: argparse.Namespace) -> int:
     from segmenter.cluster.spread import spread_over
-    from segmenter.tiles.probing import check_augmentation
+    from segmenter.training.demands import unmet_demands
 
     from . import load_dataset
     from .check import check_dataset
@@ -153,8 +155,12 @@ def _check(args: argparse.Namespace) -> int:
     with spread_over(cluster, dataset.root) as spread:
         report = check_dataset(dataset, spread=spread)
     print(report.text(everything=args.all))
-    if not any(finding.kind in ("unreadable", "bands") for finding in report.findings):
-        check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
+    readable = not any(finding.kind in ("unreadable", "bands") for finding in report.findings)
+    validation_K = report.pixels_PK[SPLITS.index("validation")]
+    if unmet := list(unmet_demands(recipe, dataset, validation_K, images=readable)):
+        for each in unmet[:-1]:
+            print(f"error: {each}", file=sys.stderr)
+        raise unmet[-1]
     return 0 if report.clean else EXIT_SOME_FAILED
 
 

@@ -54,6 +54,7 @@ ARROWS = {
 
 ALSO = {
     ("datasets.__main__", "diagnosis"): "`python -m datasets coverage` wires loaders and diagnosis",
+    ("datasets.__main__", "training"): "`python -m datasets check` refuses what a training would",
     (
         "segmenter.runs.__main__",
         "sharing",

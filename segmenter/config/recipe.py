@@ -23,7 +23,7 @@ from segmenter.config.models import EncoderDecoderConfig as EncoderDecoderConfig
 from segmenter.config.models import ModelConfig as ModelConfig
 from segmenter.config.models import UNetConfig as UNetConfig
 from segmenter.config.sampling import SamplingConfig as SamplingConfig
-from segmenter.config.sections import Section, setting
+from segmenter.config.sections import Count, Section, setting
 
 MAX_NAME = 60
 """Characters of a recipe's name: a folder's name has 255 bytes at most, and ours get endings."""
@@ -143,8 +143,10 @@ def _number_or_auto(value: object) -> object:
 class TrainingConfig(Section):
     """The one loop."""
 
-    global_batch: int = setting(64, "tiles", "of one optimiser step, over all replicas: 4 × 16", ge=1)
-    epochs: int = setting(100, "epochs", "of planned steps; in one, each tile is seen once", ge=1)
+    global_batch: int = setting(
+        64, "tiles", "of one optimiser step, over all replicas: 4 × 16", ge=1, le=65_536
+    )
+    epochs: Count = setting(100, "epochs", "of planned steps; in one, each tile is seen once", ge=1)
     optimizer: Literal["adamw", "sgd"] = setting("adamw", "", "sgd: with momentum, as the next two say")
     momentum: float = setting(
         0.9, "share", "sgd: of the last step that is kept; 0: plain SGD, without memory of it", ge=0, lt=1
@@ -156,7 +158,7 @@ class TrainingConfig(Section):
     scaling: Literal["none", "linear", "sqrt"] = setting(
         "none", "", "multiply the peak by global_batch / reference_batch (arXiv:1706.02677), or its root"
     )
-    reference_batch: int | None = setting(
+    reference_batch: Count | None = setting(
         None, "tiles", "the global batch that learning_rate was found for; needed where it is scaled", ge=1
     )
     weight_decay: float = setting(1e-4, "per step", "decoupled, not on biases and normalisation", ge=0)
@@ -171,9 +173,11 @@ class TrainingConfig(Section):
     schedule: Literal["poly", "cosine", "constant", "exponential", "piecewise"] = setting(
         "poly", "", "poly: (1 − t)^0.9 (DeepLab, arXiv:1606.00915); t runs from the warm-up to the last step"
     )
-    warmup: int = setting(100, "steps", "linear from 0; early BatchNorm statistics are poor", ge=0)
+    warmup: Count = setting(100, "steps", "linear from 0; early BatchNorm statistics are poor", ge=0)
     decay_rate: float = setting(0.9, "share", "exponential: what is left after decay_steps", gt=0, le=1)
-    decay_steps: int | None = setting(None, "steps", "exponential: counted from the end of the warm-up", ge=1)
+    decay_steps: Count | None = setting(
+        None, "steps", "exponential: counted from the end of the warm-up", ge=1
+    )
     staircase: bool = setting(False, "", "exponential: falls once every decay_steps, at a stroke")
     boundaries: tuple[Annotated[int, Field(ge=1)], ...] = setting(
         (), "", "piecewise: the last step of each piece but the last, counted from 0"
@@ -218,17 +222,17 @@ class TrainingConfig(Section):
     xla: bool = setting(
         False, "", "compile the step with XLA; on one device, or on GPUs that are cards of their own"
     )
-    validate_every: int = setting(1, "epochs", "between two validations on whole scenes", ge=1)
+    validate_every: Count = setting(1, "epochs", "between two validations on whole scenes", ge=1)
     best_by: str = setting(
         "miou", "", "score that the best model is chosen by: miou, mf1, oa, fwiou, kappa, or iou:CLASS"
     )
-    stop_after: int = setting(
+    stop_after: Count = setting(
         0, "validations", "in a row without a gain in best_by, which end the training; 0: off", ge=0
     )
-    checkpoint_every: int = setting(
+    checkpoint_every: Count = setting(
         1000, "steps", "and at the end of an epoch: what a power cut may cost at most", ge=1
     )
-    keep_checkpoints: int = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
+    keep_checkpoints: Count = setting(2, "checkpoints", "the newest so many, beside the best", ge=1)
 
     @property
     def loss_scaled(self) -> bool:
@@ -302,14 +306,14 @@ class TrainingConfig(Section):
 class PredictionConfig(Section):
     """Windows of validation, and of `predict.py` in smooth mode; in exact mode it chooses by the memory."""
 
-    window: int | None = setting(
+    window: Count | None = setting(
         None,
         "pixels",
         "side of a window, halo included; rounded up to the model's stride; default: 1024 where memory "
         "allows, else 512; 512 in smooth mode",
         ge=16,
     )
-    batch: int | None = setting(
+    batch: Count | None = setting(
         None,
         "windows",
         "computed at once; default: as many as one of 1024 has pixels, or memory allows",

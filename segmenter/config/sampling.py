@@ -9,7 +9,7 @@ from pydantic import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.datasets import Metres
-from segmenter.config.sections import Section, setting
+from segmenter.config.sections import Count, Section, setting
 
 Method = Literal["plan", "shuffle", "repeat_factor", "rare_class", "foreground"]
 
@@ -37,8 +37,8 @@ class SamplingConfig(Section):
         "",
         "plan each step to hold every class; strict refuses where that needs repeats; off: shuffle",
     )
-    min_pixels: int = setting(32, "pixels", "a tile holds a class when it shows at least so many", ge=32)
-    max_repeats_per_tile: int = setting(
+    min_pixels: Count = setting(32, "pixels", "a tile holds a class when it shows at least so many", ge=32)
+    max_repeats_per_tile: Count = setting(
         4, "repeats", "a class whose tiles would be shown more often than that is best effort", ge=0
     )
     repeat_threshold: float = setting(

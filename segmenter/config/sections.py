@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _NUMBER_WITH_UNIT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?")
 _SHORT_UNITS = {"px": "pixels", "pixel": "pixels", "°": "degrees", "deg": "degrees", "epoch": "epochs"}
 _SHORT_UNITS |= {"step": "steps", "tile": "tiles", "GB": "GiB", "m": "metres"}
+
+Count = Annotated[int, Field(le=10**9)]
+"""A whole number that others are multiplied by: NumPy and TensorFlow hold what comes of it."""
 
 
 def setting(default: Any, unit: str, why: str, **limits: Any) -> Any:

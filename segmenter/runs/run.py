@@ -218,7 +218,7 @@ def load_run(path: Path) -> Run:
             f"segmenter.runs unpack {path}"
         )
     for name in (RUN_FILE, _RECIPE):
-        if not (path / name).exists():
+        if not _is_there(path / name):
             put_back(path / name, _weights_files(path))
     file = path / RUN_FILE
     try:
@@ -248,6 +248,23 @@ def load_run(path: Path) -> Run:
         extensions=tuple(Extension(**each) for each in data["extensions"]),
         **{name: data[name] for name in _PLAIN},
     )
+
+
+def _is_there(file: Path) -> bool:
+    """Whether a run's file is there.
+
+    Raises:
+        CheckpointError: one may not look, or the name is longer than any.
+    """
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        raise CheckpointError(
+            f"{file.parent}: expected a run directory, cannot look into it: {error.strerror}"
+        ) from None
+    return True
 
 
 def _weights_files(run: Path) -> list[Path]:

@@ -317,10 +317,8 @@ class BatchLoader:
 
         None where its scene cannot be shown at that scale.
         """
-        window: Window | None = self._index.window(tile)
-        if self._ground is not None:
-            _, epoch, step, slot, attempt = key
-            window = self._ground.window_beside(tile, beside, (epoch, step, slot, attempt))
+        ground, home = self._ground, self._index.window(tile)
+        window = home if ground is None else ground.window_beside(tile, beside, tuple(key[1:]))
         if window is None:
             return None
         return resampled(self._store.read(int(self._index.scene_N[tile]), window), self._recipe.tiles.size)

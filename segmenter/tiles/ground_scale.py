@@ -110,7 +110,7 @@ class GroundScale:
         """
         return self._around(tile, self._side(tile, key))
 
-    def window_beside(self, other: int, tile: int, key: tuple[int, int, int, int]) -> Window | None:
+    def window_beside(self, other: int, tile: int, key: tuple[int, ...]) -> Window | None:
         """A tile's window at the scale at which a draw shows another tile, to be shown in that one.
 
         None where its scene cannot be shown at that scale.
@@ -120,7 +120,7 @@ class GroundScale:
         least, most = self._reach_S[int(self._index.scene_N[other])]
         return self._around(other, side) if least <= side <= most else None
 
-    def _side(self, tile: int, key: tuple[int, int, int, int]) -> int:
+    def _side(self, tile: int, key: tuple[int, ...]) -> int:
         """Side of the window that a draw shows, in pixels of the tile's scene."""
         scene = int(self._index.scene_N[tile])
         low, high = self.sides(scene)

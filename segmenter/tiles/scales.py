@@ -53,19 +53,38 @@ def with_scales(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress:
         DatasetError: the scale of a scene is not known.
     """
     boundaries = recipe.sampling.scale_strata
-    asking = "augmentation.scale_to" if recipe.augmentation.scale_to else "sampling.scale_strata"
-    if not boundaries and recipe.augmentation.scale_to is None:
+    metres = _asked_scales(dataset, index.scenes, recipe, progress=progress)
+    if metres is None:
         return index
-    metres = scene_scales(dataset, index.scenes, progress=progress)
-    unknown = [scene for scene, m in zip(index.scenes, metres, strict=True) if m is None]
+    strata = None
+    if boundaries:
+        found = scene_strata(metres, boundaries)
+        strata = TileStrata(found.number_S[index.scene_N], found.titles)
+    return replace(index, metres_S=np.array(metres, np.float64), strata=strata)
+
+
+def check_scales(recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse what asks for the scale of training scenes whose scale is not known; reads headers.
+
+    Raises:
+        DatasetError: naming the first of them.
+    """
+    _asked_scales(dataset, dataset.of("train"), recipe, progress=False)
+
+
+def _asked_scales(
+    dataset: Dataset, scenes: Sequence[Scene], recipe: Recipe, *, progress: bool
+) -> tuple[float | None, ...] | None:
+    """The scales of scenes, each of them known; None where the recipe asks for none."""
+    if not recipe.sampling.scale_strata and recipe.augmentation.scale_to is None:
+        return None
+    asking = "augmentation.scale_to" if recipe.augmentation.scale_to else "sampling.scale_strata"
+    metres = scene_scales(dataset, scenes, progress=progress)
+    unknown = [scene for scene, m in zip(scenes, metres, strict=True) if m is None]
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise DatasetError(
             f"{asking}: expected the metres a pixel of every scene, unknown for {unknown[0].name}{more}: "
             f"{unknown[0].image} has no georeference that tells them; say them with dataset.metres_per_pixel"
         )
-    strata = None
-    if boundaries:
-        found = scene_strata(metres, boundaries)
-        strata = TileStrata(found.number_S[index.scene_N], found.titles)
-    return replace(index, metres_S=np.array(metres, np.float64), strata=strata)
+    return metres

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from segmenter.config.augmentation import in_words
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import CheckpointError, ConfigError, DatasetError, plain
-from segmenter.evaluation.named import check_name
+from segmenter.errors import CheckpointError, ConfigError, plain
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.extending import check_extension, extends
@@ -28,11 +27,11 @@ from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.ground_scale import GroundScale
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.pasting import donors
-from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.scales import scene_scales, some_of, with_scales
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
+from segmenter.training.demands import check_best_class, check_class_weights, check_demands
 from segmenter.training.scales import describe_rare_parts, describe_scales, trained_scale
 
 _FREE_TO_CHANGE = (
@@ -118,7 +117,7 @@ def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> bool:
 
 
 def _check_writable(path: Path) -> None:
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    there = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     if not there.is_dir():
         raise CheckpointError(f"{path}: expected a directory for the run, {there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
@@ -130,17 +129,14 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
 
     Raises:
         DatasetError, LabelError, RasterError: naming the file that is wrong.
-        ConfigError: there is no validation, or no class, that the recipe chooses the best by.
+        ConfigError: the recipe asks for what the dataset has not.
     """
-    _check_best_by(recipe, dataset)
     for file, reason in dataset.unused:
         print(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
         print(plain(note))
+    check_demands(recipe, dataset)  # before hours of reading
     scenes = dataset.of("train")
-    if not scenes:
-        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
-    check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)  # before hours of reading
     index = with_scales(build_index(dataset, "train", recipe.tiles), dataset, recipe)
     if recipe.augmentation.copy_paste is not None:
         donors(recipe.augmentation.copy_paste, index, dataset.classes.names, recipe.sampling.min_pixels)
@@ -164,30 +160,10 @@ def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex, store: Sc
     return trained_scale(scene_scales(dataset, some_of(index.scenes), progress=False), None)
 
 
-def _check_best_by(recipe: Recipe, dataset: Dataset) -> None:
-    training = recipe.training
-    check_name(training.best_by, dataset.classes.names, "training.best_by")
-    for key in ("best_by", "stop_after"):
-        value = getattr(training, key)
-        if value != type(training).model_fields[key].default and not dataset.of("validation"):
-            raise ConfigError(
-                f"training.{key}: expected validation scenes with it, the split leaves none; got {value}"
-            )
-
-
 def _check_best_class(recipe: Recipe, dataset: Dataset, validation: TileIndex) -> None:
-    """Refuse a best by a class that no validation pixel has: its score would never say anything.
-
-    Where tiles with few labels are left out of the index, it may be in these; then nothing is refused.
-    """
-    _, colon, name = recipe.training.best_by.partition(":")
-    if not colon or validation.left_out:
-        return
-    if not validation.counts_NK[:, dataset.classes.names.index(name)].any():
-        raise ConfigError(
-            f"training.best_by: expected a class that validation scenes show, got {name}, of which they have "
-            "no pixel; name another score, or hold out other scenes"
-        )
+    """`check_best_class`; where tiles with few labels are left out of the index, it may be in these."""
+    if not validation.left_out:
+        check_best_class(recipe, dataset, validation.counts_NK.sum(axis=0, dtype=np.int64))
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:
@@ -222,10 +198,7 @@ def class_weights(recipe: Recipe, index: TileIndex) -> tuple[float, ...] | None:
         raw = np.where(shares > 0, 1 / np.sqrt(np.maximum(shares, 1e-12)), 0.0)
         raw = raw / (raw * shares).sum()
         return tuple(float(w) for w in np.where(shares > 0, raw, 1.0))
-    if len(chosen) != len(shares):
-        raise ConfigError(
-            f"loss.class_weights: expected {len(shares)} weights, one a class, got {len(chosen)}"
-        )
+    check_class_weights(recipe.loss, len(shares))
     return tuple(float(w) for w in chosen)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 from segmenter.config.models import EncoderDecoderConfig
@@ -11,8 +12,9 @@ from segmenter.errors import WeightsError
 from segmenter.model.architectures import FAMILIES
 from segmenter.model.normalisation import Normalisation
 from segmenter.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
+from segmenter.pretrained.first_layer import channels_for
 from segmenter.pretrained.input_scale import input_normalisation
-from segmenter.pretrained.keras_files import check_keras_weights
+from segmenter.pretrained.keras_files import check_keras_weights, file_bands
 from segmenter.scenes import Dataset
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.fine_tuning import bands_seen
@@ -21,8 +23,11 @@ _NOT_ENCODER = ("decoder_", "logits")
 """Beginnings of the names of all other layers, see `model.encoders`."""
 
 
-def check_encoder_weights(recipe: Recipe, dataset: Dataset) -> None:
+def check_encoder_weights(recipe: Recipe, dataset: Dataset, *, download: bool = True) -> None:
     """Refuse weights that are missing, damaged or of another encoder, before the data are indexed.
+
+    Args:
+        download: whether such as would be downloaded are asked for.
 
     Raises:
         WeightsError: in one line.
@@ -30,10 +35,15 @@ def check_encoder_weights(recipe: Recipe, dataset: Dataset) -> None:
     config = recipe.model
     if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
         return
+    bands = bands_seen(recipe, dataset)
     if config.encoder in FAMILIES:
-        torch_encoder_weights(config, bands_seen(recipe, dataset))
+        torch_encoder_weights(config, bands)
+    elif config.weights == "imagenet":
+        channels_for(bands, 3, config.weight_bands)
+        if download:
+            check_keras_weights(config.encoder, config.weights)
     else:
-        check_keras_weights(config.encoder, config.weights)
+        channels_for(bands, file_bands(Path(config.weights), config.encoder), config.weight_bands)
 
 
 def find_encoder_weights(recipe: Recipe, bands: int) -> EncoderWeights | None:

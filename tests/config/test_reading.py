@@ -177,6 +177,15 @@ def test_defaults_are_a_whole_recipe() -> None:
             "training: expected one of clip_norm and clip_value, got both: set the other to 0",
         ),
         (
+            {"training": {"global_batch": 10**12}},
+            r"training.global_batch: expected less than or equal to 65536 \(tiles\), got 1000000000000",
+        ),
+        (
+            {"training": {"epochs": 10**24}, "sampling": {"max_repeats_per_tile": 10**24}},
+            r"max_repeats_per_tile: expected less than or equal to 1000000000 \(repeats\), got 10{24}"
+            r"; .*training.epochs: expected less than or equal to 1000000000 \(epochs\), got 10{24}",
+        ),
+        (
             {"loss": {"class_weights": [0, 0.0]}},
             "loss.class_weights: expected a weight above 0, got 0 for every class",
         ),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import ModuleType
 from typing import Any, get_args
 
 import numpy as np
+import pytest
 
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
 from segmenter.config.recipe import LossConfig
+from segmenter.model.architectures import Block
 from tests.helpers.equivalence_matrix import KINDS, difference
 from tests.helpers.small_training import SGD, Training, batches
 
@@ -61,6 +65,36 @@ def small_encoder() -> Any:
     from segmenter.model.encoders.keras_applications import Source
 
     return Source(small_network, ("b1a_relu", "b2a_relu", "b3a_relu", "b4b_out", "b5a_relu"))
+
+
+def narrow(encoder: ModuleType, stem: str, monkeypatch: pytest.MonkeyPatch, by: int = 16) -> None:
+    """A module of `model.encoders` with a sixteenth of the channels and a block a stage, in the second two.
+
+    The module's own code builds it, so that it is of the family as the large ones are.
+
+    Args:
+        stem: the module's name for the channels of its first convolution.
+    """
+    monkeypatch.setattr(encoder, stem, getattr(encoder, stem) // by)
+    monkeypatch.setattr(encoder, "blocks", _fewer(encoder.blocks, by))
+
+
+def _fewer(blocks: Callable[[str, int], list[Block]], by: int) -> Callable[[str, int], list[Block]]:
+    def fewer(encoder: str, output_stride: int) -> list[Block]:
+        every = blocks(encoder, output_stride)
+        ends = {block.name.partition("_")[0] for block in every if block.feature}
+        kept = [b for b in every if b.name.endswith("_block1") or b.name == "stage2_block2"]
+        last = {block.name.partition("_")[0]: block.name for block in kept}
+        found, inputs = [], kept[0].inputs // by
+        for block in kept:
+            stage, outputs = block.name.partition("_")[0], max(2, block.outputs // by)
+            width = max(2, inputs * block.width // block.inputs)
+            feature = stage in ends and last[stage] == block.name
+            found.append(replace(block, inputs=inputs, width=width, outputs=outputs, feature=feature))
+            inputs = outputs
+        return found
+
+    return fewer
 
 
 RATE = 0.0005

@@ -1,16 +1,17 @@
 """Laws 2 and 3 for encoders of the literature with each decoder: equivalence, resume, one order of sums.
 
-Compiling a step of such a network for four replicas takes minutes: the ordinary run has all decoders on a
-small encoder, which is rebuilt as those of Keras are; all pairs are slow.
+Compiling a step of such a network for four replicas takes minutes: the ordinary run has a small encoder of
+each family, and all decoders on the one that is rebuilt as those of Keras are; all pairs are slow.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 
 import pytest
 
-from tests.helpers.encoder_pairs import DECODERS, ENCODERS, SMALL, PairLaboratory, pair, small_encoder
+from tests.helpers.encoder_pairs import DECODERS, ENCODERS, SMALL, PairLaboratory, narrow, pair, small_encoder
 from tests.helpers.equivalence_matrix import LIMIT
 
 pytestmark = pytest.mark.timeout(3600)
@@ -37,6 +38,25 @@ def check(encoder: str, decoder: str, replicas: int = 4) -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_equivalence_and_resume_of_each_decoder(small: None, decoder: str) -> None:
     check(SMALL, decoder, 2)
+
+
+@pytest.mark.parametrize(
+    ("family", "stem", "encoder", "decoder"),
+    [
+        ("resnet", "RESNET_STEM", "resnet18", "unet"),
+        ("efficientnet_lite", "LITE_STEM", "efficientnet_lite0", "fpn"),
+    ],
+)
+def test_equivalence_and_resume_of_each_family_of_ours(
+    tensorflow: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    stem: str,
+    encoder: str,
+    decoder: str,
+) -> None:
+    narrow(import_module(f"segmenter.model.encoders.{family}"), stem, monkeypatch)
+    check(encoder, decoder)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.child_predict import without_styles
+from tests.helpers.forbidden import forbidden
 
 Make = Callable[..., Path]
 IMAGE = np.arange(11 * 13 * 3, dtype=np.uint8).reshape(11, 13, 3)
@@ -161,3 +162,17 @@ def test_an_output_folder_in_which_nothing_was_written_is_removed_again(
         assert call(source, output=output, band_count=4) == 1
         assert call("nothing.tif", output=output) == 2
     assert names(tmp_path) == ["in", "there"]
+
+
+def test_an_output_folder_that_one_may_not_enter_is_one_line(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    source, locked = make_geotiff("in/a.tif", IMAGE), tmp_path / "locked"
+    locked.mkdir()
+    assert call(source) == 0  # imports all that a call needs
+    capsys.readouterr()
+    for output in (locked / "maps", locked / "there" / "maps"):
+        with forbidden(locked):
+            assert call(source, output=str(output)) == 2
+        why = "expected a folder or one that can be made: Permission denied"
+        assert capsys.readouterr().err == f"error: --output {output}: {why}\n"

@@ -63,6 +63,11 @@ def test_options_become_values() -> None:
         got.tta = "all"  # type: ignore[misc]
 
 
+def test_a_list_of_runs_may_be_longer_than_a_file_name() -> None:
+    names = [letter * 100 for letter in "abcdef"]
+    assert parse([",".join(names), *CALL[1:]]).runs == tuple(map(Path, names))
+
+
 @pytest.mark.parametrize(
     "old",
     [("--tile", "64"), ("--window", "0", "0", "9", "9"), ("--weights", "hann"), ("--symmetries", "all")],

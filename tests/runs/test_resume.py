@@ -29,6 +29,7 @@ from segmenter.runs.windows_file import WINDOWS
 from segmenter.sampling import Plan
 from segmenter.sealed import sealed
 from segmenter.training.prepare import check_run_directory
+from tests.helpers.forbidden import forbidden
 from tests.helpers.made_checkpoints import MACHINE, RECIPE, plan_of, save
 
 
@@ -297,3 +298,13 @@ def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_pa
             log.trained(2, {"loss": 0.5})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_run_below_a_folder_that_one_may_not_enter_is_one_line(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    for run in (locked / "run", locked / "runs" / "mine"):
+        for how in (False, True):
+            with forbidden(locked), pytest.raises(CheckpointError) as caught:
+                check_run_directory(run, RECIPE, resume=how)
+            assert str(caught.value) == (f"{run}: cannot write the run there; name another folder with --run")

@@ -20,6 +20,7 @@ from segmenter.runs.arrays import load_arrays
 from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.run import Run, load_run
 from segmenter.sealed import sealed
+from tests.helpers.forbidden import forbidden
 from tests.helpers.made_runs import flipped, rewritten
 
 
@@ -210,6 +211,19 @@ def test_a_recipe_that_takes_anothers_place_is_never_taken_for_an_edited_one(
     run.save()
     (run.path / "recipe.yaml").write_text("seed: 7")
     assert "edited or damaged" in one_line(run.path)
+
+
+def test_a_run_that_one_may_not_look_into_is_refused(run: Run) -> None:
+    said = "expected a run directory, cannot look into it: Permission denied"
+    for folder in (run.path, run.path.parent):
+        with forbidden(folder):
+            assert one_line(run.path) == f"{run.path}: {said}"
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a/" * 3000])
+def test_a_name_longer_than_any_is_refused(name: str) -> None:
+    with pytest.raises(CheckpointError, match="expected a run directory, cannot look into it: File name too"):
+        load_run(Path(name))
 
 
 @pytest.mark.parametrize("name", ["run.json", "recipe.yaml", "best.npz"])

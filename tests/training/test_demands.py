@@ -1,0 +1,143 @@
+"""Demands of a recipe on its dataset: a training refuses the first, `datasets check` says all of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+
+from datasets import load_dataset
+from datasets.__main__ import main
+from segmenter.config.reading import load_recipe
+from segmenter.errors import SegmenterError, run_script
+from segmenter.training.prepare import prepare_tiles
+from tests.helpers.made_training import ROOT, made
+
+_VERDICT = "not clean: 4 findings"
+"""On the made scenes alone, which lie at one place; it needs no demand, and comes before them."""
+UNMET = {
+    "loss.class_weights=[1, 2]": "loss.class_weights: expected 3 weights, one a class, got 2",
+    "training.best_by=iou:lake": "training.best_by: expected a class of the dataset (left, right, scarce)",
+    "training.best_by=beauty": "training.best_by: expected a score of a validation (",
+    "augmentation.copy_paste.classes=[scrace]": "augmentation.copy_paste.classes: expected names of classes",
+    "augmentation.transforms=[{name: CLAHE}]": "augmentation.transforms.0 (CLAHE): fails on tiles of 4 bands",
+    "augmentation.transforms=[{name: Resize, height: 200000, width: 8}]": "(Resize): ",
+    "dataset.split={test: [s4]} training.best_by=mf1": "training.best_by: expected validation scenes with it",
+    "dataset.split={test: [s4]} training.stop_after=3": "training.stop_after: expected validation scenes",
+}
+
+
+@pytest.mark.parametrize(("settings", "said"), UNMET.items())
+def test_what_a_training_refuses_at_its_start_the_check_says_in_the_same_words(
+    settings: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, words = made(tmp_path, "uint16", 4), _words(settings)
+    recipe = load_recipe(file, words)
+    with pytest.raises(SegmenterError) as refused:
+        prepare_tiles(recipe, load_dataset(recipe))
+    assert said in str(refused.value)
+    assert not list(tmp_path.glob(".tile-index/*"))
+    options = [option for word in words for option in ("--set", word)]
+    assert run_script(lambda: main(["check", str(file), *options])) == 2
+    assert f"error: {refused.value}\n" in capsys.readouterr().err
+
+
+def _words(settings: str) -> list[str]:
+    """`a=b c=d` as two; what begins no setting belongs to the one before."""
+    words: list[str] = []
+    for word in settings.split(" "):
+        if word.partition("=")[0].count(".") and "=" in word:
+            words.append(word)
+        else:
+            words[-1] += f" {word}"
+    return words
+
+
+def test_the_check_says_all_that_is_unmet_each_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("loss.class_weights=[1, 2]", "training.best_by=beauty", "augmentation.hue=10")
+    options = [option for setting in settings for option in ("--set", setting)]
+    assert run_script(lambda: main(["check", str(made(tmp_path, "uint16", 4)), *options])) == 2
+    seen = capsys.readouterr()
+    lines = [line for line in seen.err.splitlines() if line.startswith("error: ")]
+    assert [line.split(":")[1].split(",")[0].strip() for line in lines] == [
+        "training.best_by",
+        "loss.class_weights",
+        "augmentation.hue",
+    ]
+    assert seen.out.splitlines()[-1] == _VERDICT
+
+
+def test_a_best_by_a_class_that_no_validation_pixel_has_is_said_by_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = made(tmp_path)
+    with rasterio.open(tmp_path / "labels" / "s4.tif", "r+") as label:
+        label.write(np.where(label.read() == 2, 0, label.read()))
+    for name, code in (("scarce", 2), ("left", 1)):
+        setting = f"training.best_by=iou:{name}"
+        assert run_script(lambda setting=setting: main(["check", str(file), "--set", setting])) == code
+    assert capsys.readouterr().err.count("expected a class that validation scenes show, got scarce") == 1
+
+
+@pytest.mark.parametrize("setting", ["sampling.scale_strata=[0.5]", "augmentation={scale_to: [0.5, 2]}"])
+def test_scenes_of_unknown_scale_are_said_by_the_check_where_the_recipe_needs_it(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = made(tmp_path)
+    for image in (*tmp_path.glob("images/*.tif"), *tmp_path.glob("labels/*.tif")):
+        _without_place(image)
+    recipe = load_recipe(file, [setting])
+    with pytest.raises(SegmenterError) as refused:
+        prepare_tiles(recipe, load_dataset(recipe))
+    assert run_script(lambda: main(["check", str(file), "--set", setting])) == 2
+    assert f"error: {refused.value}\n" in capsys.readouterr().err
+    assert "expected the metres a pixel of every scene" in str(refused.value)
+    run_script(lambda: main(["check", str(file)]))
+    assert "error: " not in capsys.readouterr().err
+
+
+def _without_place(file: Path) -> None:
+    with rasterio.open(file) as raster:
+        values, profile = raster.read(), raster.profile
+    file.unlink()
+    del profile["crs"], profile["transform"]
+    with rasterio.open(file, "w", **profile) as raster:
+        raster.write(values)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["model.weights=gone.safetensors"], "gone.safetensors"),
+        (["model.weights=imagenet", "model.weight_bands=[1, 2]"], "each of the model's 4 bands, got 2"),
+        (
+            ["model.encoder=mobilenet_v2", "model.weights=imagenet", "model.weight_bands=[1, 2]"],
+            "each of the model's 4 bands, got 2",
+        ),
+    ],
+)
+def test_weights_that_do_not_go_with_the_images_are_said_by_the_check(
+    settings: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = made(tmp_path, "uint16", 4)
+    file.write_text(file.read_text().replace("depth: 1", "kind: encoder_decoder").replace("width: 4", ""))
+    options = [option for setting in settings for option in ("--set", setting)]
+    assert run_script(lambda: main(["check", str(file), *options])) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_check_needs_no_tensorflow(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom datasets.__main__ import main\n"
+        "code = main(['check', sys.argv[1], '--set', 'augmentation.transforms=[{name: D4}]'])\n"
+        "sys.exit(code + 3 * bool({'tensorflow', 'keras'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, str(made(tmp_path))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, _VERDICT), done.stderr
