@@ -57,9 +57,10 @@ demo: $(VENV)/.stamp-$(EXTRA)
 	@echo "map: demo/top_potsdam_2_13_RGB.tif   picture: demo/top_potsdam_2_13_RGB.view.png   scores: demo/scores.json"
 
 # A file's tests stay in one process, which has one TensorFlow with one set of devices; WORKERS=0: all in one.
+# In the order of the folders: else files of few tests, of which some are the longest, come last.
 WORKERS ?= 2
 test: $(VENV)/.stamp-$(EXTRA)-test
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.stamp-$(EXTRA)-test $(VENV)/.stamp-$(EXTRA)-bench
 	@$(PY) -m pytest -m slow --timeout 3600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import ModuleType
+from importlib import import_module
 from typing import Any, get_args
 
 import numpy as np
@@ -67,15 +67,17 @@ def small_encoder() -> Any:
     return Source(small_network, ("b1a_relu", "b2a_relu", "b3a_relu", "b4b_out", "b5a_relu"))
 
 
-def narrow(encoder: ModuleType, stem: str, monkeypatch: pytest.MonkeyPatch, by: int = 16) -> None:
-    """A module of `model.encoders` with a sixteenth of the channels and a block a stage, in the second two.
+_STEMS = {"resnet": "RESNET_STEM", "efficientnet_lite": "LITE_STEM"}
+"""Family of `model.encoders` → its module's name for the channels of the first convolution."""
 
-    The module's own code builds it, so that it is of the family as the large ones are.
 
-    Args:
-        stem: the module's name for the channels of its first convolution.
+def narrow(family: str, monkeypatch: pytest.MonkeyPatch, by: int = 16) -> None:
+    """Encoders of a family with a sixteenth of the channels and a block a stage, in the second two.
+
+    The family's own code builds them, so that they are of it as the large ones are.
     """
-    monkeypatch.setattr(encoder, stem, getattr(encoder, stem) // by)
+    encoder = import_module(f"segmenter.model.encoders.{family}")
+    monkeypatch.setattr(encoder, _STEMS[family], getattr(encoder, _STEMS[family]) // by)
     monkeypatch.setattr(encoder, "blocks", _fewer(encoder.blocks, by))
 
 

@@ -50,7 +50,12 @@ def random_run(
             variable.assign(rng.normal(size=variable.shape) / 2)
     head = model.get_layer("logits")
     head.bias.assign(np.zeros(len(classes)))
-    head.bias.assign(-model(rng.normal(size=(1, 128, 128, 3))).numpy().mean(axis=(0, 1, 2)))
+    logits = model(rng.normal(size=(1, 128, 128, 3))).numpy()
+    spread = (
+        logits.std(axis=(0, 1, 2)) if model_section else 1.0
+    )  # a narrow encoder leaves little of the image
+    head.kernel.assign(head.kernel / spread)
+    head.bias.assign(-logits.mean(axis=(0, 1, 2)) / spread)
     path.mkdir(exist_ok=True)
     Run(
         path=path,

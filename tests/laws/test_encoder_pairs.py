@@ -6,7 +6,6 @@ each family, and all decoders on the one that is rebuilt as those of Keras are; 
 
 from __future__ import annotations
 
-from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -41,21 +40,13 @@ def test_equivalence_and_resume_of_each_decoder(small: None, decoder: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("family", "stem", "encoder", "decoder"),
-    [
-        ("resnet", "RESNET_STEM", "resnet18", "unet"),
-        ("efficientnet_lite", "LITE_STEM", "efficientnet_lite0", "fpn"),
-    ],
+    ("family", "encoder", "decoder"),
+    [("resnet", "resnet18", "unet"), ("efficientnet_lite", "efficientnet_lite0", "fpn")],
 )
 def test_equivalence_and_resume_of_each_family_of_ours(
-    tensorflow: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    family: str,
-    stem: str,
-    encoder: str,
-    decoder: str,
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, family: str, encoder: str, decoder: str
 ) -> None:
-    narrow(import_module(f"segmenter.model.encoders.{family}"), stem, monkeypatch)
+    narrow(family, monkeypatch)
     check(encoder, decoder)
 
 

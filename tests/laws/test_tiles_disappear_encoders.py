@@ -21,6 +21,7 @@ from segmenter.model.receptive_field import NetworkGeometry, describe
 from segmenter.runs.run import load_run
 from segmenter.windows import halo_windows
 from tests.helpers.array_raster import ArrayJob, scene
+from tests.helpers.encoder_pairs import narrow
 from tests.helpers.random_run import random_run
 
 
@@ -129,12 +130,21 @@ def test_tiles_disappear(
     assert len(seen - {255}) == 3
 
 
-@pytest.mark.parametrize("decoder", ["unet", pytest.param("fpn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("size", "decoder"),
+    [
+        ("narrow", "unet"),
+        pytest.param("whole", "unet", marks=pytest.mark.slow),
+        pytest.param("whole", "fpn", marks=pytest.mark.slow),
+    ],
+)
 def test_maps_of_a_run_are_those_of_the_whole(
     tensorflow: ModuleType, make_classes: Callable[..., ClassMap], make_geotiff: Any, tmp_path: Path,
-    rng: np.random.Generator, decoder: str,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, size: str, decoder: str,
 ) -> None:  # fmt: skip
     """From a run directory by `predict.py`, as a user's: many small windows against one that holds all."""
+    if size == "narrow":
+        narrow("efficientnet_lite", monkeypatch)
     described = {"kind": "encoder_decoder", "encoder": "efficientnet_lite0", "decoder": decoder}
     path = random_run(tmp_path / "run", make_classes(4), model_section={**described, "decoder_width": 8})
     network = load_run(path).network
