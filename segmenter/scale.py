@@ -15,6 +15,8 @@ OCTAVES = tuple(float(f"{2.0 ** (power + 0.5):.2g}") for power in range(-8, 12))
 Halfway between the powers of two, so that the usual scales (0.1, 0.25, 0.5, 1, 2 m) lie in the middle.
 """
 UNKNOWN = "unknown scale"
+_DIGITS, _ALL_DIGITS = 3, 17
+"""Of a bound in a title: as a rule, and those that tell any two numbers apart."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class SceneStrata:
 
     Attributes:
         number_S: (scenes,) the stratum of each.
-        titles: of the strata that have scenes, finest first; `UNKNOWN` comes last.
+        titles: of the strata that have scenes, finest first, no two alike; `UNKNOWN` comes last.
     """
 
     number_S: NDArray[np.int32]
@@ -48,19 +50,22 @@ def scene_strata(metres_S: Sequence[float | None], boundaries: Sequence[float] =
     known = [metres for metres in metres_S if metres is not None]
     there = sorted(set(raw_S))
     ends = (min(known), *boundaries, max(known)) if known else ()
-    titles = tuple(
-        UNKNOWN if number == last else _title(number, boundaries, ends[0], ends[-1]) for number in there
-    )
-    return SceneStrata(np.array([there.index(number) for number in raw_S], np.int32), titles)
+    titles = _titles([(ends[number], ends[number + 1]) for number in there if number != last])
+    titles += [UNKNOWN] if last in there else []
+    return SceneStrata(np.array([there.index(number) for number in raw_S], np.int32), tuple(titles))
 
 
-def _title(number: int, boundaries: Sequence[float], least: float, most: float) -> str:
-    low = boundaries[number - 1] if number else least
-    high = boundaries[number] if number < len(boundaries) else most
-    return range_text(low, high)
+def _titles(ranges: Sequence[tuple[float, float]]) -> list[str]:
+    """A title for each range, no two of them alike: with as many digits as that takes."""
+    found: list[str] = []
+    for digits in range(_DIGITS, _ALL_DIGITS + 1):
+        found = [range_text(low, high, digits) for low, high in ranges]
+        if len(set(found)) == len(found):
+            break
+    return found
 
 
-def range_text(low: float, high: float) -> str:
+def range_text(low: float, high: float, digits: int = _DIGITS) -> str:
     """`0.05–0.3 m`; one number where both read alike."""
-    ends = dict.fromkeys(f"{end:.3g}" for end in (low, high))
+    ends = dict.fromkeys(f"{end:.{digits}g}" for end in (low, high))
     return f"{'–'.join(ends)} m"

@@ -7,13 +7,15 @@ Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns
                all models but the first
     under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
     rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4; so
-               where they are brought back from a grid (`regridding`), and there for a column's c' own pixels
-               of width c' · (512 · o' + 1024), o' of what is written and 1024 for where there is data
+               where they are brought back from a grid (`regridding`), with the grid's rows under one of the
+               raster's besides, and there for a column's c' own pixels of width c' · (512 · o' + 1024), o' of
+               what is written and 1024 for where there is data
 
 where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K for probabilities; blended,
 4K more are under way. On a GPU the model's part is held against the card's memory, and more batches are under
-way for each (`_GPU_READ`, `_GPU_GIVEN`). Wider rasters are mapped
-column by column (`tiling.Columns`): nothing depends on their width or height.
+way for each (`_GPU_READ`, `_GPU_GIVEN`). Wider rasters are mapped column by column (`tiling.Columns`):
+nothing depends on their width or height. On a grid c is at least what lies over 512 of the raster's own
+pixels, as a file's blocks are written whole.
 """
 
 from __future__ import annotations
@@ -88,11 +90,15 @@ class OwnNeeds:
         width: of the widest raster, in its own pixels.
         share: largest of a column's width in own pixels, to that on the grid: `MapJob.set_column`.
         wanted: beside class ids, in own pixels.
+        narrowest: pixels of the grid over the narrowest column, which is as wide as a block of a file.
+        rows: of the grid over one of the raster's rows.
     """
 
     width: int
     share: float
     wanted: ExtraOutputs
+    narrowest: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,9 +135,15 @@ class Needs:
         pixels, out = batch * window.pixels, self.out_bytes
         read, given = _READ + _GPU_READ * self.gpus, _GIVEN + _GPU_GIVEN * self.gpus
         under_way = read * (self.pixel_bytes + 1) + given * (out + 4 * self.classes * blended)
-        held = 4 * self.classes * window.height
-        rows = (window.height + BLOCK) * out + held * blended + held * (self.own is not None)
-        return BASE_BYTES + pixels * under_way + column * rows
+        held = 4 * self.classes
+        rows = (window.height + BLOCK) * out + held * window.height * blended
+        if self.own is not None:
+            rows += held * (window.height + self.own.rows)
+        return BASE_BYTES + pixels * under_way + self.column(column) * rows
+
+    def column(self, width: int) -> int:
+        """Pixels of a column that is asked to be of a width: on a grid it may be wider."""
+        return width if self.own is None else max(width, self.own.narrowest)
 
     def own_rows(self, column: int) -> float:
         """Bytes of rows in the rasters' own pixels that wait to be written, and of where they have data."""
@@ -296,6 +308,22 @@ def _refuse_to_exceed(
         f"smallest that are of use, got {choice.memory / 1e9:.1f}GB; give more, or choose "
         "--window-size and --batch"
     )
+
+
+def refuse_beyond_the_machine(tiling: Tiling, sizes: Iterable[Size], needs: Needs, memory: int) -> None:
+    """Refuse windows of which no memory holds a single one: over scales (`tta`) they may be so large."""
+    padded = [size.round_up(tiling.stride) for size in sizes] or [tiling.window]
+    height, width = max(size.height for size in padded), max(size.width for size in padded)
+    window = Size(min(tiling.window.height, height), min(tiling.window.width, width))
+    needed = window.pixels * (needs.pixel_bytes + 1.0) + (
+        needs.model(window, 1) if not smallest_card() else 0
+    )
+    if needed > (there := max(memory, machine_memory())):
+        raise ConfigError(
+            f"windows of {window} pixels: one takes {needed / 1e9:,.1f}GB, there are {there / 1e9:.1f}GB; "
+            f"choose a smaller --window-size (a multiple of {tiling.stride:,} pixels), or --tta scales that "
+            "have a denominator in common, as 0.75,1,1.25"
+        )
 
 
 def _tiling(

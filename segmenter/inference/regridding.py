@@ -7,9 +7,11 @@ data takes part of at least one pixel of the grid that has; whether it has data,
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,8 @@ from segmenter.resampling import resampled, sources, taps
 ON_THE_GRID = ExtraOutputs(probabilities="float16")
 """What is asked of the model: two bytes a class, for each pixel of the grid."""
 _VALUES_AT_ONCE = 1 << 22
-"""Probabilities on the raster's pixels that are made at once, by all threads."""
+"""Probabilities on the raster's pixels, or on the grid's where that is finer, that are made at once by all
+threads."""
 _THREADS = 2
 """As a processor is slower than several GPUs that see a coarser grid. Four wait for Python's lock: they take
 up to twice as long, eight three times (`benchmarks/regridding.py`)."""
@@ -37,7 +40,7 @@ class Regridder:
     """The windows of one raster, in the order in which `predictor.classify_all` gives them.
 
     Memory: 4 K bytes for each pixel of a row of windows over a column of the grid, while the next is added to
-    what is left of the last.
+    what is left of the last: the grid's rows over one of the raster's.
 
     Args:
         columns: of the grid, and of the raster's own pixels.
@@ -92,7 +95,7 @@ class Regridder:
         with ThreadPoolExecutor(threads) as pool:
             for rows in self._pieces(stop):
                 valid_HW = self._valid(rows)
-                for part in _across(rows, threads):
+                for part in _across(rows, threads * max(1, -(-self._values(rows) // _VALUES_AT_ONCE))):
                     valid = valid_HW[part.relative_to(rows).slices()]
                     waiting.append((part, pool.submit(self._predicted, part, valid)))
                 while len(waiting) > threads:
@@ -111,9 +114,14 @@ class Regridder:
 
     def _pieces(self, stop: int) -> Iterator[Window]:
         """Rows that are made at once, up to one."""
-        step = max(1, _VALUES_AT_ONCE // (self._classes * self._column.width))
+        step = max(1, _VALUES_AT_ONCE // self._values(Window(0, 0, 1, self._column.width)))
         for row in range(self._row, stop, step):
             yield Window(row, self._column.col, min(step, stop - row), self._column.width)
+
+    def _values(self, rows: Window) -> int:
+        """Probabilities in rows of a column: on the raster's pixels, or on the grid's where that is finer."""
+        wide = max(self._column.width, self._under.width)
+        return math.ceil(max(Fraction(1), 1 / self._grid.rows) * rows.height) * wide * self._classes
 
     def _over_row(self, row: int) -> tuple[int, int]:
         own = row - self._grid.extent.row
@@ -134,10 +142,13 @@ class Regridder:
             return Prediction.blank(window.size, self._wanted, self._classes)
         grid, own = self._grid, window.relative_to(self._grid.extent)
         first, last = sources(own.row, own.row_stop, grid.size.height, 1 / grid.rows)
-        part = slice(first - self._top, last - self._top)
         rows = taps(own.row, own.row_stop, grid.size.height, 1 / grid.rows).shifted(-first, last - first)
-        cols = taps(own.col, own.col_stop, grid.size.width, 1 / grid.cols)
-        cols = cols.shifted(-self._under.col, self._under.width)
+        left, right = sources(own.col, own.col_stop, grid.size.width, 1 / grid.cols)
+        cols = taps(own.col, own.col_stop, grid.size.width, 1 / grid.cols).shifted(-left, right - left)
+        part = (
+            slice(first - self._top, last - self._top),
+            slice(left - self._under.col, right - self._under.col),
+        )
         probabilities_HWK, _ = resampled(self._kept[0][part], self._kept[1][part], rows, cols)
         return Prediction.of_probabilities(probabilities_HWK, self._wanted).masked(valid_HW)
 

@@ -116,7 +116,7 @@ def _sides(info: RasterInfo, scale_of: ScaleOf, stated: float | None) -> tuple[f
     if stated is None:
         raise RasterError(
             f"{info.path}: does not say how large its pixels are (no transform with a CRS in metres or "
-            "degrees), --gsd needs it; give it with --raster-gsd METRES"
+            "degrees, or a latitude beyond the poles), --gsd needs it; give it with --raster-gsd METRES"
         )
     return stated, stated
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _CHOSEN = ("mode", "overlap", "blend_weights", "tta", "memory", "window_size", "batch", "mosaic")
 """Of a request, what a tiling follows from."""
+_OVER = 2
+"""Pixels of a grid that lie over the edges of some of a raster's pixels, or beside them."""
 
 
 def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted: ExtraOutputs) -> Tiling:
@@ -32,12 +35,13 @@ def tiling_for(request: MapRequest, run: AnyRun, jobs: Sequence[MapJob], wanted:
         ConfigError: what is asked for is impossible.
     """
     from segmenter.inference.blending import Blend
-    from segmenter.inference.memory import Choice, plan_tiling
+    from segmenter.inference.memory import Choice, plan_tiling, refuse_beyond_the_machine
 
     sizes, needs = _needs(request, run, jobs, wanted)
     blend = Blend(request.overlap, request.blend_weights)
     choice = Choice(request.mode, blend, request.memory, request.window_size, request.batch)
     tiling, notes = plan_tiling(sizes, needs, choice)
+    refuse_beyond_the_machine(tiling, sizes, needs, request.memory or 0)
     for note in notes:
         say(note)
     return tiling
@@ -111,11 +115,18 @@ def _needs(
 
 def _own_needs(request: MapRequest, jobs: Sequence[MapJob]) -> OwnNeeds | None:
     from segmenter.inference.memory import OwnNeeds
+    from segmenter.raster.write import BLOCK
 
-    steps = [float(job.grid.cols) for job in jobs if job.grid is not None]
-    if not steps:
+    grids = [(job.grid, min(BLOCK, job.part.width)) for job in jobs if job.grid is not None]
+    if not grids:
         return None
-    return OwnNeeds(max(job.part.width for job in jobs), min(1.0, max(steps)), _written(request))
+    return OwnNeeds(
+        max(job.part.width for job in jobs),
+        min(1.0, max(float(grid.cols) for grid, _ in grids)),
+        _written(request),
+        narrowest=max(math.ceil(width / grid.cols) + _OVER for grid, width in grids),
+        rows=max(math.ceil(1 / grid.rows) + _OVER for grid, _ in grids),
+    )
 
 
 def _written(request: MapRequest) -> ExtraOutputs:

@@ -12,8 +12,9 @@ from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
 from segmenter.geometry import Size, Window
+from segmenter.raster.crs_units import unit_metres
 from segmenter.raster.faults import FAULTS
-from segmenter.raster.header import METRES_PER_DEGREE, RasterInfo
+from segmenter.raster.header import RasterInfo
 
 _HALF_WAY_ROUND = 17_000_000.0
 """Metres: what is wider lies across the 180th meridian, where coordinates jump."""
@@ -116,17 +117,14 @@ def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
     """Metres from one row to the next and from one column to the next, at the raster's centre.
 
     Of a geographic CRS they differ by the cosine of the latitude. None where the raster does not say them: no
-    transform or CRS, or a latitude beyond the poles.
+    transform or CRS, or one of `unit_metres` that says none.
     """
     if info.crs is None or info.transform is None:
         return None
     move = info.transform
-    if info.crs.is_geographic:
-        _, latitude = move @ (info.size.width / 2, info.size.height / 2)
-        across, along = METRES_PER_DEGREE * math.cos(math.radians(latitude)), METRES_PER_DEGREE
-    elif info.crs.is_projected:
-        across = along = float(info.crs.linear_units_factor[1])
-    else:
+    _, y = move @ (info.size.width / 2, info.size.height / 2)
+    if (metres := unit_metres(info.crs, y)) is None:
         return None
+    across, along = metres
     sides = math.hypot(move.b * across, move.e * along), math.hypot(move.a * across, move.d * along)
-    return sides if min(sides) > 0 and across > 0 else None
+    return sides if min(sides) > 0 else None

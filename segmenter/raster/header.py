@@ -17,9 +17,8 @@ from rasterio.transform import Affine
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
+from segmenter.raster.crs_units import unit_metres
 from segmenter.raster.settings import set_up_gdal
-
-METRES_PER_DEGREE = 111_320.0
 
 
 @dataclass(frozen=True)
@@ -131,11 +130,12 @@ def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | No
     """Side of a pixel of the mean area, in metres, at the raster's centre."""
     if crs is None or transform is None:
         return None
-    side = math.sqrt(abs(transform.determinant))
-    if crs.is_geographic:
-        _, latitude = transform @ (size.width / 2, size.height / 2)
-        return side * METRES_PER_DEGREE * math.sqrt(max(0.0, math.cos(math.radians(latitude))))
-    return side * float(crs.linear_units_factor[1]) if crs.is_projected else None
+    _, y = transform @ (size.width / 2, size.height / 2)
+    metres = unit_metres(crs, y)
+    if metres is None:
+        return None
+    side = math.sqrt(abs(transform.determinant)) * math.sqrt(metres[0] * metres[1])
+    return side if 0 < side < math.inf else None  # pixels without an area have none
 
 
 def _rpcs(path: Path, dataset: Any) -> RPC | None:

@@ -11,10 +11,13 @@ from rasterio.features import shapes
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
+from segmenter.raster.crs_units import ellipsoid_axes
 from segmenter.raster.settings import set_up_gdal
 
 _EQUAL_AREA = "EPSG:6933"
 """Lambert's cylindrical projection on WGS 84: parallels and meridians are straight, areas are true."""
+_EARTH, _NO_EARTH = 6_378_137.0, 0.005
+"""Metres, and the share by which the radius of another body differs, as PROJ has it."""
 
 
 class Outlines(NamedTuple):
@@ -62,9 +65,12 @@ def lengths_stretch(crs: CRS) -> bool:
 def on_equal_area(crs: CRS, xy: NDArray[np.float64]) -> NDArray[np.float64]:
     """(V, 2) coordinates of a CRS in one where plane areas are square metres on the ground.
 
-    EPSG:6933; true for edges along parallels and meridians whatever their length (Snyder 1987, Map
-    projections: a working manual, pp. 81-83).
+    EPSG:6933; of another body than Earth, the same projection of its ellipsoid. True for edges along
+    parallels and meridians whatever their length (Snyder 1987, Map projections: a working manual, pp. 81-83).
     """
     set_up_gdal()
-    x, y = transform(crs, CRS.from_string(_EQUAL_AREA), xy[:, 0], xy[:, 1])
+    axes, equal = ellipsoid_axes(crs), CRS.from_string(_EQUAL_AREA)
+    if axes is not None and abs(axes[0] / _EARTH - 1) > _NO_EARTH:
+        equal = CRS.from_proj4(f"+proj=cea +lat_ts=30 +a={axes[0]!r} +b={axes[1]!r} +units=m +no_defs")
+    x, y = transform(crs, equal, xy[:, 0], xy[:, 1])
     return np.stack([np.asarray(x), np.asarray(y)], axis=1)

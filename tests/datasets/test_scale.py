@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datasets import load_dataset
 from datasets.check import check_dataset
@@ -134,3 +137,29 @@ def test_usual_scales_lie_in_the_middle_of_their_octave() -> None:
     strata = scene_strata([4.0, None, 0.05, 0.3, 1.0], (0.3, 1.0))
     assert strata.titles == ("0.05–0.3 m", "0.3–1 m", "1–4 m", "unknown scale")
     assert strata.number_S.tolist() == [2, 3, 0, 1, 2]
+
+
+@given(
+    st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=6, unique=True).map(sorted),
+    st.lists(st.one_of(st.none(), st.floats(1e-3, 1e5)), min_size=1, max_size=9),
+    st.booleans(),
+)
+def test_no_two_strata_have_one_title(
+    boundaries: list[float], metres: list[float | None], close: bool
+) -> None:
+    """Of any bounds, as close together as scales are told apart (four digits), with a scene on each."""
+    if close:
+        boundaries = [
+            round(boundaries[0] + i * 10 ** (math.floor(math.log10(boundaries[0])) - 3), 9) for i in range(6)
+        ]
+    found = scene_strata([*metres, *boundaries], boundaries)
+    assert len(set(found.titles)) == len(found.titles) == len(set(found.number_S.tolist()))
+
+
+def test_titles_have_as_many_digits_as_tell_the_bounds_apart() -> None:
+    assert scene_strata([0.2, 0.3002, 2], (0.3, 1)).titles == ("0.2–0.3 m", "0.3–1 m", "1–2 m")
+    assert scene_strata([0.3, 0.3002, 0.3004], (0.3001, 0.3003)).titles == (
+        "0.3–0.3001 m",
+        "0.3001–0.3003 m",
+        "0.3003–0.3004 m",
+    )

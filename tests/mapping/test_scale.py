@@ -119,8 +119,11 @@ def test_windows_columns_and_parts_do_not_show(
         (Affine(1.2, 1.6, 100, 1.6, -1.2, 200), "EPSG:25833", 2, 2),
         (Affine(1, 0, 100, 0, -4, 50), "EPSG:25833", 4, 1),
         (Affine(2 / 111320, 0, 13, 0, -2 / 111320, 60), "EPSG:4326", 2, 1),
+        (Affine(2 / 100189.3, 0, 13, 0, -2 / 100189.3, 200 / 3), "EPSG:4807", 2, 1),
+        (Affine(2 / 30323.35, 0, 13, 0, -2 / 30323.35, 60), "IAU_2015:30100", 2, 1),
+        (Affine(4 / 0.3048006, 0, 100, 0, -2 / 0.3048006, 50), "EPSG:2263", 2, 4),
     ],
-    ids=["south-up", "rotated", "oblong", "degrees-at-60-north"],
+    ids=["south-up", "rotated", "oblong", "degrees-at-60-north", "grads-at-60-north", "moon", "us-feet"],
 )
 def test_a_pixel_of_the_model_has_the_wanted_side_on_the_ground(
     tmp_path: Path,
@@ -201,6 +204,19 @@ def test_a_raster_that_does_not_say_its_scale_needs_it_said(
     assert call(nowhere, "--gsd", 1, "--raster-gsd", 0.25) == 0
     found = read(tmp_path / "maps" / "nowhere.tif")
     assert_classes(found, probabilities(image, found != 255, Fraction(4), Fraction(4)), found != 255)
+
+
+def test_metres_that_lie_under_a_crs_of_degrees_are_no_scale(
+    make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
+) -> None:
+    """Latitude 5,808,300 has a cosine, too: 0.5 degrees would be 55,660 by 27,830 m."""
+    image, transform = rng.integers(0, 255, (40, 50, 3), np.uint8), Affine(0.5, 0, 368000, 0, -0.5, 5808310)
+    wrong = make_geotiff("in/wrong.tif", image, crs="EPSG:4326", transform=transform)
+    assert call(wrong, "--gsd", 1000) == 1
+    said = capsys.readouterr().err
+    assert "wrong.tif: does not say how large its pixels are" in said
+    assert "a latitude beyond the poles), --gsd needs it; give it with --raster-gsd METRES" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

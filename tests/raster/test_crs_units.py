@@ -1,0 +1,115 @@
+"""Metres a pixel of any CRS: of its own units, on its own body; else not known, never a wrong number."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rasterio.crs import CRS
+from rasterio.transform import Affine
+
+from segmenter.geometry import Size
+from segmenter.raster import RasterInfo, RasterSpec, pixel_sides, raster_info, write_raster
+from segmenter.vectors.area import pixel_square_metres
+
+DEGREE, GRAD = math.pi / 180, math.pi / 200
+
+
+def geographic(radius: float, flat: float = 0.0, unit: str = "degree", radians: float = DEGREE) -> str:
+    """A geographic CRS as WKT; `flat` is the inverse flattening, 0 for a sphere."""
+    return (
+        f'GEOGCS["made",DATUM["made",SPHEROID["made",{radius!r},{flat!r}]],PRIMEM["made",0],'
+        f'UNIT["{unit}",{radians!r}]]'
+    )
+
+
+def projected(unit: str, metres: float) -> str:
+    """Transverse Mercator as WKT, in units of so many metres."""
+    return (
+        f'PROJCS["made",{geographic(6378137.0, 298.257223563)},PROJECTION["Transverse_Mercator"],'
+        'PARAMETER["latitude_of_origin",0],PARAMETER["central_meridian",15],PARAMETER["scale_factor",1],'
+        f'PARAMETER["false_easting",0],PARAMETER["false_northing",0],UNIT["{unit}",{metres!r}]]'
+    )
+
+
+def raster(tmp_path: Path, crs: str, side: float, centre: tuple[float, float]) -> RasterInfo:
+    """The header of a raster of square pixels around a centre (x, y)."""
+    size = Size(10, 14)
+    transform = Affine.translation(*centre) @ Affine.scale(side, -side) @ Affine.translation(-7, -5)
+    spec = RasterSpec(crs=CRS.from_user_input(crs), transform=transform)
+    write_raster(tmp_path / "a.tif", np.zeros((size.height, size.width), np.uint8), spec)
+    return raster_info(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize(
+    ("crs", "side", "centre", "high", "wide"),
+    [
+        ("EPSG:4326", 0.001, (11, 60), 111.3195, 111.3195 / 2),
+        ("EPSG:4807", 0.001, (3, 200 / 3), 6378.2492 * GRAD, 6378.2492 * GRAD / 2),
+        (geographic(6378137.0, 298.257223563, "grad", GRAD), 0.01, (9, 50), 1001.8754, 1001.8754 / 2**0.5),
+        (geographic(1737400.0), 0.001, (11, 60), 30.32335, 30.32335 / 2),
+        (geographic(1737400.0, 0.0, "grad", GRAD), 0.001, (11, 200 / 3), 27.29101, 27.29101 / 2),
+        ("IAU_2015:30100", 0.001, (11, -60), 30.32335, 30.32335 / 2),
+        ("IAU_2015:49900", 0.001, (11, 0), 59.27470, 59.27470),
+        ("EPSG:4326+5773", 0.001, (11, 60), 111.3195, 111.3195 / 2),
+        (projected("US survey foot", 1200 / 3937), 2.0, (9e5, 2e5), 2400 / 3937, 2400 / 3937),
+        (projected("foot", 0.3048), 2.0, (9e5, 2e5), 0.6096, 0.6096),
+        (projected("kilometre", 1000.0), 0.01, (400, 5800), 10, 10),
+        ("EPSG:2263", 2.0, (9e5, 2e5), 2400 / 3937, 2400 / 3937),
+        ("EPSG:2263+5703", 2.0, (9e5, 2e5), 2400 / 3937, 2400 / 3937),
+    ],
+)
+def test_a_pixel_has_its_metres_in_any_unit_and_on_any_body(
+    tmp_path: Path, crs: str, side: float, centre: tuple[float, float], high: float, wide: float
+) -> None:
+    """To the millionth part of what the ellipsoid's radius and the unit say."""
+    info = raster(tmp_path, crs, side, centre)
+    assert pixel_sides(info) == pytest.approx((high, wide), rel=2e-6)
+    assert info.metres_per_pixel == pytest.approx((high * wide) ** 0.5, rel=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("crs", "side", "centre"),
+    [
+        ("EPSG:4326", 0.5, (368000, 5808000)),  # metres of a projection under a CRS of degrees
+        ("EPSG:4326", 0.001, (11, 95)),
+        ("EPSG:4807", 0.001, (11, 105)),
+        (geographic(71492000.0, 15.41), 0.001, (11, 60)),  # Jupiter: no sphere
+        ('LOCAL_CS["made",UNIT["metre",1]]', 0.5, (1, 1)),
+    ],
+    ids=["metres-as-degrees", "beyond-the-pole", "beyond-the-pole-in-grads", "flattened", "local"],
+)
+def test_a_pixel_whose_metres_cannot_be_told_has_none(
+    tmp_path: Path, crs: str, side: float, centre: tuple[float, float]
+) -> None:
+    info = raster(tmp_path, crs, side, centre)
+    assert (info.metres_per_pixel, pixel_sides(info)) == (None, None)
+
+
+def test_a_pixel_without_an_area_has_no_metres(tmp_path: Path) -> None:
+    spec = RasterSpec(crs=CRS.from_epsg(25833), transform=Affine(1, 1, 0, 1, 1, 0))
+    write_raster(tmp_path / "a.tif", np.zeros((10, 14), np.uint8), spec)
+    assert raster_info(tmp_path / "a.tif").metres_per_pixel is None
+
+
+@pytest.mark.parametrize(
+    ("crs", "centre", "side"),
+    [
+        ("EPSG:4326", (11, 60), 0.001),
+        ("EPSG:4807", (11, 200 / 3), 0.001),
+        (geographic(1737400.0), (11, 60), 0.001),
+        ("IAU_2015:30100", (11, -60), 0.001),
+        ("+proj=merc +R=1737400 +units=m", (0, 0), 20.0),
+    ],
+)
+def test_a_pixel_s_area_is_that_of_its_sides(
+    tmp_path: Path, crs: str, centre: tuple[float, float], side: float
+) -> None:
+    """On the ellipsoid the area is; the sides are of a sphere, up to half a percent from it on Earth."""
+    info = raster(tmp_path, crs, side, centre)
+    area, sides = pixel_square_metres(info), pixel_sides(info)
+    assert area is not None
+    assert sides is not None
+    assert area[5] == pytest.approx(sides[0] * sides[1], rel=0.005)
