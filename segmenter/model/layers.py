@@ -121,14 +121,15 @@ def _shared(x: Any) -> tuple[Any, Callable[[Any], Any]]:
 class ChannelNorm(keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` over the channels, whose gradients are added two by two.
 
-    Keras' uses its input more often (see `Share`). Inference is Keras' own, to the bit.
+    Keras' uses its input more often (see `Share`); this one, for whoever else uses it, once. Inference is
+    Keras' own, to the bit.
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Inputs with mean 0 and variance 1 over each pixel's channels, scaled and shifted."""
         if not training:
             return super().call(inputs)
-        x = tf.cast(inputs, self.variable_dtype)
+        x = tf.identity(tf.cast(inputs, self.variable_dtype))
         centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
         scaled = centred * tf.math.rsqrt(variance + self.epsilon)

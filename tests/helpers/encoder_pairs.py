@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any, get_args
 
@@ -65,6 +66,26 @@ def small_encoder() -> Any:
     from segmenter.model.encoders.keras_applications import Source
 
     return Source(small_network, ("b1a_relu", "b2a_relu", "b3a_relu", "b4b_out", "b5a_relu"))
+
+
+def smallest_of_keras(encoder: str) -> Any:
+    """An encoder of `keras.applications` with hardly any blocks, by Keras' own code for the family."""
+    from keras.src.applications import convnext, densenet, efficientnet_v2
+
+    from segmenter.model.encoders.keras_applications import SOURCES, Source
+
+    if encoder == "densenet121":
+        return replace(SOURCES[encoder], make=partial(densenet.DenseNet, [1, 1, 2, 1]))
+    if encoder == "convnext_tiny":
+        sizes = ([1, 1, 2, 1], [4, 4, 6, 8])
+        return replace(SOURCES[encoder], make=partial(convnext.ConvNeXt, *sizes, name=encoder))
+    stages = [
+        stage | {"num_repeat": 2 if number == 3 else 1}
+        for number, stage in enumerate(efficientnet_v2.DEFAULT_BLOCKS_ARGS["efficientnetv2-b0"])
+    ]
+    make = partial(efficientnet_v2.EfficientNetV2, 0.25, 1.0, 224, blocks_args=stages)
+    ends = ("block2a_project_bn", "block3a_project_bn", "block4b_add", "block6a_project_bn")
+    return Source(make, ("block1a_project_activation", *ends), {"include_preprocessing": False})
 
 
 _STEMS = {"resnet": "RESNET_STEM", "efficientnet_lite": "LITE_STEM"}
