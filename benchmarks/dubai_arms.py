@@ -6,7 +6,7 @@ segmentation_models_pytorch with the same weights and recipe (`benchmarks.smp_un
 `--smp-python`). One tile of the five is held out and scored whole, as `datasets stitch` joins its parts.
 
     python -m benchmarks.dubai_arms --dubai DIR --smp-python ENV/bin/python     all runs, one by one
-    python -m benchmarks.dubai_arms --dubai DIR --page                          the table of what is there
+    python -m benchmarks.dubai_arms --page                                      the table of docs/results.md
 
 Every run is `train.py` and `predict.py` on one core, and leaves a JSON file in `--results`, which is kept
 with the sources, so that others go on from there; one that is there is not done again, one that was ended
@@ -24,7 +24,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
@@ -32,6 +31,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from benchmarks.dubai_arms_page import write_page
+from segmenter.errors import SegmenterError
 from segmenter.files import write_whole
 
 RECIPES = {
@@ -42,6 +43,7 @@ RECIPES = {
 }
 _TUNED = ["augmentation={scale: 0.25, rotation: 15, brightness: 0, contrast: 0}", "training.ema=0.998"]
 """Of `tuned`, instead of the recipe's own."""
+PAGE, RESULTS = Path("docs/results.md"), Path("benchmarks/results/dubai_arms")
 TILES = ("tile_7", "tile_4")
 EPOCHS = {
     "scratch": {"tile_7": 12, "tile_4": 6},
@@ -70,11 +72,10 @@ class Task:
 def main() -> int:
     """The exit code is 1 if a run failed."""
     given = _arguments()
+    if given.page:
+        return _page(given)
     for folder in (given.results, given.work):
         folder.mkdir(parents=True, exist_ok=True)
-    if given.page:
-        print(_table(given.results))
-        return 0
     tasks = [Task(*parts) for parts in product(given.arms, given.held_out, given.seeds)]
     tasks.sort(key=lambda task: task.seed)
     pending = [task for task in tasks if not _file(given.results, task).is_file()]
@@ -96,10 +97,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--dubai", type=Path, required=True, metavar="DIR", help="tile_N/images, tile_N/masks"
-    )
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/dubai_arms"))
+    parser.add_argument("--dubai", type=Path, metavar="DIR", help="tile_N/images, tile_N/masks")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument(
         "--work", type=Path, default=Path("runs/dubai_arms"), help="runs, logs and stitched tiles"
     )
@@ -108,8 +107,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each on a core of its own")
     parser.add_argument("--smp-python", metavar="FILE", help="the Python that has the extra `smp`")
-    parser.add_argument("--page", action="store_true", help="print the table alone")
-    return parser.parse_args()
+    parser.add_argument(
+        "--page", type=Path, nargs="?", const=PAGE, metavar="FILE", help="write the page's table alone"
+    )
+    given = parser.parse_args()
+    if not (given.page or given.dubai):
+        parser.error("--dubai: expected the folder of tile_N/images and tile_N/masks")
+    return given
 
 
 def _file(results: Path, task: Task) -> Path:
@@ -253,25 +257,13 @@ def _reached(process: subprocess.Popen[bytes], folder: Path, step: int) -> float
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user, system
 
 
-def _table(results: Path) -> str:
-    """Markdown: a row for each arm and held-out tile; each seed's mIoU, steps and minutes of processor."""
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for path in sorted(results.glob("*.json")):
-        found = json.loads(path.read_text())
-        rows[found["arm"], found["held_out"]].append(found)
-    lines = [
-        "| arm | held out | mIoU | each seed | steps | minutes of processor |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for (arm, tile), runs in rows.items():
-        each = [run["mIoU"] for run in runs]
-        minutes = ", ".join(f"{run['processor_minutes']:.1f}" for run in runs)
-        steps = ", ".join(str(run["steps"]) for run in runs)
-        shown = ", ".join(f"{100 * value:.1f}" for value in each)
-        lines.append(
-            f"| {arm} | {tile} | {100 * sum(each) / len(each):.1f} | {shown} | {steps} | {minutes} |"
-        )
-    return "\n".join(lines)
+def _page(given: argparse.Namespace) -> int:
+    try:
+        write_page(given.results, given.page, RECIPES)
+    except SegmenterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,9 @@
 Baseline of the times, in the same run: that U-Net. Measured is processor time, of a step (loss and gradients)
 and of a prediction, on tiles of 256 × 256; the median of some rounds. `--page` writes each row into the
 page's table as it is found, beside those that it has. Another model is one more entry of `models`.
+
+The page has tiles a second of one core, and beside them the ratio to the baseline of the same run, which says
+more: what else the machine does changes it less. Each row says on which processor and day it was measured.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any, get_args
 from benchmarks.page import renew, rows_of, table
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, ModelConfig
+from segmenter.devices.setup import processor_model
 from segmenter.devices.strategy import load_tensorflow
 from segmenter.model.graph import Call, graph_of
 from segmenter.model.receptive_field import describe, training_bytes_per_image
@@ -32,7 +36,7 @@ _CONFIGS = Path(__file__).parents[1] / "configs"
 _MARK = "<!-- table: python -m benchmarks.model_table --page -->"
 _HEAD = (
     *("model", "parameters", "FLOPs a tile", "stride", "radius", "MiB a tile, training"),
-    *("MiB a tile, prediction", "tiles/s, training", "tiles/s, prediction"),
+    *("MiB a tile, prediction", "training, tiles/s", "ratio", "prediction, tiles/s", "ratio", "measured"),
 )
 
 
@@ -55,13 +59,15 @@ class Row:
     step: float
     predicting: float
 
-    def cells(self, baseline: Row) -> list[str]:
-        """Of a row of docs/models.md; times as tiles a second over the baseline's."""
+    def cells(self, baseline: Row, measured: str) -> list[str]:
+        """Of a row of docs/models.md; ratios are tiles a second over the baseline's."""
         return [
             *(self.name, f"{self.parameters / 1e6:.1f} M", f"{self.flops / 1e9:.1f} G", str(self.stride)),
             "none: smooth" if self.radius is None else str(self.radius),
             *(f"{self.training:.0f} / {self.mixed:.0f}", f"{self.prediction:.0f}"),
-            *(f"{baseline.step / self.step:.2f}", f"{baseline.predicting / self.predicting:.2f}"),
+            *(f"{1 / self.step:.2f}", f"{baseline.step / self.step:.2f}"),
+            *(f"{1 / self.predicting:.2f}", f"{baseline.predicting / self.predicting:.2f}"),
+            measured,
         ]
 
 
@@ -79,10 +85,11 @@ def main() -> None:
     load_tensorflow()
     names = [BASELINE, *(name for name in options.models or found if name != BASELINE)]
     rows: list[Row] = []
+    here = f"{processor_model()}, {time.strftime('%Y-%m-%d')}"
     for name in names:
         rows.append(measured(name, found[name], options.rounds, options.batch))
         if options.page:
-            _write(options.page, rows[-1].cells(rows[0]), list(found))
+            _write(options.page, rows[-1].cells(rows[0], here), list(found))
     figures = [{**vars(row), "step_ratio": round(rows[0].step / row.step, 2)} for row in rows]
     print(json.dumps({"benchmark": "model_table", "models": figures}))
 

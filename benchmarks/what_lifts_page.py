@@ -27,9 +27,7 @@ def write_page(results: Path, page: Path) -> None:
     Raises:
         SegmenterError: there are no results.
     """
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*-*-*-*.json"))]
-    if not found:
-        raise SegmenterError(f"{results}: expected results of runs, there are none; run this without --page")
+    found = results_of(results)
     plot = page.with_suffix(".png")
     draw(found, plot)
     lines = [f"![means and intervals over the seeds]({plot.name})", ""]
@@ -37,6 +35,18 @@ def write_page(results: Path, page: Path) -> None:
         if chosen := [one for one in found if one["data"] == name]:
             lines += section(DATA[name].title, chosen)
     renew(page, MARK, lines)
+
+
+def results_of(results: Path) -> list[Result]:
+    """What the runs left.
+
+    Raises:
+        SegmenterError: nothing.
+    """
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*-*-*-*.json"))]
+    if not found:
+        raise SegmenterError(f"{results}: expected results of runs, there are none; run this without --page")
+    return found
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

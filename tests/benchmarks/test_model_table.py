@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks import model_table
 from benchmarks.model_table import BASELINE, Row, flops, models
+from benchmarks.page import rows_of
+from segmenter.devices.setup import processor_model
 
 
 def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
@@ -40,7 +42,10 @@ def test_the_page_keeps_other_models_rows(tmp_path: Path, monkeypatch: pytest.Mo
     page.write_text(f"before\n{model_table._MARK}\n<!-- end of table -->\nafter\n")
 
     def of(parameters: int, *names: str) -> list[str]:
-        row = lambda name, *_: Row(name, parameters, 4_000_000_000, 8, None, 150, 91, 41, 2.0, 1.0)  # noqa: E731
+        def row(name: str, *_: object) -> Row:
+            step = 4.0 if name == BASELINE else 1.6
+            return Row(name, parameters, 4_000_000_000, 8, None, 150, 91, 41, step, step / 8)
+
         monkeypatch.setattr(model_table, "measured", row)
         monkeypatch.setattr(sys, "argv", ["model_table", "--page", str(page), "--models", *names])
         model_table.main()
@@ -53,4 +58,13 @@ def test_the_page_keeps_other_models_rows(tmp_path: Path, monkeypatch: pytest.Mo
     rows = [line.split(" | ")[:2] for line in lines[4:-2]]
     demo, dubai, potsdam, pair = ("| demo", "| dubai", "| potsdam", "| resnet18 fpn")
     assert rows == [[demo, "2.0 M"], [dubai, "1.0 M"], [potsdam, "2.0 M"], [pair, "2.0 M"]]
-    assert "| none: smooth | 150 / 91 | 41 | 1.00 | 1.00 |" in lines[4]
+    assert f"| none: smooth | 150 / 91 | 41 | 0.62 | 2.50 | 5.00 | 2.50 | {processor_model()}, 20" in lines[4]
+
+
+def test_the_page_has_a_row_for_every_model() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs/models.md"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in rows_of(page, model_table._MARK)
+    ]
+    assert rows[0] == list(model_table._HEAD)
+    assert [row[0] for row in rows[2:]] == list(models())

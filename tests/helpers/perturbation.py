@@ -1,11 +1,15 @@
-"""Reach of a model, measured: by what moves when an input pixel changes, and by one output's gradient."""
+"""Reach of a model, measured: what moves when an input pixel changes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from segmenter.model.receptive_field import describe
 
 
 def make_all_contributions_count(model: Any, rng: np.random.Generator, gain: float = 0.5) -> None:
@@ -45,47 +49,83 @@ def farthest_moved(
     return farthest[0], farthest[1]
 
 
-def gradient_reach(model: Any, scale: int, height: int, width: int) -> int:
-    """Farthest column that one output in the middle depends on, beyond the `scale` columns it covers.
+@dataclass(frozen=True)
+class Moved:
+    """What a changed pixel moves in one output of a model, along a strip.
 
-    The image is a strip: what a pixel reaches along its row, it reaches whatever the rows. Its values rise to
-    one side and then to the other, so that every maximum is taken where it is farthest.
+    Attributes:
+        scale: input pixels that an output pixel covers.
+        first: the first place of the changed pixel; the others follow one by one, for a step of the stride.
+        sums: (place, output pixel along the strip): of the values that moved.
     """
-    import tensorflow as tf
 
-    ramp: NDArray[np.float64] = np.broadcast_to(
-        np.linspace(0.5, 1, width)[:, None], (1, height, width, model.inputs[0].shape[-1])
-    )
-    farthest, at = 0, width // scale // 2
-    for image in (ramp, ramp[:, :, ::-1]):
-        pixels = tf.constant(np.ascontiguousarray(image))
-        with tf.GradientTape() as tape:
-            tape.watch(pixels)
-            value = tf.reduce_sum(model(pixels, training=False)[:, height // scale // 2, at])
-        _, _, cols, _ = np.nonzero(tape.gradient(value, pixels).numpy())
-        assert cols.min() > 0, "the strip is too short"
-        assert cols.max() < width - 1, "the strip is too short"
-        farthest = max(farthest, at * scale - int(cols.min()), int(cols.max()) - (at + 1) * scale + 1)
-    return farthest
+    scale: int
+    first: int
+    sums: NDArray[np.float64]
+
+    def farthest(self) -> int:
+        """The farthest from the changed pixel, beyond the pixels that an output pixel covers."""
+        place, at = np.nonzero(self.sums)
+        changed, covered = self.first + place, self.scale * at
+        return int(np.maximum(covered - changed, changed - (covered + self.scale - 1)).max())
+
+    def shifts(self) -> list[int]:
+        """The steps of the changed pixel with which all that moves goes along, to float64's rounding.
+
+        A step between two output pixels may take it to either.
+        """
+        return [step for step in range(1, len(self.sums)) if self._goes_along(step)]
+
+    def _goes_along(self, step: int) -> bool:
+        before, after = self.sums[0], self.sums[step]
+        pixels = {step // self.scale, -(-step // self.scale)}
+        return any(
+            np.allclose(after[by:], before[: len(before) - by], rtol=1e-12, atol=0)  # matrices of other sizes
+            for by in pixels
+        )
 
 
-def pixel_reach(model: Any, stride: int, radius: int) -> int:
-    """Farthest column that any output pixel depends on, of a model whose output is as large as its image.
+def moved_along(model: Any, stride: int, radius: int, axis: int) -> list[Moved]:
+    """What a changed pixel moves in each output, along rows (axis 0) or columns (1).
 
-    Of all pixels of a cell of the stride's grid: in some, more comes from the left, in others from the right.
+    The image is a strip, a step of the stride across: what a pixel reaches along it, it reaches whatever is
+    across. It is 0 but for the changed pixel, so that the smallest value shows. There is room for a step more
+    than the radius.
     """
-    import tensorflow as tf
+    cells = -(-radius // stride) + 1
+    length, first = (2 * cells + 2) * stride, cells * stride
+    sums: list[list[NDArray[np.float64]]] = [[] for _ in model.outputs]
+    places = range(first, first + stride + 1)
+    for some in (places[i : i + _TOGETHER] for i in range(0, len(places), _TOGETHER)):
+        for found, values in zip(sums, _on_strips(model, length, stride, some, axis), strict=True):
+            found.extend(np.abs(values).sum(axis=(1, 3)))
+    return [Moved(length // len(found[0]), first, np.stack(found)) for found in sums]
 
-    width = (2 * (radius // stride) + 6) * stride
-    bands, first, farthest = model.inputs[0].shape[-1], width // stride // 2 * stride, 0
-    ramp = np.broadcast_to(np.linspace(0.5, 1, width)[:, None], (1, 2 * stride, width, bands))
-    for at in range(first, first + stride):
-        for image in (ramp, ramp[:, :, ::-1]):
-            pixels = tf.constant(np.ascontiguousarray(image))
-            with tf.GradientTape() as tape:
-                tape.watch(pixels)
-                value = tf.reduce_sum(model(pixels, training=False)[:, stride, at])
-            _, _, cols, _ = np.nonzero(tape.gradient(value, pixels).numpy())
-            assert 0 < cols.min() <= cols.max() < width - 1, "the strip is too short"
-            farthest = max(farthest, at - int(cols.min()), int(cols.max()) - at)
-    return farthest
+
+def all_move(model: Any, length: int, around: float) -> list[bool]:
+    """Of each output, whether all of it moves when the first pixel along a strip of one value changes."""
+    outputs = _on_strips(model, length, describe(model).stride, (0, None), 1, around)
+    return [bool((changed != plain).any(axis=2).all()) for changed, plain in outputs]
+
+
+_TOGETHER = 11
+"""Strips: more take more memory and no less time."""
+
+
+def _on_strips(
+    model: Any, length: int, across: int, places: Sequence[int | None], axis: int, around: float = 0
+) -> list[NDArray[np.float64]]:
+    """Outputs for strips in one of whose pixels, or none, something is added; their columns lie along it."""
+    strips = np.full((len(places), across, length, model.inputs[0].shape[-1]), float(around))
+    for strip, place in zip(strips, places, strict=True):
+        if place is not None:
+            strip[across // 2, place] += np.linspace(1, 2, strips.shape[3])
+    turn = (0, 2, 1, 3) if axis == 0 else (0, 1, 2, 3)
+    return [
+        np.asarray(each).transpose(turn) for each in as_list(model(strips.transpose(turn), training=False))
+    ]
+
+
+def as_list(outputs: Any) -> list[Any]:
+    """Outputs of a model, also where it has one."""
+    return outputs if isinstance(outputs, list) else [outputs]

@@ -1,4 +1,4 @@
-"""Stride and radius against what moves when a pixel changes: random stacks, and encoders of Keras."""
+"""Stride and radius against what moves when a pixel changes: random stacks of layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,17 @@ def _measured(model: Any, rng: np.random.Generator) -> tuple[int, int]:
     cells = -(-geometry.radius // geometry.stride) + 1
     side = (2 * cells + 1) * geometry.stride
     assert model(np.zeros((1, side, side, 2))).shape[1:3] == (side, side)
-    return geometry.radius, max(farthest_moved(model, geometry.stride, cells * geometry.stride, side, rng))
+    middle = cells * geometry.stride
+    _assert_all_shifts(model, geometry.stride, middle, side)
+    return geometry.radius, max(farthest_moved(model, geometry.stride, middle, side, rng))
+
+
+def _assert_all_shifts(model: Any, by: int, middle: int, side: int) -> None:
+    """What moves with a pixel is the same, a step of the stride on, where the pixel is one on."""
+    images = np.zeros((2, side + by, side + by, 2))
+    images[0, middle, middle] = images[1, middle + by, middle + by] = 1, 2
+    first, second = np.asarray(model(images))
+    np.testing.assert_allclose(second[by:, by:], first[:-by, :-by], rtol=1e-12, atol=0)
 
 
 @hypothesis.settings(max_examples=25)

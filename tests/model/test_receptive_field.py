@@ -1,4 +1,4 @@
-"""Stride and receptive-field radius, computed from the layers, against what the gradient says."""
+"""Stride and receptive-field radius, computed from the layers, against what moves when a pixel changes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from segmenter.config.recipe import UNetConfig
 from segmenter.model.receptive_field import GlobalLayerError, describe, geometry_of, training_bytes_per_image
+from tests.helpers.perturbation import make_all_contributions_count, moved_along
 
 
 def test_a_known_network(tensorflow: ModuleType) -> None:
     from segmenter.model.building import build_model
 
-    # Three 3×3 pairs at strides 1, 2, 1: by hand 2 + (1) + 4 + (up) … and as the gradient test confirms.
     model = build_model(UNetConfig(depth=1, width=2), 1, 2)
     assert geometry_of(model).stride == 2
     assert geometry_of(build_model(UNetConfig(depth=4, width=4), 3, 2)).stride == 16
@@ -24,30 +24,19 @@ def test_a_known_network(tensorflow: ModuleType) -> None:
 
 @pytest.mark.parametrize("upsampling", ["nearest", "bilinear", "transpose"])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_radius_is_what_the_gradient_reaches(tensorflow: ModuleType, depth: int, upsampling: str) -> None:
-    import keras
-
+def test_outputs_of_a_unet_move_as_far_as_its_radius(
+    tensorflow: ModuleType, depth: int, upsampling: str, rng: np.random.Generator
+) -> None:
     from segmenter.model.building import build_model
 
-    tf = tensorflow
-    keras.utils.set_random_seed(depth)
-    model = build_model(UNetConfig(depth=depth, width=3, upsampling=upsampling), 1, 2)
-    # Positive weights and inputs: no rectifier closes, no contribution cancels, and of a pool's four
-    # pixels each must win somewhere, which random inputs over several draws give.
-    for weight in model.trainable_variables:
-        weight.assign(tf.abs(weight) + 0.01)
+    config = UNetConfig(depth=depth, width=3, upsampling=upsampling)
+    model = build_model(config, 1, 2, dtype="float64")
+    make_all_contributions_count(model, rng)
     geometry = geometry_of(model)
-    side = (2 * geometry.radius // geometry.stride + 4) * geometry.stride
-    draws = [tf.random.stateless_uniform((side, side, 1), (draw, depth)) for draw in range(12)]
-    images, reached = tf.stack(draws), 0
-    for offset in range(geometry.stride):
-        at = side // 2 // geometry.stride * geometry.stride + offset
-        with tf.GradientTape() as tape:
-            tape.watch(images)
-            value = tf.reduce_sum(model(images, training=False)[:, at, at])
-        _, rows, cols, _ = np.nonzero(tape.gradient(value, images).numpy())
-        reached = max(reached, int(np.abs(np.stack([rows, cols]) - at).max()))
-    assert reached == geometry.radius
+    assert geometry.radius is not None
+    for axis in (0, 1):
+        (moved,) = moved_along(model, geometry.stride, geometry.radius, axis)
+        assert (moved.farthest(), moved.shifts()) == (geometry.radius, [2**depth])
 
 
 def test_a_global_layer_has_no_radius(tensorflow: ModuleType) -> None:

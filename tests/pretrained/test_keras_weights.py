@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import socket
 import urllib.request
 from pathlib import Path
@@ -13,9 +15,18 @@ import pytest
 
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.errors import WeightsError
+from segmenter.pretrained.input_scale import CAFFE
 from segmenter.pretrained.keras_files import cached_file, check_keras_weights, file_bands
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
+KERAS = (
+    *("mobilenet_v2", "keras_resnet50", "densenet121", "convnext_tiny"),
+    *(f"efficientnet_v2_{size}" for size in ("b0", "b1", "b2", "b3", "s")),
+)
+FROM_KERAS = [
+    pytest.param(name, marks=[pytest.mark.slow] if name != "mobilenet_v2" else []) for name in KERAS
+]
+"""Encoders whose weights Keras downloads."""
 
 
 def config(encoder: str, weights: Path | str, **more: Any) -> EncoderDecoderConfig:
@@ -82,30 +93,75 @@ def keras_layout(original: Any, file: Any) -> None:
     keras.src.legacy.saving.legacy_h5_format.save_weights_to_hdf5_group(file, original)
 
 
-def test_imagenet_weights_come_from_keras_own_cache(
-    home: Path, refused: None, rng: np.random.Generator
-) -> None:
+@pytest.fixture
+def accepted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keras looks for the checksum of the file that is there in place of the published one's.
+
+    Returns:
+        Names of the files that it asks its cache for.
+    """
+    from keras.src.utils import file_utils
+
+    asked: list[str] = []
+    real = file_utils.get_file
+
+    def get_file(name: str, origin: str, cache_subdir: str, file_hash: str | None = None) -> str:
+        asked.append(name)
+        there = Path(os.environ["KERAS_HOME"]) / cache_subdir / name
+        if file_hash:
+            file_hash = hashlib.new("md5", there.read_bytes(), usedforsecurity=False).hexdigest()
+        return str(real(name, origin, cache_subdir=cache_subdir, file_hash=file_hash))
+
+    monkeypatch.setattr(file_utils, "get_file", get_file)
+    return asked
+
+
+def features(original: Any, encoder: str, image: Any) -> list[Any]:
+    """Keras' own features of images of deviation 1, as its weights of ImageNet expect them."""
     import keras
 
-    original = network()
-    file = cached_file("mobilenet_v2")
+    from segmenter.model.encoders.keras_applications import SOURCES, _tensor
+
+    names = [name for name in SOURCES[encoder].features if name]
+    if encoder == "keras_resnet50":
+        image = (image * np.array(CAFFE.std, np.float32))[..., ::-1]
+    return list(keras.Model(original.inputs[0], [_tensor(original, name) for name in names])(image))
+
+
+@pytest.mark.parametrize("encoder", FROM_KERAS)
+def test_imagenet_weights_come_from_keras_own_cache(
+    home: Path, refused: None, accepted: list[str], rng: np.random.Generator, encoder: str
+) -> None:
+    original = network(encoder)
+    file = cached_file(encoder)
     assert file.parent == home / "models"
-    original.save_weights(home / "w.weights.h5")
     with h5py.File(file, "w") as cached:
         keras_layout(original, cached)
-    model, line = loaded("mobilenet_v2", "imagenet")
-    assert line.startswith("encoder mobilenet_v2: ")
+    model, line = loaded(encoder, "imagenet")
+    assert accepted == [file.name]
+    assert line.startswith(f"encoder {encoder}: ")
     assert line.endswith(f"parameters from {file}; first layer: 3 bands as they are")
     image = rng.normal(size=(1, 64, 64, 3)).astype(np.float32)
-    end = original.get_layer("block_16_project_BN").output
-    wanted = keras.Model(original.inputs[0], end)(image)
-    np.testing.assert_allclose(model(image)[-1], wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+    for found, wanted in zip(model(image), features(original, encoder, image), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
 
+
+def test_four_bands_share_the_weights_of_three(home: Path, rng: np.random.Generator) -> None:
+    network().save_weights(home / "w.weights.h5")
+    three, _ = loaded("mobilenet_v2", home / "w.weights.h5")
     four, line = loaded("mobilenet_v2", home / "w.weights.h5", 4)
     assert line.endswith("first layer: 4 bands from 3: red, green, blue, mean, times 3/4")
-    grey = np.repeat(image[..., :1], 4, axis=-1)
-    for a, b in zip(four(grey), model(grey[..., :3]), strict=True):
+    grey = np.repeat(rng.normal(size=(1, 64, 64, 1)).astype(np.float32), 4, axis=-1)
+    for a, b in zip(four(grey), three(grey[..., :3]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(b).max())
+
+
+@pytest.mark.parametrize("encoder", FROM_KERAS[1:])
+def test_a_file_without_the_published_checksum_is_not_taken(home: Path, refused: None, encoder: str) -> None:
+    """Keras downloads it again; of MobileNetV2 it knows no checksum."""
+    cached_file(encoder).write_bytes(b"not what was published")
+    with pytest.raises(WeightsError, match=rf"cannot download {cached_file(encoder).name} .*refused"):
+        loaded(encoder, "imagenet")
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.99])
@@ -132,7 +188,6 @@ def test_without_a_network_a_line_says_what_to_do(home: Path, refused: None) -> 
 
 @pytest.mark.filterwarnings("ignore:This model usually expects:UserWarning")
 def test_the_colours_of_resnet50_are_turned_and_its_scale_is_taken_in(tmp_path: Path) -> None:
-    from segmenter.pretrained.input_scale import CAFFE
     from segmenter.training.keras_weights import keras_encoder_weights
 
     original = network("keras_resnet50")
