@@ -31,7 +31,7 @@ def write_page(results: Path, page: Path, recipes: Mapping[str, str]) -> None:
     """
     runs = runs_of(results)
     classes = list(next(iter(runs.values()))[0]["IoU"])
-    head = ["held out", "recipe", "steps", "mIoU (each seed)", *classes]
+    head = ["held out", "recipe", "steps", "mIoU (each seed)", "minutes of a core", *classes]
     tiles = dict.fromkeys(tile for tile, _ in sorted(runs, key=lambda key: key[0], reverse=True))
     rows = [row for tile in tiles for row in _rows(tile, runs, recipes, classes)]
     renew(page, MARK, table(head, rows, words=3))
@@ -75,6 +75,7 @@ def _rows(tile: str, runs: Runs, recipes: Mapping[str, str], classes: Sequence[s
                 SAID[arm],
                 f"{steps} of {recipe.training.global_batch} × {recipe.tiles.size}²",
                 f"{f'**{shown}**' if arm == best else shown} ({seeds})",
+                ", ".join(f"{run['processor_minutes']:.1f}" for run in each),
                 *(f"{mean_of(each, name):.1f}" for name in classes),
             ]
         )

@@ -71,6 +71,11 @@ class Row:
         ]
 
 
+_ATROUS = (16, 8)
+"""Output strides, beside 32, that are measured for one encoder of a family."""
+_MEASURED_ATROUS = ("resnet18", "resnet50", "efficientnet_lite0", "efficientnet_v2_b0", "mobilenet_v2")
+
+
 def main() -> None:
     """Measure each model, print JSON, renew the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -102,13 +107,18 @@ def _write(page: Path, cells: list[str], order: list[str]) -> None:
 
 
 def models() -> dict[str, ModelConfig]:
-    """Name → model section: of every recipe in configs/, and of every encoder with every decoder."""
+    """Name → model section: of every recipe in configs/, of every encoder with every decoder, atrous ones."""
     fields = EncoderDecoderConfig.model_fields
-    pairs = product(get_args(fields["encoder"].annotation), get_args(fields["decoder"].annotation))
-    return {path.stem: load_recipe(path).model for path in sorted(_CONFIGS.glob("*.yaml"))} | {
-        f"{encoder} {decoder}": EncoderDecoderConfig(kind="encoder_decoder", encoder=encoder, decoder=decoder)
-        for encoder, decoder in pairs
-    }
+    found: dict[str, ModelConfig] = {p.stem: load_recipe(p).model for p in sorted(_CONFIGS.glob("*.yaml"))}
+    for encoder, decoder in product(
+        get_args(fields["encoder"].annotation), get_args(fields["decoder"].annotation)
+    ):
+        pair = {"kind": "encoder_decoder", "encoder": encoder, "decoder": decoder}
+        found[f"{encoder} {decoder}"] = EncoderDecoderConfig.model_validate(pair)
+        for stride in _ATROUS if decoder == "deeplabv3plus" and encoder in _MEASURED_ATROUS else ():
+            name = f"{encoder} {decoder} {stride}"
+            found[name] = EncoderDecoderConfig.model_validate(pair | {"output_stride": stride})
+    return found
 
 
 def measured(name: str, config: ModelConfig, rounds: int, batch: int) -> Row:
