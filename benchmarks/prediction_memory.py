@@ -3,8 +3,8 @@
 Peak memory of whole processes, each predicting one file to another: a raster, one of five times its height
 and one of as many pixels and eight times its width, with the model that costs nothing, in exact and in smooth
 mode. Then what a pixel of a U-Net's window takes, as the growth of a process that computes a large window
-after a small one, against `receptive_field.inference_bytes_per_pixel`. Baseline of the maps: the process
-after one window.
+after a small one, against `receptive_field.inference_bytes_per_pixel`; with `--model`, that of another model
+alone. Baseline of the maps: the process after one window.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +26,10 @@ from segmenter.devices.setup import load_tensorflow
 from segmenter.geometry import Size
 from segmenter.inference.blending import Blend
 from segmenter.inference.predictor import Tiling
+from segmenter.model.normalisation import Normalisation
+
+if TYPE_CHECKING:
+    from segmenter.inference.function import PredictFunction
 
 CLASSES, MIB = 8, 2**20
 COLUMN = 1 << 12
@@ -37,16 +42,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--width", type=int, default=20_000)
     parser.add_argument("--heights", type=int, nargs=2, default=(20_000, 100_000))
-    parser.add_argument("--window", type=int, default=1024, help="of the U-Net, for its formula")
+    parser.add_argument("--window", type=int, default=1024, help="of the model, for its formula")
+    parser.add_argument("--model", metavar="ENCODER+DECODER", help="its formula alone")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         print(json.dumps(_child(*arguments.child)))
         return
+    if arguments.model:
+        found = {"model": arguments.model, **_formula(arguments.model, arguments.window)}
+    else:
+        found = {**_maps(arguments.width, arguments.heights), **_formula("unet", arguments.window)}
+    print(json.dumps({"benchmark": "prediction_memory", **found}))
+
+
+def _maps(width: int, heights: Sequence[int]) -> dict[str, Any]:
+    """Peaks of mapping rasters of these heights, and one of as many pixels and eight times the width."""
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        low, high = arguments.heights
-        sizes = ((low, arguments.width), (high, arguments.width), (low // 8, 8 * arguments.width))
+        low, high = heights
+        sizes = ((low, width), (high, width), (low // 8, 8 * width))
         paths = [make_raster(Path(folder) / f"{h}_{w}.tif", h, w) for h, w in sizes]
         for mode in ("exact", "smooth"):
             found = [_in_a_process("map", mode, str(path), f"{path}.map.tif") for path in paths]
@@ -54,10 +69,16 @@ def main() -> None:
             figures[f"{mode}_MiB"] = [round(peak / MIB) for peak in peaks]
             figures[f"{mode}_ratios"] = [round(peak / peaks[0], 3) for peak in peaks[1:]]
             figures[f"{mode}_over_one_window_MiB"] = [round((f["peak"] - f["base"]) / MIB) for f in found]
-    model = _in_a_process("unet", str(arguments.window))
-    figures["unet_bytes_per_pixel"] = round(model["measured"])
-    figures["formula_over_measured"] = round(model["formula"] / model["measured"], 2)
-    print(json.dumps({"benchmark": "prediction_memory", **figures}))
+    return figures
+
+
+def _formula(model: str, side: int) -> dict[str, Any]:
+    """Bytes that a pixel of a window takes, and by how much the formula has more."""
+    found = _in_a_process("model", model, str(side))
+    return {
+        "bytes_per_pixel": round(found["measured"]),
+        "formula_over_measured": round(found["formula"] / found["measured"], 2),
+    }
 
 
 def _in_a_process(*arguments: str) -> dict[str, float]:
@@ -68,7 +89,7 @@ def _in_a_process(*arguments: str) -> dict[str, float]:
 
 def _child(what: str, *arguments: str) -> dict[str, float]:
     load_tensorflow()
-    return _unet(int(arguments[0])) if what == "unet" else _map(*arguments)
+    return _model(arguments[0], int(arguments[1])) if what == "model" else _map(*arguments)
 
 
 def _map(mode: str, source: str, target: str) -> dict[str, float]:
@@ -81,12 +102,23 @@ def _map(mode: str, source: str, target: str) -> dict[str, float]:
     return {"base": base, "peak": _peak()}
 
 
-def _unet(side: int) -> dict[str, float]:
-    predict, _, _ = unet()
+def _model(name: str, side: int) -> dict[str, float]:
+    predict = unet()[0] if name == "unet" else _encoder_decoder(name)
     predict(np.zeros((1, 64, 64, 3), np.uint8), np.ones((1, 64, 64), np.bool_))
     base = _peak()
     predict(np.zeros((1, side, side, 3), np.uint8), np.ones((1, side, side), np.bool_))
     return {"measured": (_peak() - base) / side**2, "formula": predict.bytes_per_pixel}
+
+
+def _encoder_decoder(name: str) -> PredictFunction:
+    from segmenter.config.models import EncoderDecoderConfig
+    from segmenter.inference.function import predict_function
+    from segmenter.model.building import build_model
+
+    encoder, _, decoder = name.partition("+")
+    described = {"kind": "encoder_decoder", "encoder": encoder, "decoder": decoder}
+    model = build_model(EncoderDecoderConfig.model_validate(described), 3, CLASSES)
+    return predict_function(model, Normalisation.of([60] * 3, [40] * 3))
 
 
 def _peak() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.target import Facts, digest
-from segmenter.pretrained.keras_files import file_bands
+from segmenter.pretrained.keras_files import KERNELS, file_bands
 from segmenter.pretrained.safe_tensors import read_safetensors, write_safetensors
 from segmenter.pretrained.torch_files import read_torch
 
@@ -125,6 +125,7 @@ def make_keras(folder: Path) -> None:
     with h5py.File(folder / "a.weights.h5", "w") as file:
         for name, array in _arrays().items():
             file.create_dataset(f"layers/{name.replace('.', '/vars/')}", data=array.T)
+        file.create_dataset("layers/told/vars/0", KERNELS["mobilenet_v2"][0], "f4")  # empty: takes no room
 
 
 def read_keras(file: Path) -> Facts:

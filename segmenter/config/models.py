@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.sections import Section, setting
@@ -13,6 +13,9 @@ NOT_RESIDUAL = frozenset({"densenet121"})
 """Encoders without residual blocks, which a drop path could leave out."""
 NOT_ATROUS = frozenset({"densenet121", "convnext_tiny"})
 """Encoders that shrink by pooling or by patches, where no step of a stride can be turned into dilation."""
+
+NOTHING_AT_STRIDE_2 = frozenset({"convnext_tiny"})
+"""Encoders whose first layer shrinks by more than 2."""
 
 
 class UNetConfig(Section):
@@ -42,7 +45,14 @@ class UNetConfig(Section):
         return "2**model.depth"
 
 
-WeightBand = Annotated[int, Field(ge=1)] | Literal["red", "green", "blue"] | None
+def _channel(value: object) -> object:
+    """One message, where a union's members would give one each; `true` is no channel 1."""
+    if value in (None, "red", "green", "blue") or (type(value) is int and value >= 1):
+        return value
+    raise PydanticCustomError("weight_band", "expected red, green, blue, null, or a channel's number from 1")
+
+
+WeightBand = Annotated[int | Literal["red", "green", "blue"] | None, BeforeValidator(_channel)]
 """Of a band: the channel of pretrained weights that it takes, by colour or number; None: the mean of all."""
 
 
@@ -92,6 +102,13 @@ class EncoderDecoderConfig(Section):
     def stride_setting(self) -> str:
         """Setting that the stride follows from, for messages."""
         return "model.output_stride"
+
+    @field_validator("weights")
+    @classmethod
+    def _some_name(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise PydanticCustomError("weights", "expected imagenet or a file of weights; null: from scratch")
+        return value
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> EncoderDecoderConfig:

@@ -3,8 +3,8 @@
 Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns c pixels wide:
 
     base       1 GiB: Python, TensorFlow, GDAL's block cache
-    model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), and the weights of
-               all models but the first
+    model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), and what all models
+               but the first have of their own (`Ensemble.further_bytes`)
     under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
     rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4; so
                where they are brought back from a grid (`regridding`), with the grid's rows under one of the
@@ -111,7 +111,7 @@ class Needs:
         pixel_bytes: of one pixel of the rasters, all bands.
         wanted: beside class ids.
         usual: the window that the recipe names, in pixels; for blending.
-        weights: bytes of those of further models, beside the one that the base has room for.
+        weights: bytes of further models' weights and graphs; the base has room for the first's.
         own: where predictions are brought back from a grid; None: windows are of the rasters' own pixels.
         gpus: that compute; 0: all of the machine, or without any the CPU.
     """

@@ -270,7 +270,7 @@ _PIXELWISE = {
 }
 _WHOLE = {
     *("GlobalAveragePooling2D", "GlobalMaxPooling2D", "AdaptiveAveragePooling2D", "AdaptiveMaxPooling2D"),
-    *("Flatten", "Resizing", "CenterCrop", "GroupNormalization"),
+    *("Flatten", "Resizing", "CenterCrop", "GroupNormalization", "PartMeans"),
     *("Attention", "AdditiveAttention", "MultiHeadAttention", "GroupedQueryAttention"),
 }
 _KINDS: dict[str, Callable[[Call, int], Reach]] = {

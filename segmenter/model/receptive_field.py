@@ -33,6 +33,13 @@ class NetworkGeometry:
     bytes_per_pixel: float = 0.0
     unlimited: str = ""
 
+    def __str__(self) -> str:
+        """Stride and radius; without one, why, and what follows."""
+        if self.radius is not None:
+            return f"stride {self.stride} px, receptive-field radius {self.radius} px"
+        why = self.unlimited or "it is not known"
+        return f"stride {self.stride} px, no receptive-field radius ({why}: maps are of smooth windows)"
+
     def suits(self, model: NetworkGeometry) -> bool:
         """Whether windows that are cut by this geometry give a model all that its pixels depend on."""
         if self.stride % model.stride:

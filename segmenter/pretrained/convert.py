@@ -16,6 +16,9 @@ from segmenter.invocation import invocation
 from segmenter.pretrained.safe_tensors import write_safetensors
 from segmenter.pretrained.torch_files import read_torch
 
+_NO_NAMES = ("", "__metadata__")
+"""The second is what a .safetensors file calls its notes."""
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """Read, write, and say what was written; gives the exit code."""
@@ -35,12 +38,17 @@ def main(words: Sequence[str] | None = None) -> int:
     if os.path.lexists(out):
         raise WeightsError(f"{out}: is there already; name another file")
     found, prefix = read_torch(arguments.file), arguments.prefix
-    if odd := [n for n in found if not n.isprintable() or n in ("", "__metadata__")]:
+    if odd := [n for n in found if not n.isprintable() or n in _NO_NAMES]:
         raise WeightsError(f"{arguments.file}: a tensor is called {plain(odd[0])!r}, which no network has")
     tensors = {name.removeprefix(prefix): found[name] for name in found if name.startswith(prefix)}
     if not tensors:
         first = ", ".join(list(found)[:3])
         raise WeightsError(f"{arguments.file}: no tensor is called {prefix}…; the first are {first}")
+    if odd := [n for n in tensors if n in _NO_NAMES]:
+        raise WeightsError(
+            f"--prefix {prefix}: expected the beginning of names, as in module.encoder., but of "
+            f"{prefix}{odd[0]} it leaves {odd[0] or 'nothing'}"
+        )
     write_safetensors(out, tensors)
     numbers = sum(array.size for array in tensors.values())
     print(f"{out}: {len(tensors)} tensors, {numbers:,} numbers; the first is {next(iter(tensors))}")

@@ -63,10 +63,9 @@ def file_bands(path: Path, encoder: str) -> int:
     """Channels that the first convolution of a file of Keras' has; 3 where the file does not tell.
 
     Raises:
-        WeightsError: it is missing, cut, larger than any encoder, or no file of Keras' weights.
+        WeightsError: it is missing, cut, larger than any encoder, no file of Keras' weights, or without a
+            kernel that the encoder has and the others lack.
     """
-    import h5py  # Keras brings it
-
     if path.suffix != ".h5":
         raise WeightsError(
             f"model.weights: {path}: expected imagenet or a .h5 or .weights.h5 file of Keras for {encoder}"
@@ -74,6 +73,28 @@ def file_bands(path: Path, encoder: str) -> int:
     with contextlib.suppress(OSError):  # what cannot be looked at is refused when it is opened
         if special(path.stat()):
             raise WeightsError(f"{path}: expected a file, got a pipe or a device")
+    shapes = _shapes(path)
+    if not shapes or sum(8 * math.prod(shape) for shape in shapes) > MOST_BYTES:
+        what = f"{len(shapes)} arrays of more than {MOST_BYTES >> 30} GiB" if shapes else "none"
+        raise WeightsError(f"{path}: expected the arrays of {encoder}, got {what}")
+    kernel, least = KERNELS[encoder]
+    if (count := shapes.count(kernel)) < least:
+        raise WeightsError(
+            f"{path}: not the weights of {encoder} without its head (expected {least} of shape {kernel}, got "
+            f"{count or 'none'}); are they of another network?"
+        )
+    firsts = {shape[2] for shape in shapes if len(shape) == 4 and shape[:2] == _FIRST.get(encoder, (3, 3))}
+    return min(firsts, default=3)
+
+
+def _shapes(path: Path) -> list[tuple[int, ...]]:
+    """Of all arrays of numbers in a file.
+
+    Raises:
+        WeightsError: it cannot be read whole.
+    """
+    import h5py  # Keras brings it
+
     shapes: list[tuple[int, ...]] = []
 
     def note(_: str, found: Any) -> None:
@@ -87,12 +108,22 @@ def file_bands(path: Path, encoder: str) -> int:
         missing = isinstance(error, FileNotFoundError)
         what = "no such file" if missing else shortened(" ".join(str(error).split()))
         raise WeightsError(f"{path}: no whole .h5 file of Keras' ({what})") from None
-    if not shapes or sum(8 * math.prod(shape) for shape in shapes) > MOST_BYTES:
-        what = f"{len(shapes)} arrays of more than {MOST_BYTES >> 30} GiB" if shapes else "none"
-        raise WeightsError(f"{path}: expected the arrays of {encoder}, got {what}")
-    firsts = {shape[2] for shape in shapes if len(shape) == 4 and shape[:2] == _FIRST.get(encoder, (3, 3))}
-    return min(firsts, default=3)
+    return shapes
 
+
+KERNELS = {
+    "keras_resnet50": ((3, 3, 512, 512), 3),
+    "mobilenet_v2": ((1, 1, 320, 1280), 1),
+    "densenet121": ((1, 1, 992, 128), 2),
+    "convnext_tiny": ((2, 2, 384, 768), 1),
+    "efficientnet_v2_b0": ((1, 1, 192, 1152), 7),
+    "efficientnet_v2_b1": ((1, 1, 192, 1152), 8),
+    "efficientnet_v2_b2": ((1, 1, 208, 1408), 1),
+    "efficientnet_v2_b3": ((1, 1, 232, 1536), 1),
+    "efficientnet_v2_s": ((1, 1, 256, 1536), 14),
+}
+"""Encoder → a kernel that tells it from the others, and how often it is there. Names would not do: those in a
+.weights.h5 are counted. B1 has all that B0 has: its file for B0 is refused when it is loaded."""
 
 _FIRST = {"keras_resnet50": (7, 7), "densenet121": (7, 7), "convnext_tiny": (4, 4)}
 """Height and width of an encoder's first kernel. Of such a size, others have more channels before them: of

@@ -8,20 +8,28 @@ from functools import lru_cache
 from typing import Any
 
 from rasterio.crs import CRS
+from rasterio.warp import transform
 
 from segmenter.raster.faults import FAULTS
+from segmenter.raster.settings import set_up_gdal
 
 _FLATTEST = 0.01
 """Flattening up to which a body counts as a sphere: that of Mars is 0.0059, and along a meridian a degree
 differs from a sphere's by at most twice as much. Jupiter and most small bodies are no spheres."""
+_APART = 1000.0
+"""Units between two points of a parallel, whose longitudes tell a Mercator projection's scale."""
 
 
 def unit_metres(crs: CRS, y: float) -> tuple[float, float] | None:
-    """Metres of one unit of a CRS along x and along y, at a y.
+    """Metres on the ground of one unit of a CRS along x and along y, at a y.
 
-    Of a geographic CRS, on a sphere of its ellipsoid's equatorial radius. None where the CRS does not say
-    them, the latitude is beyond the poles (often coordinates of another CRS), or the body is no sphere.
+    Of a geographic CRS and of Mercator's projections, on a sphere of the ellipsoid's equatorial radius; of
+    other projections, the unit's own, which is the ground's to a few percent at most where they are used.
+    None where the CRS does not say them, the latitude is beyond the poles (often coordinates of another CRS),
+    or the body is no sphere.
     """
+    if is_mercator(crs):
+        return _mercator_metres(crs, y)
     if crs.is_projected:
         metres = float(crs.linear_units_factor[1])
         return (metres, metres) if metres > 0 else None
@@ -33,6 +41,40 @@ def unit_metres(crs: CRS, y: float) -> tuple[float, float] | None:
     if abs(1 - axes[1] / axes[0]) > _FLATTEST:
         return None
     return axes[0] * radians * math.cos(y * radians), axes[0] * radians
+
+
+def is_mercator(crs: CRS) -> bool:
+    """Whether a CRS is of one of Mercator's cylindrical projections, whose scale grows with the latitude.
+
+    Web Mercator is, and those with a parallel of true scale; transverse and oblique ones are not.
+    """
+    return bool(crs.is_projected) and _is_mercator(crs.to_wkt())
+
+
+@lru_cache(maxsize=1024)
+def _is_mercator(wkt: str) -> bool:
+    """Kept, as PROJ searches its database for some of them: milliseconds, in each header of a folder."""
+    return CRS.from_wkt(wkt).to_dict().get("proj") in ("merc", "webmerc")
+
+
+def _mercator_metres(crs: CRS, y: float) -> tuple[float, float] | None:
+    """From the degrees that PROJ gives two points of the parallel: so lat_ts, k_0 and units count.
+
+    As the projection is conformal, both sides are alike.
+    """
+    if (axes := ellipsoid_axes(crs)) is None:
+        return None
+    set_up_gdal()
+    degrees = CRS.from_dict(proj="longlat", a=axes[0], b=axes[1], no_defs=True)
+    try:
+        (west, east), (latitude, _) = transform(crs, degrees, [0.0, _APART], [y, y])
+    except FAULTS:
+        return None
+    if not (math.isfinite(west) and math.isfinite(east) and abs(latitude) < 90):
+        return None
+    radians = math.radians(abs(math.remainder(east - west, 360)))
+    metres = axes[0] * math.cos(math.radians(latitude)) * radians / _APART
+    return (metres, metres) if metres > 0 else None
 
 
 def ellipsoid_axes(crs: CRS) -> tuple[float, float] | None:

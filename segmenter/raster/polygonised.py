@@ -11,7 +11,7 @@ from rasterio.features import shapes
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
-from segmenter.raster.crs_units import ellipsoid_axes
+from segmenter.raster.crs_units import ellipsoid_axes, is_mercator
 from segmenter.raster.settings import set_up_gdal
 
 _EQUAL_AREA = "EPSG:6933"
@@ -57,9 +57,7 @@ def outlines_of(labels_HW: NDArray[np.int32], row: int = 0) -> Outlines:
 
 def lengths_stretch(crs: CRS) -> bool:
     """Whether plane areas in a CRS are no areas on the ground: in degrees, and in Mercator's projections."""
-    if crs.is_geographic:
-        return True
-    return crs.is_projected and crs.to_dict().get("proj") in ("merc", "webmerc")
+    return bool(crs.is_geographic) or is_mercator(crs)
 
 
 def on_equal_area(crs: CRS, xy: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -104,7 +104,9 @@ def rare_class_odds(
     pixels_K = counts_NK.sum(axis=0)
     share_K = pixels_K / max(1, int(pixels_K.sum()))
     held_K = (counts_NK >= min_pixels).any(axis=0)
-    rising_K = np.where(held_K, np.exp((share_K[held_K].min(initial=1.0) - share_K) / temperature), 0.0)
+    with np.errstate(over="ignore"):  # a tiny temperature: all but the rarest are then never drawn
+        below_K = (share_K[held_K].min(initial=1.0) - share_K) / temperature
+    rising_K = np.exp(np.where(held_K, below_K, -np.inf))  # above 0 only where no tile holds the class
     return np.asarray(rising_K / rising_K.sum())
 
 
@@ -139,12 +141,7 @@ def _foreground(
     before any comes again, over the ends of epochs.
     """
     _check_held(counts_NK, config)
-    forced = batch - round(batch * (1 - config.foreground_share))
-    if not forced:
-        raise DatasetError(
-            f"sampling.foreground_share: {config.foreground_share:g} of a training.global_batch of {batch} "
-            "is less than half a tile: expected a larger share or batch"
-        )
+    forced = foreground_places(config, batch)
     steps = -(-len(counts_NK) // batch)
     holds_NK = counts_NK >= config.min_pixels
     wanted_SF = rng.choice(np.flatnonzero(holds_NK.any(axis=0)), (steps, forced))
@@ -161,6 +158,20 @@ def _foreground(
     wanted_SB = np.concatenate([wanted_SF, np.full_like(rest, -1)], axis=1)
     both = [np.take_along_axis(part, place_SB, axis=1) for part in (rows_SB, wanted_SB)]
     return Drawn(both[0], both[1])
+
+
+def foreground_places(config: SamplingConfig, batch: int) -> int:
+    """Tiles of a batch that show a class drawn at random.
+
+    Raises:
+        DatasetError: the share of the batch is none.
+    """
+    if forced := batch - round(batch * (1 - config.foreground_share)):
+        return forced
+    raise DatasetError(
+        f"sampling.foreground_share: {config.foreground_share:g} of a training.global_batch of {batch} "
+        "is less than half a tile: expected a larger share or batch"
+    )
 
 
 def _endless(tiles: int, seed: int, first: int, number: int) -> Tiles:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,12 @@ from numpy.typing import NDArray
 
 from segmenter.config.recipe import Recipe
 from segmenter.errors import ConfigError
-from segmenter.geometry import Window
+from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
+from segmenter.raster import raster_info
 from segmenter.scale import range_text
+from segmenter.scenes import Dataset, Scene
+from segmenter.threads import in_threads
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import SceneStore, Tile
 
@@ -55,12 +59,8 @@ class GroundScale:
         self._reach_S = [self._reach(scene) for scene in range(len(index.scenes))]
         self._used = np.unique(index.scene_N)
         if not any(self._meets(int(scene)) for scene in self._used):
-            low = min(self._reach_S[s][0] * self._metres_S[s] for s in self._used) / self._tile
-            high = max(self._reach_S[s][1] * self._metres_S[s] for s in self._used) / self._tile
-            raise ConfigError(
-                "augmentation.scale_to: expected metres a pixel that a training scene can be shown at, "
-                f"{range_text(low, high)}, got {list(self._wanted)}; {_bounds()}"
-            )
+            reaches = [(float(self._metres_S[s]), self._reach_S[s]) for s in self._used]
+            raise _never_shown(self._wanted, self._tile, reaches)
 
     @classmethod
     def of(cls, recipe: Recipe, index: TileIndex, store: SceneStore) -> GroundScale | None:
@@ -69,18 +69,14 @@ class GroundScale:
 
     def _reach(self, scene: int) -> tuple[int, int]:
         """Smallest and largest side of a window of a scene, in its pixels."""
-        size = self._store.size(scene)
-        largest = min(MOST_SHRUNK * self._tile, max(self._tile, min(size.height, size.width)))
-        return -(-self._tile // MOST_ENLARGED), largest
+        return _reach(self._store.size(scene), self._tile)
 
     def _asked(self, scene: int) -> tuple[float, float]:
         """Sides of the windows that would show a scene at all of the asked scales."""
-        low, high = (self._tile * metres / float(self._metres_S[scene]) for metres in self._wanted)
-        return low, high
+        return _asked(self._wanted, float(self._metres_S[scene]), self._tile)
 
     def _meets(self, scene: int) -> bool:
-        (least, most), (low, high) = self._reach_S[scene], self._asked(scene)
-        return math.floor(low) <= most and math.ceil(high) >= least
+        return _meets(self._reach_S[scene], self._asked(scene))
 
     def sides(self, scene: int) -> tuple[float, float]:
         """Sides of a scene's windows, in its pixels, between which they are drawn."""
@@ -160,6 +156,59 @@ class GroundScale:
         """Mean pixels read for a pixel shown: of (side / tile)², log-uniform between both ends."""
         low, high = (side / self._tile for side in self.sides(scene))
         return (high**2 - low**2) / (2 * math.log(high / low)) if high > low * (1 + 1e-9) else low**2
+
+
+def check_shown(recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse an `augmentation.scale_to` that no training scene meets, as `GroundScale` does.
+
+    Reads headers until a scene does. What is not known of a scene's scale is for `check_scales` to say.
+
+    Raises:
+        ConfigError: with what the scenes can be shown at.
+        RasterError: a header cannot be read.
+    """
+    wanted, tile = recipe.augmentation.scale_to, recipe.tiles.size
+    if wanted is None:
+        return
+
+    def look(scene: Scene) -> tuple[float | None, tuple[int, int]]:
+        info = raster_info(scene.image)
+        return dataset.scale_of(scene, info.metres_per_pixel), _reach(info.size, tile)
+
+    found = []
+    for metres, reach in in_threads(
+        look, dataset.of("train"), description="scales", unit="scene", progress=False
+    ):
+        if metres is None or _meets(reach, _asked(wanted, metres, tile)):
+            return
+        found.append((metres, reach))
+    if found:
+        raise _never_shown(wanted, tile, found)
+
+
+def _reach(size: Size, tile: int) -> tuple[int, int]:
+    """Smallest and largest side of a window of a scene of such a size, in its pixels."""
+    return -(-tile // MOST_ENLARGED), min(MOST_SHRUNK * tile, max(tile, min(size.height, size.width)))
+
+
+def _asked(wanted: tuple[float, float], metres: float, tile: int) -> tuple[float, float]:
+    return tile * wanted[0] / metres, tile * wanted[1] / metres
+
+
+def _meets(reach: tuple[int, int], asked: tuple[float, float]) -> bool:
+    return math.floor(asked[0]) <= reach[1] and math.ceil(asked[1]) >= reach[0]
+
+
+def _never_shown(
+    wanted: tuple[float, float], tile: int, reaches: Sequence[tuple[float, tuple[int, int]]]
+) -> ConfigError:
+    """The error of scenes, by metres a pixel and reach, none of which can be shown as is asked."""
+    low = min(reach[0] * metres for metres, reach in reaches) / tile
+    high = max(reach[1] * metres for metres, reach in reaches) / tile
+    return ConfigError(
+        "augmentation.scale_to: expected metres a pixel that a training scene can be shown at, "
+        f"{range_text(low, high)}, got {list(wanted)}; {_bounds()}"
+    )
 
 
 def _bounds() -> str:

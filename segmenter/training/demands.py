@@ -14,14 +14,17 @@ from segmenter.config.losses import LossConfig
 from segmenter.config.recipe import Recipe
 from segmenter.errors import ConfigError, DatasetError, SegmenterError
 from segmenter.evaluation.named import check_name
+from segmenter.model.stages import pace_of, stages_told
+from segmenter.sampling.methods import foreground_places
 from segmenter.scenes import Dataset
+from segmenter.tiles.ground_scale import check_shown
 from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.scales import check_scales
 from segmenter.training.pretraining import check_encoder_weights
 
 
 def check_demands(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse a recipe that asks for what the dataset has not; reads a part of the first training image only.
+    """Refuse a recipe that asks for what the dataset has not; reads part of a training image, and headers.
 
     Raises:
         ConfigError: naming the setting.
@@ -100,6 +103,15 @@ def _validation(recipe: Recipe, dataset: Dataset) -> None:
             )
 
 
+def _rates(recipe: Recipe, dataset: Dataset) -> None:
+    pace_of(stages_told(recipe.model), recipe.training)
+
+
+def _foreground(recipe: Recipe, dataset: Dataset) -> None:
+    if recipe.sampling.method == "foreground":
+        foreground_places(recipe.sampling, recipe.training.global_batch)
+
+
 def _scenes(recipe: Recipe, dataset: Dataset) -> None:
     if not dataset.of("train"):
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
@@ -109,5 +121,5 @@ def _augmentation(recipe: Recipe, dataset: Dataset) -> None:
     check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
 
 
-_BY_NAMES = (_best_by, _validation, _weights, _scenes)
-_BY_IMAGES = (_augmentation,)
+_BY_NAMES = (_best_by, _validation, _weights, _rates, _foreground, _scenes)
+_BY_IMAGES = (_augmentation, check_shown)

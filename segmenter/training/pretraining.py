@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,11 @@ from segmenter.config.models import EncoderDecoderConfig
 from segmenter.config.recipe import Recipe
 from segmenter.errors import WeightsError
 from segmenter.model.architectures import FAMILIES
-from segmenter.model.normalisation import Normalisation
+from segmenter.model.stages import Pace, joined_stages
 from segmenter.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
 from segmenter.pretrained.first_layer import channels_for
-from segmenter.pretrained.input_scale import input_normalisation
 from segmenter.pretrained.keras_files import check_keras_weights, file_bands
 from segmenter.scenes import Dataset
-from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.fine_tuning import bands_seen
 
 _NOT_ENCODER = ("decoder_", "logits")
@@ -62,19 +61,6 @@ def find_encoder_weights(recipe: Recipe, bands: int) -> EncoderWeights | None:
     return keras_encoder_weights(config, bands)
 
 
-def normalisation_of(
-    recipe: Recipe, statistics: BandStatistics
-) -> tuple[Normalisation, Normalisation | None]:
-    """The model's normalisation, and that of the training scenes where it is another; says which it is."""
-    scenes = Normalisation.of(statistics.mean_C, statistics.std_C)
-    config = recipe.model
-    if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
-        return scenes, None
-    chosen, line = input_normalisation(config, scenes, statistics.dtype)
-    print(line)
-    return chosen, None if chosen == scenes else scenes
-
-
 def load_encoder(model: Any, weights: EncoderWeights) -> str:
     """Set an encoder's weights in a model; gives a line on what was loaded.
 
@@ -98,19 +84,22 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
     return weights.said(f"{count:,}")
 
 
-def frozen_at_random(recipe: Recipe) -> str:
-    """Warning where an encoder is frozen that nobody has trained; empty elsewhere."""
-    training = recipe.training
-    if getattr(recipe.model, "weights", None) is not None:
+def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
+    """Warning where weights are frozen at the start that nobody has trained; empty elsewhere.
+
+    Args:
+        known: paths of the weights that were loaded.
+        epochs: of the training.
+    """
+    found: dict[str, list[str]] = {}
+    for stage, paths in pace.stages.items():
+        if anew := [path for path in paths if path not in known and not pace.trains(path, 0)]:
+            late = any(pace.trains(path) for path in anew)
+            long = f"in {pace.frozen_epochs} of {epochs} epochs (training.freeze_encoder)"
+            found.setdefault(long if late else "for good (training.rates)", []).append(stage)
+    if not found:
         return ""
-    of_encoder = [rate for stage, rate in training.rates.items() if stage.startswith("encoder")]
-    if "encoder" in training.rates and not any(of_encoder):
-        setting, long = "rates: encoder: 0", "for good"
-    elif training.freeze_encoder:
-        setting, long = "freeze_encoder", f"in {training.freeze_encoder} of {training.epochs} epochs"
-    else:
-        return ""
+    stages = "; ".join(f"{joined_stages(names)} {long}" for long, names in found.items())
     return (
-        f"warning: training.{setting}: the encoder starts from random weights, and is frozen {long}; "
-        "start from trained ones (--init-from)"
+        f"warning: random weights are frozen: {stages}; start from trained ones (model.weights, --init-from)"
     )

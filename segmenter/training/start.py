@@ -20,7 +20,7 @@ from segmenter.invocation import invocation
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
-from segmenter.model.stages import pace_of
+from segmenter.model.stages import pace_of, part_of
 from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.extending import with_extension
@@ -35,14 +35,10 @@ from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
+from segmenter.training.normalising import normalisation_of
 from segmenter.training.origin import record_origin
 from segmenter.training.prepare import Tiles, class_weights, describe_plan
-from segmenter.training.pretraining import (
-    find_encoder_weights,
-    frozen_at_random,
-    load_encoder,
-    normalisation_of,
-)
+from segmenter.training.pretraining import find_encoder_weights, frozen_at_random, load_encoder
 from segmenter.training.reporting import leave_report
 from segmenter.training.scales import describe_rare_parts
 from segmenter.training.schedules import describe_schedule
@@ -176,11 +172,7 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
         _describe(trainer)
         if checkpoint is not None:
             resume_from(trainer, checkpoint)
-        elif checked.source is not None:
-            _fine_tune(trainer, checked.source)
-        elif checked.pretrained is not None:
-            _start_pretrained(trainer, checked.pretrained)
-        elif line := frozen_at_random(run.recipe):
+        elif line := frozen_at_random(trainer.pace, _begin(trainer, checked), run.recipe.training.epochs):
             print(line)
         _start_alike(trainer)
         yield trainer
@@ -238,22 +230,28 @@ def _describe(trainer: Trainer) -> None:
         print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
 
 
-def _fine_tune(trainer: Trainer, source: Source) -> None:
-    """Start from another run's weights, as far as they fit."""
-    run = trainer.run
-    same = source.run.classes.names == run.classes.names
-    kept, _ = transfer_weights(trainer.model, source.weights, same_classes=same)
-    if trainer.averaged is not None:
-        trainer.averaged.follow()
-    stages = stages_of(trainer.model, run.recipe.model)
-    print(f"from {source.run.path}: {describe_kept(shapes_of(trainer.model), kept, stages)}")
-
-
-def _start_pretrained(trainer: Trainer, weights: EncoderWeights) -> None:
-    line = load_encoder(trainer.model, weights)
+def _begin(trainer: Trainer, checked: CheckedTraining) -> list[str]:
+    """Load the weights that the training starts from, and say which; gives their paths."""
+    if checked.source is not None:
+        kept, line = _fine_tuned(trainer, checked.source)
+    elif checked.pretrained is not None:
+        line = load_encoder(trainer.model, checked.pretrained)
+        kept = [path for path in shapes_of(trainer.model) if part_of(path) == "encoder"]
+    else:
+        return []
     if trainer.averaged is not None:
         trainer.averaged.follow()
     print(line)
+    return kept
+
+
+def _fine_tuned(trainer: Trainer, source: Source) -> tuple[list[str], str]:
+    """Set another run's weights, as far as they fit: their paths, and a line on them."""
+    run = trainer.run
+    same = source.run.classes.names == run.classes.names
+    kept, _ = transfer_weights(trainer.model, source.weights, same_classes=same)
+    stages = stages_of(trainer.model, run.recipe.model)
+    return kept, f"from {source.run.path}: {describe_kept(shapes_of(trainer.model), kept, stages)}"
 
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -352,17 +350,19 @@ def _new_run(
     statistics = tiles.statistics
     bands, classes = len(statistics.mean_C), len(dataset.classes)
     model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision, synchronised=True)
+    shapes, names = shapes_of(model), dataset.classes.names
     if source is not None:
-        check_fit(source, shapes_of(model), recipe, dataset.classes.names)
-    pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
+        check_fit(source, shapes, recipe, names)
+    pace = pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
     network = network_geometry(model)
     side = recipe.tiles.size
     mixed = recipe.training.precision != "float32"
-    normalisation, scenes = normalisation_of(recipe, statistics)
+    normalisation, scenes = normalisation_of(
+        recipe, statistics, source, shapes=shapes, classes=names, pace=pace, chief=devices.workers.chief
+    )
     memory = training_bytes_per_image(model, side, side, mixed=mixed)
     print(
-        f"model: {model.count_params():,} parameters, stride {network.stride} px, receptive-field radius "
-        f"{network.radius} px, {memory / 2**20:.0f} MiB a tile in training"
+        f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training"
     )
     if devices.shares:
         print(_memory_of_each(devices, recipe, memory))

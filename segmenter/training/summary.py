@@ -13,6 +13,9 @@ from segmenter.terminal import aligned
 
 _BAR = 25
 """Characters of a bar for an IoU of 1."""
+_MOST_CLASSES, _WORST, _BEST = 8, 5, 2
+"""Classes that all have a line; of more, so many of the lowest and of the highest IoU: with a terminal of 24
+lines in mind, some of which are too long for it."""
 _CONFUSIONS = 5
 _LEAST = 0.01
 """Share of a class's pixels below which a confusion is not worth a line."""
@@ -28,13 +31,25 @@ def describe_result(run: Path, best_by: str) -> list[str]:
 
 
 def _classes(scores: Scores) -> list[str]:
-    """A line for each class with its IoU as a number and as a bar."""
+    """A line for each class with its IoU as a number and as a bar; of many, for the worst and the best."""
     ious = [float(iou) for iou in scores.iou]
+    chosen = _chosen(ious)
     shares = [float(count) / max(1, scores.pixels) for count in scores.truth_pixels]
     bars = ["" if math.isnan(iou) else "#" * round(_BAR * iou) for iou in ious]
-    cells = zip(scores.protocol.classes, map(percent, ious), map(percent, shares), strict=True)
-    table = aligned(("class", "IoU", "share of truth"), cells)
-    return [line if not bar else f"{line}  {bar}" for line, bar in zip(table, ["", *bars], strict=True)]
+    cells = [(scores.protocol.classes[i], percent(ious[i]), percent(shares[i])) for i in chosen]
+    head, *table = aligned(("class", "IoU", "share of truth"), cells)
+    lines = [f"{line}  {bars[i]}".rstrip() for i, line in zip(chosen, table, strict=True)]
+    if len(chosen) < len(ious):
+        lines.insert(_WORST, f"… {len(ious) - len(chosen)} more, see {BEST_FILES[0]}")
+    return [head, *lines]
+
+
+def _chosen(ious: list[float]) -> list[int]:
+    """Numbers of the classes that have a line; of many, by IoU: those without one are left out first."""
+    if len(ious) <= _MOST_CLASSES:
+        return list(range(len(ious)))
+    known = sorted((i for i, iou in enumerate(ious) if not math.isnan(iou)), key=lambda i: ious[i])
+    return [*known[:_WORST], *known[_WORST:][-_BEST:]]
 
 
 def _confusions(scores: Scores) -> list[str]:

@@ -13,7 +13,8 @@ from segmenter.config.reading import describe_recipe, dump_recipe, load_recipe, 
 from segmenter.config.recipe import Recipe
 from segmenter.errors import ConfigError
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 POTSDAM = {"kind": "potsdam", "root": "data/potsdam"}
 FOLDER: dict[str, Any] = {
     "kind": "folder",
@@ -337,6 +338,16 @@ def test_the_projects_recipes_load(path: Path) -> None:
     recipe = load_recipe(path)
     assert recipe_from(yaml.safe_load(dump_recipe(recipe)), "again") == recipe
     assert path.read_text(encoding="utf-8").startswith("#"), "the header says source, command and result"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_the_projects_recipes_do_as_the_comparison_of_samplings_recommends(path: Path) -> None:
+    """docs/what_lifts.md, "Recommendation"; the demo too, though its imagery is made."""
+    page = (ROOT / "docs" / "what_lifts.md").read_text(encoding="utf-8")
+    assert "**The plan with `class_weights: inverse_sqrt`**, which the recipes in `configs/` have." in page
+    recipe = load_recipe(path)
+    assert recipe.sampling.plans_classes
+    assert recipe.loss.class_weights == "inverse_sqrt"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from segmenter.errors import CheckpointError, run_script
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.labels import ClassMap
+from segmenter.mapping.request import MapRequest
+from segmenter.mapping.tiling import _needs
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.ensemble import Ensemble, joined
 from segmenter.runs.run import Run, load_run
@@ -113,13 +115,17 @@ def test_what_runs_do_not_share_is_asked_for_only_where_it_counts(runs: tuple[Pa
 
 
 def test_memory_is_counted_for_all_runs(runs: tuple[Path, Path]) -> None:
-    """The largest of the models, the sum of the probabilities, and every further model's weights."""
+    """The largest of the models, the sum of probabilities, and every further model's weights and graph."""
     first, second = (load_run(path) for path in runs)
     together = joined([first, second])
     assert isinstance(together, Ensemble)
     largest = max(first.network.bytes_per_pixel, second.network.bytes_per_pixel)
     assert together.network.bytes_per_pixel == largest + 2 * 4 * 4
-    assert together.further_bytes == (runs[1] / "best.npz").stat().st_size
+    weights = (runs[1] / "best.npz").stat().st_size
+    assert together.further_bytes == 2 * weights + 80_000_000
+    request, plain = MapRequest(run=runs[0], inputs=("a.tif",), output=Path("maps")), ExtraOutputs()
+    for run, bytes_of_others in ((together, together.further_bytes), (first, 0)):
+        assert _needs(request, run, [], plain)[1].weights == bytes_of_others
     far: Run = replace(second, network=NetworkGeometry(4, None, 1.0, "it looks at all"))
     found = joined([first, far]).network
     assert (found.radius, found.unlimited) == (None, f"{second.path}: it looks at all")

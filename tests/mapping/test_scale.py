@@ -122,8 +122,18 @@ def test_windows_columns_and_parts_do_not_show(
         (Affine(2 / 100189.3, 0, 13, 0, -2 / 100189.3, 200 / 3), "EPSG:4807", 2, 1),
         (Affine(2 / 30323.35, 0, 13, 0, -2 / 30323.35, 60), "IAU_2015:30100", 2, 1),
         (Affine(4 / 0.3048006, 0, 100, 0, -2 / 0.3048006, 50), "EPSG:2263", 2, 4),
+        (Affine(4, 0, 1.2e6, 0, -4, 8399918), "EPSG:3857", 2, 2),
     ],
-    ids=["south-up", "rotated", "oblong", "degrees-at-60-north", "grads-at-60-north", "moon", "us-feet"],
+    ids=[
+        "south-up",
+        "rotated",
+        "oblong",
+        "degrees-at-60-north",
+        "grads-at-60-north",
+        "moon",
+        "us-feet",
+        "web-mercator",
+    ],
 )
 def test_a_pixel_of_the_model_has_the_wanted_side_on_the_ground(
     tmp_path: Path,
@@ -135,7 +145,7 @@ def test_a_pixel_of_the_model_has_the_wanted_side_on_the_ground(
     rows: int,
     cols: int,
 ) -> None:
-    """In the raster's own directions; of a geographic CRS a degree of longitude is half as long there."""
+    """In the raster's own directions; at 60 degrees, a degree of longitude and a Mercator unit are half."""
     image = rng.integers(1, 255, (90, 120, 3), np.uint8)
     source = make_geotiff("in/a.tif", image, crs=crs, transform=transform)
     assert call(source, "--gsd", 4) == 0

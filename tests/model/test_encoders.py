@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
+from segmenter.model.stages import stages_told
 from tests.helpers.encoder_pairs import small_encoder
 from tests.helpers.executed_sums import widest_sum
 
@@ -113,6 +114,26 @@ def test_weights_have_the_same_names_in_each_model_and_a_stage(tensorflow: Modul
     encoder = [f"encoder stage {n}" for n in range(1, 6)][name == "convnext_tiny" :]
     decoder = [f"decoder stage {n}" for n in range(1, 5)]
     assert sorted(set(stages.values())) == [*decoder, *encoder, "head"]
+    assert set(stages_told(model).values()) == set(stages.values())
+    kernels = [shape for shape in shapes_of(first).values() if len(shape) == 4]
+    assert kernels[0][2] == 3  # of the bands: by it a fine-tuning knows whether its first layer is kept
+
+
+@pytest.mark.parametrize(
+    "name", ["efficientnet_lite0", "resnet18", *(each for each in SLOW if each.values[0] not in NOT_RESIDUAL)]
+)
+@pytest.mark.parametrize("atrous", [False, True])
+def test_the_last_residual_block_has_the_whole_rate_of_drop_path(
+    tensorflow: ModuleType, name: str, atrous: bool
+) -> None:
+    """Those before have it by their number: blocks without a shortcut, which drop nothing, do not count."""
+    if atrous and name in NOT_ATROUS:
+        return
+    options = {"decoder": "deeplabv3plus", "output_stride": 8} if atrous else {}
+    model = features_model(name, drop_path=0.3, **options)
+    rates = [layer.rate for layer in model.layers if type(layer).__name__ == "DropPath"]
+    assert len(rates) >= 8
+    assert rates == pytest.approx(np.arange(1, len(rates) + 1) * 0.3 / len(rates))
 
 
 def test_drop_path_is_at_the_end_of_each_branch_and_grows(

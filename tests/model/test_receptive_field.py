@@ -86,6 +86,8 @@ def _network(layer: Any) -> Any:
 def test_a_layer_nobody_knows_means_smooth_never_a_guess(tensorflow: ModuleType) -> None:
     import keras
 
+    from segmenter.model.decoders.pooling import PartMeans
+
     class Conv2D(keras.layers.Conv2D):
         """A known name is not enough: its `call` may do anything."""
 
@@ -113,6 +115,7 @@ def test_a_layer_nobody_knows_means_smooth_never_a_guess(tensorflow: ModuleType)
             x, training=True
         ),
         "(GroupNormalization) looks at the whole": layers.GroupNormalization(2),
+        "(PartMeans) looks at the whole image": lambda x: layers.Multiply()([x, PartMeans(1)(x)]),
         "enlarges by 'bicubic'": lambda x: layers.MaxPooling2D(2)(
             layers.UpSampling2D(2, interpolation="bicubic")(x)
         ),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from segmenter.config.reading import recipe_from
-from segmenter.config.recipe import TrainingConfig, UNetConfig
+from segmenter.config.recipe import ModelConfig, TrainingConfig, UNetConfig
 from segmenter.errors import ConfigError
-from segmenter.model.stages import Pace, is_decayed, pace_of, part_of
+from segmenter.model.stages import Pace, is_decayed, pace_of, part_of, stages_told
 from segmenter.model.weight_shapes import stage_of, weight_shapes
+from tests.helpers.encoder_pairs import DECODERS, SMALL, narrow, pair, small_encoder, smallest_of_keras
 
 MODEL = UNetConfig(depth=2, width=2, upsampling="transpose")
 
@@ -59,6 +61,40 @@ def test_every_stage_is_said_with_its_rate_and_its_first_epoch() -> None:
         "stages: encoder stage 1 frozen; encoder stage 2, bottleneck frozen in epochs 1 to 2, then at 0.1 × "
         "the learning rate; decoder stages 1 and 2 at the learning rate; head at 3 × the learning rate"
     )
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("encoder", [SMALL, "convnext_tiny"])
+def test_the_stages_told_are_those_of_the_model_that_is_built(
+    tensorflow: ModuleType, encoder: str, decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each decoder, on five features and on four; of whole encoders see `test_encoders`."""
+    from segmenter.model.encoders import ENCODERS
+
+    small = small_encoder() if encoder == SMALL else smallest_of_keras(encoder)
+    monkeypatch.setitem(ENCODERS, encoder, small)
+    assert told(pair(encoder, decoder)) == built(pair(encoder, decoder))
+
+
+@pytest.mark.parametrize("encoder", ["efficientnet_lite0", "resnet18"])
+def test_the_stages_told_are_those_of_our_own_families(
+    tensorflow: ModuleType, encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow(encoder.rstrip("0123456789"), monkeypatch)
+    assert told(pair(encoder, "unet")) == built(pair(encoder, "unet"))
+    assert told(MODEL) == built(MODEL)
+
+
+def told(config: ModelConfig) -> set[tuple[str, str]]:
+    """Stages, each with its part, without building the model."""
+    return {(part_of(path), stage) for path, stage in stages_told(config).items()}
+
+
+def built(config: ModelConfig) -> set[tuple[str, str]]:
+    from segmenter.model.building import build_model, stages_of
+
+    stages = stages_of(build_model(config, 3, 4), config)
+    return {(part_of(path), stage) for path, stage in stages.items()}
 
 
 def test_what_no_model_has_or_nothing_trains_with_is_refused() -> None:

@@ -35,6 +35,24 @@ def test_a_tensor_whose_name_no_file_or_terminal_takes_is_refused_in_one_line(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("prefix", "said"),
+    [
+        ("module.a", "of module.a it leaves nothing"),
+        ("module.", "of module.__metadata__ it leaves __metadata__"),
+    ],
+)
+def test_a_prefix_that_leaves_a_tensor_no_name_is_refused(
+    prefix: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = {name: np.ones(2, np.float32) for name in ("module.a", "module.ab", "module.__metadata__")}
+    source, out = zip_file(tmp_path / "w.pth", stored(tensors)), tmp_path / "w.safetensors"
+    assert run_script(lambda: main([str(source), str(out), "--prefix", prefix])) == 2
+    line = f"error: --prefix {prefix}: expected the beginning of names, as in module.encoder., but {said}\n"
+    assert capsys.readouterr().err == line
+    assert not out.exists()
+
+
 def test_what_stands_in_the_place_of_the_file_to_write_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

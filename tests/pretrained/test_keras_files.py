@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import h5py
 import pytest
 
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.errors import WeightsError
-from segmenter.pretrained.keras_files import cached_file, check_keras_weights, file_bands
+from segmenter.pretrained.keras_files import KERNELS, cached_file, check_keras_weights, file_bands
 from tests.helpers.file_server import PROXIES
 from tests.helpers.forbidden import forbidden
 
@@ -91,6 +92,50 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         os.close(opened)
 
 
+def _add(file: Any, shape: tuple[int, ...], count: int) -> None:
+    for number in range(count):
+        file.create_dataset(f"more/{number}", shape, "f4")  # without values, it takes no room
+
+
+@pytest.mark.parametrize("encoder", KERNELS)
+def test_a_file_of_another_encoder_is_refused_before_the_data_are_indexed(
+    encoder: str, tmp_path: Path
+) -> None:
+    """Of the arrays that tell encoders apart, one has those of its own, and no other (B1: those of B0)."""
+    for other, kernel in KERNELS.items():
+        path = tmp_path / f"{other}.h5"
+        with h5py.File(path, "w") as file:
+            _add(file, *kernel)
+        if other == encoder or (encoder, other) == ("efficientnet_v2_b0", "efficientnet_v2_b1"):
+            assert file_bands(path, encoder) == 3
+        else:
+            with pytest.raises(WeightsError) as refused:
+                file_bands(path, encoder)
+            got = 7 if encoder == "efficientnet_v2_b1" and other == "efficientnet_v2_b0" else "none"
+            assert str(refused.value) == (
+                f"{path}: not the weights of {encoder} without its head (expected {KERNELS[encoder][1]} of "
+                f"shape {KERNELS[encoder][0]}, got {got}); are they of another network?"
+            )
+
+
+SLOW = [pytest.param(e, marks=[pytest.mark.slow] if e != "mobilenet_v2" else []) for e in KERNELS]
+
+
+@pytest.mark.parametrize("encoder", SLOW)
+def test_the_kernel_that_tells_an_encoder_is_in_its_network_and_in_no_other(
+    tensorflow: ModuleType, encoder: str
+) -> None:
+    from segmenter.model.encoders.keras_applications import SOURCES
+
+    source = SOURCES[encoder]
+    network = source.make(include_top=False, weights=None, input_shape=(64, 64, 3), **source.options)
+    shapes = [tuple(variable.shape) for variable in network.variables]
+    told = {other for other, (kernel, least) in KERNELS.items() if shapes.count(kernel) >= least}
+    assert told - {encoder} == ({"efficientnet_v2_b0"} if encoder == "efficientnet_v2_b1" else set())
+    assert shapes.count(KERNELS[encoder][0]) == KERNELS[encoder][1]
+    assert KERNELS.keys() == SOURCES.keys()
+
+
 def test_the_weights_of_another_network_are_refused_without_a_word_of_keras(
     tensorflow: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +146,8 @@ def test_the_weights_of_another_network_are_refused_without_a_word_of_keras(
     file = tmp_path / "w.weights.h5"
     shape = (64, 64, 3)
     source.make(include_top=False, weights=None, input_shape=shape, **source.options).save_weights(file)
+    with h5py.File(file, "a") as changed:  # what is refused before Keras is asked
+        _add(changed, *KERNELS["densenet121"])
     config = EncoderDecoderConfig(kind="encoder_decoder", encoder="densenet121", weights=str(file))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

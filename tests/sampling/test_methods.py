@@ -108,6 +108,13 @@ def test_a_temperature_near_nought_draws_the_rarest_alone() -> None:
     assert rare_class_odds(table(), 32, 1e-4).tolist() == [0, 0, 1, 0]
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 1e-5, 1e-320])
+def test_a_class_that_no_tile_holds_overflows_nowhere(temperature: float) -> None:
+    """It is rarer than every class that is held: its own exponential would be infinite."""
+    assert rare_class_odds(np.array([[900, 3], [900, 3]]), 32, temperature).tolist() == [1, 0]
+    assert rare_class_odds(np.array([[9000, 300, 3]]), 32, temperature).tolist() == [0, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("batch", "share", "forced"), [(16, 0.33, 5), (2, 0.33, 1), (7, 1.0, 7), (64, 0.33, 21)]
 )

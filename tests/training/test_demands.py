@@ -28,6 +28,12 @@ UNMET = {
     "augmentation.transforms=[{name: Resize, height: 200000, width: 8}]": "(Resize): ",
     "dataset.split={test: [s4]} training.best_by=mf1": "training.best_by: expected validation scenes with it",
     "dataset.split={test: [s4]} training.stop_after=3": "training.stop_after: expected validation scenes",
+    "training.rates={encoder stage 9: 0.1}": "training.rates: expected stages of this model (encoder, ",
+    "training.rates={stem: 0.1}": "bottleneck, decoder stage 1), got stem",
+    "training.rates={encoder: 0, decoder: 0, head: 0}": "training.rates: expected a rate above 0 for a stage",
+    "training.freeze_encoder=1 training.rates={decoder: 0, head: 0}": "training.rates: expected a rate above",
+    "sampling.method=foreground sampling.foreground_share=0.01": "sampling.foreground_share: 0.01 of a train",
+    "augmentation.scale=0 augmentation.scale_to=[100, 200]": "scale_to: expected metres a pixel that a train",
 }
 
 

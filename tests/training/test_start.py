@@ -210,6 +210,30 @@ def test_killed_before_its_first_checkpoint_a_run_starts_again(prepared: Prepare
         assert not (path / "log.jsonl").exists()  # else the steps would be in it twice
 
 
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (NetworkGeometry(8, 51), "stride 8 px, receptive-field radius 51 px,"),
+        (
+            NetworkGeometry(32, None, unlimited="layer a (B) looks at the whole image"),
+            "stride 32 px, no receptive-field radius (layer a (B) looks at the whole image: "
+            "maps are of smooth windows),",
+        ),
+    ],
+)
+def test_the_start_says_how_far_a_pixel_sees_or_which_layer_has_no_bound(
+    prepared: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    network: NetworkGeometry,
+    said: str,
+) -> None:
+    monkeypatch.setattr("segmenter.training.start.network_geometry", lambda model: network)
+    check(prepared, tmp_path / "run")
+    assert f"parameters, {said}" in capsys.readouterr().out
+
+
 def test_a_stage_that_the_model_lacks_is_refused_before_anything_is_written(
     prepared: Prepared, tmp_path: Path
 ) -> None:

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from matplotlib.image import imread
 
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.geometry import Window
-from segmenter.labels import IGNORE, ClassMap
-from segmenter.runs.score_files import BEST_FILES, SUMMARY
+from segmenter.labels import IGNORE, ClassMap, LandCoverClass
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 from segmenter.runs.windows_file import SIDE
 from segmenter.training.examples import SHOWN, Examples
 from segmenter.training.summary import describe_result
@@ -52,6 +53,38 @@ def test_the_end_of_a_training_fits_one_screen(make_classes: Callable[..., Class
     ]
     assert lines[-1] == f"pictures: {tmp_path / SUMMARY}, {tmp_path / 'learning_curves.png'}"
     assert len(lines) < 24
+
+
+@pytest.mark.parametrize("absent", [0, 1, 3])
+@pytest.mark.parametrize("count", [8, 9, 14, 40])
+def test_the_end_fits_one_screen_whatever_the_number_of_classes(
+    tmp_path: Path, count: int, absent: int
+) -> None:
+    """Of many, the lowest IoUs and the highest are shown, and how many are not; absent classes have none."""
+    classes = ClassMap(tuple(LandCoverClass(f"c{i}", (i, i, i), i) for i in range(count)), "codes")
+    confusion, present = ConfusionMatrix(classes), count - absent
+    truth = np.repeat(np.arange(present, dtype=np.uint8), 100)
+    found = truth.copy()
+    for number in range(present - 1):  # the first class is mistaken most
+        found[100 * number : 100 * number + 90 - 2 * number] = number + 1
+    confusion.add(truth, found)
+    scores = confusion.scores(Protocol(tuple(classes.names), "full", "validation"))
+    for name in (BEST_FILES[0], LAST_FILES[0]):
+        scores.write(tmp_path / name, facts={"epoch": 3, "step": 21})
+    for name in (SUMMARY, "learning_curves.png"):
+        (tmp_path / name).touch()
+    lines = describe_result(tmp_path, "miou")
+    assert len(lines) < 22  # the first two and the last may need two lines of a terminal
+    assert "most confused:" in lines
+    first = [line.split()[0] for line in lines[4 : lines.index("most confused:") - 1]]
+    if count == 8:
+        assert first == list(classes.names)
+        return
+    iou = scores.iou[:present]
+    order = [classes.names[i] for i in np.argsort(iou, kind="stable")]
+    assert first == [*order[:5], "…", *order[5:][-2:]]
+    hidden = count - len(order[:5]) - len(order[5:][-2:])
+    assert f"… {hidden} more, see {BEST_FILES[0]}" in lines
 
 
 def test_without_a_validation_nothing_is_made_up(tmp_path: Path) -> None:

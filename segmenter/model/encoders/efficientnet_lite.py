@@ -22,12 +22,17 @@ def efficientnet_lite(image: Any, layers: Layers, config: EncoderDecoderConfig) 
     x = layers.conv(image, LITE_STEM, 3, "stem_conv", strides=2)
     x = _activated(layers, x, "stem")
     chain = blocks(config.encoder, config.output_stride)
-    features = []
-    for number, block in enumerate(chain, start=1):
-        x = _block(x, layers, block, config.drop_path * number / len(chain))
+    features, residual, number = [], sum(map(_has_shortcut, chain)), 0
+    for block in chain:
+        number += _has_shortcut(block)
+        x = _block(x, layers, block, config.drop_path * number / max(1, residual))
         if block.feature:
             features.append(x)
     return features
+
+
+def _has_shortcut(block: Block) -> bool:
+    return block.inputs == block.outputs and block.stride == 1
 
 
 def _block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
@@ -42,7 +47,7 @@ def _block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
     x = _activated(layers, x, f"{name}_depthwise")
     x = layers.conv(x, block.outputs, 1, f"{name}_project_conv")
     x = layers.norm(x, f"{name}_project_norm", epsilon=_EPSILON)
-    if block.inputs == block.outputs and block.stride == 1:
+    if _has_shortcut(block):
         x = layers.add([before, layers.drop_path(x, drop_path, f"{name}_drop_path")], f"{name}_add")
     return x
 
