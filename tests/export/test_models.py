@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.export_table import FORMATS, measured, measured_model
-from tests.helpers.encoder_pairs import SMALL, small_encoder
+from tests.helpers.small_encoders import SMALL, small_encoder
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxruntime", "tf2onnx", "ai_edge_litert")),

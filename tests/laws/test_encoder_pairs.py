@@ -10,17 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from tests.helpers.encoder_pairs import (
-    DECODERS,
-    ENCODERS,
-    SMALL,
-    PairLaboratory,
-    narrow,
-    pair,
-    small_encoder,
-    smallest_of_keras,
-)
+from tests.helpers.encoder_pairs import DECODERS, ENCODERS, PairLaboratory, pair
 from tests.helpers.equivalence_matrix import LIMIT
+from tests.helpers.small_encoders import SMALL, narrow, small_encoder, smallest_of_keras
 
 pytestmark = pytest.mark.timeout(3600)
 PAIRS = [(encoder, decoder) for encoder in ENCODERS for decoder in DECODERS]

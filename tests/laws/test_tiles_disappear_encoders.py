@@ -21,8 +21,8 @@ from segmenter.model.receptive_field import NetworkGeometry, describe
 from segmenter.runs.run import load_run
 from segmenter.windows import halo_windows
 from tests.helpers.array_raster import ArrayJob, scene
-from tests.helpers.encoder_pairs import narrow
 from tests.helpers.random_run import random_run
+from tests.helpers.small_encoders import narrow
 
 
 @pytest.fixture(scope="module")

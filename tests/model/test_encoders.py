@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
 from segmenter.model.stages import stages_told
-from tests.helpers.encoder_pairs import small_encoder
 from tests.helpers.executed_sums import widest_sum
+from tests.helpers.small_encoders import small_encoder
 
 KERAS = (
     *("mobilenet_v2", "keras_resnet50", "densenet121", "convnext_tiny"),

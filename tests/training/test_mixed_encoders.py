@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from segmenter.config.recipe import LossConfig
-from tests.helpers.encoder_pairs import DECODERS, RATE, SMALL, pair, small_encoder
+from tests.helpers.encoder_pairs import DECODERS, RATE, pair
+from tests.helpers.small_encoders import SMALL, small_encoder
 from tests.helpers.small_training import SGD, Training, batches
 
 SIDE, REPLICAS = 64, 2
