@@ -12,7 +12,8 @@ from segmenter.config.recipe import ModelConfig, TrainingConfig, UNetConfig
 from segmenter.errors import ConfigError
 from segmenter.model.stages import Pace, is_decayed, pace_of, part_of, stages_told
 from segmenter.model.weight_shapes import stage_of, weight_shapes
-from tests.helpers.encoder_pairs import DECODERS, SMALL, narrow, pair, small_encoder, smallest_of_keras
+from tests.helpers.encoder_pairs import DECODERS, pair
+from tests.helpers.small_encoders import SMALL, narrow, small_encoder, smallest_of_keras
 
 MODEL = UNetConfig(depth=2, width=2, upsampling="transpose")
 
