@@ -7,6 +7,7 @@ steps follow from the seed alone: the schedule counts on epochs of one length, a
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -250,9 +251,15 @@ def _planned(
         )
     codes_T, kind_N, tiles_T = numbered(class_codes(counts_NK, min_pixels))
     held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K
-    of_all = np.random.default_rng(np.random.SeedSequence(key[0], spawn_key=_EVERY_EPOCH))
-    promised, kinds, new_T, needed = _promise(
-        codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, of_all
+    promised, kinds, new_T, needed = _promise_of_all(
+        codes_T.tobytes(),
+        tiles_T.tobytes(),
+        len(held_K),
+        batch,
+        max_repeats,
+        blocks,
+        tuple(names or ()),
+        key[0],
     )
     rng = np.random.default_rng(np.random.SeedSequence(key))
     needed = _another(needed, kinds, batch, max_repeats, blocks, rng)
@@ -269,6 +276,24 @@ def _planned(
         best_effort=tuple(int(c) for c in present if c not in promised),
         blocks=blocks,
     )
+
+
+@functools.lru_cache(maxsize=4)
+def _promise_of_all(
+    codes: bytes,
+    tiles: bytes,
+    classes: int,
+    batch: int,
+    max_repeats: int | None,
+    blocks: int,
+    names: tuple[str, ...],
+    seed: int,
+) -> tuple[list[int], Kinds, Tiles, Cover]:
+    """What all epochs of a seed share, searched for once; see `_promise`. Nobody may change what it gives."""
+    codes_T, tiles_T = (np.frombuffer(each, np.int64) for each in (codes, tiles))
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_EVERY_EPOCH))
+    held_K = Kinds(codes_T, tiles_T, classes).holders_K
+    return _promise(codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, rng)
 
 
 def _promise(

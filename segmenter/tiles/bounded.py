@@ -3,7 +3,8 @@
 Some libraries take what they are asked to take: an image of 2 · 10⁹ holes, a kernel of 10¹⁰ numbers. No check
 of the numbers themselves knows what each of a hundred transforms makes of them; the kernel's limits hold for
 all, and also where C code never comes back to Python. A fork costs milliseconds: nothing is imported anew.
-The child must not touch what threads of this process may hold: TensorFlow, GDAL.
+The child must not touch what threads of this process may hold: TensorFlow, GDAL. A thread that multiplies
+matrices meanwhile may keep OpenBLAS from forking: there is none where tiles are prepared.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import gc
 import os
 import pickle
 import resource
+import select
 import signal
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -23,41 +26,68 @@ from segmenter.errors import SegmenterError
 
 T = TypeVar("T")
 _ENDED = 1
+_PATIENCE = 30
+"""Seconds by the clock for each of processor time."""
 
 
 class BeyondError(Exception):
     """The work took more than it was given, or ended its process; says which."""
 
 
-def bounded(work: Callable[[], T], *, megabytes: int, seconds: int) -> T:
+def bounded(work: Callable[[], T], *, megabytes: int, seconds: int, patience: int | None = None) -> T:
     """The result of `work`, or what it raises; both must be such as can be pickled.
 
     Args:
         megabytes: that it may take beside what this process has.
         seconds: of processor time.
+        patience: seconds by the clock, for work that waits and never goes on; by default far more than a busy
+            machine makes of the processor time.
 
     Raises:
         BeyondError: it took more.
     """
     taken, given = os.pipe()
-    with open(taken, "rb") as answers:
+    with open(taken, "rb", buffering=0) as answers:
         with open(given, "wb") as answer:
             child = _forked()
             if child == 0:
                 _work(work, answer, megabytes, seconds)
         try:
-            said = answers.read()
+            said = _all_of(answers, patience or _PATIENCE * seconds)
         except BaseException:  # Ctrl-C: the child has had it too, or not
             os.kill(child, signal.SIGKILL)
             raise
         finally:
-            exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            exit_code = _ended(child)
     if not said:
         raise BeyondError(_why(exit_code, seconds))
     done, result = pickle.loads(said)
     if not done:
         raise result
     return result
+
+
+def _all_of(answers: IO[bytes], patience: int) -> bytes:
+    """What the child says until it closes its end.
+
+    Raises:
+        BeyondError: it says nothing for too long.
+    """
+    said, until, waiting = b"", time.monotonic() + patience, select.poll()
+    waiting.register(answers, select.POLLIN)
+    while waiting.poll(max(0.0, until - time.monotonic()) * 1000):
+        if not (part := answers.read(1 << 20)):
+            return said
+        said += part
+    raise BeyondError("no end")
+
+
+def _ended(child: int) -> int:
+    """Exit code of the child, negative for a signal; that of `_work` where the system kept none."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except ChildProcessError:  # SIGCHLD is ignored here, by whoever started this process
+        return _ENDED
 
 
 def _forked() -> int:
@@ -81,14 +111,14 @@ def _work(work: Callable[[], Any], answer: IO[bytes], megabytes: int, seconds: i
             os.dup2(silence, output)
         _limit(megabytes, seconds)
         try:
-            said: Any = True, work()
+            said = pickle.dumps((True, work()))
         except MemoryError:
-            said = False, BeyondError(f"more than {megabytes / 1024:.1f} GiB of memory")
+            said = pickle.dumps((False, BeyondError(f"more than {megabytes / 1024:.1f} GiB of memory")))
         except SegmenterError as error:
-            said = False, error
-        except Exception:
-            said = False, RuntimeError(traceback.format_exc())
-        answer.write(pickle.dumps(said))
+            said = pickle.dumps((False, error))
+        except BaseException:  # also an exit that some library asks for
+            said = pickle.dumps((False, RuntimeError(traceback.format_exc())))
+        answer.write(said)
         answer.flush()
     finally:
         os._exit(_ENDED)  # not by the handlers of the parent, which would end its affairs
@@ -114,5 +144,8 @@ def _why(exit_code: int, seconds: int) -> str:
     if exit_code == -signal.SIGXCPU:
         return f"more than {seconds} s of a processor"
     if exit_code in (_ENDED, -signal.SIGKILL):
-        return "more memory than there is"
-    return f"its process with it ({signal.Signals(-exit_code).name})"
+        return "more memory, or time, than there is"
+    if exit_code >= 0:
+        return f"its process with it (code {exit_code})"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"its process with it ({known.get(-exit_code, f'signal {-exit_code}')})"

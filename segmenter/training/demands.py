@@ -51,7 +51,7 @@ def unmet_demands(
         check_encoder_weights(recipe, dataset, download=False)
 
     checks: list[Callable[[Recipe, Dataset], None]] = [*_BY_NAMES]
-    checks += [best_class, *_BY_IMAGES, check_scales, weights] if images else []
+    checks += [best_class, *_BY_IMAGES, weights] if images else []
     for check in checks:
         try:
             check(recipe, dataset)
@@ -122,4 +122,4 @@ def _augmentation(recipe: Recipe, dataset: Dataset) -> None:
 
 
 _BY_NAMES = (_best_by, _validation, _weights, _rates, _foreground, _scenes)
-_BY_IMAGES = (_augmentation, check_shown)
+_BY_IMAGES = (_augmentation, check_scales, check_shown)

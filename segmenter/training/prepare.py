@@ -178,6 +178,9 @@ def changed_data(run: Run, tiles: Tiles) -> str:
         before = there.mean[band], there.std[band]
         if max(abs(mean - before[0]), abs(std - before[1])) > _SAME * std:
             return f"band {band + 1} of the training images has changed (mean {before[0]:.6g} → {mean:.6g})"
+    then, now = run.metres_per_pixel or 0.0, tiles.metres_per_pixel or 0.0
+    if run.recipe.augmentation.scale_to is not None and abs(now - then) > _SAME * now:
+        return f"the training images have another scale ({then:.6g} → {now:.6g} m a pixel)"
     return ""
 
 

@@ -40,7 +40,10 @@ def _classes(scores: Scores) -> list[str]:
     head, *table = aligned(("class", "IoU", "share of truth"), cells)
     lines = [f"{line}  {bars[i]}".rstrip() for i, line in zip(chosen, table, strict=True)]
     if len(chosen) < len(ious):
-        lines.insert(_WORST, f"… {len(ious) - len(chosen)} more, see {BEST_FILES[0]}")
+        between = len(ious) - sum(map(math.isnan, ious)) > len(chosen)
+        lines.insert(
+            _WORST if between else len(lines), f"… {len(ious) - len(chosen)} more, see {BEST_FILES[0]}"
+        )
     return [head, *lines]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,27 @@ def test_the_result_or_the_error_is_that_of_the_work() -> None:
 def test_a_defect_keeps_its_traceback() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)Traceback .*ZeroDivisionError"):
         small(lambda: 1 // 0)
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback .*SystemExit"):
+        small(lambda: sys.exit(3))
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback .*pickle"):
+        small(lambda: lambda: 1)
+
+
+def test_a_long_answer_comes_whole() -> None:
+    assert small(lambda: b"x" * 3_000_000) == b"x" * 3_000_000
+
+
+def test_what_waits_for_ever_ends_too() -> None:
+    with pytest.raises(BeyondError, match=r"^no end$"):
+        bounded(signal.pause, megabytes=200, seconds=2, patience=1)
+
+
+def test_where_the_system_keeps_no_exit_codes_it_answers_all_the_same() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert small(lambda: 5) == 5
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def endless() -> None:
@@ -43,9 +65,10 @@ def endless() -> None:
         (lambda: np.ones(400 * 2**20, np.uint8).sum(), r"^more than 0.2 GiB of memory$"),
         (endless, r"^more than 2 s of a processor$"),
         (lambda: os.kill(os.getpid(), signal.SIGUSR1), r"^its process with it \(SIGUSR1\)$"),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"^more memory than there is$"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"^more memory, or time, than there is$"),
+        (lambda: os._exit(255), r"^its process with it \(code 255\)$"),
     ],
-    ids=["memory", "time", "crash", "killed"],
+    ids=["memory", "time", "crash", "killed", "exit"],
 )
 def test_what_takes_too_much_is_told_and_no_child_is_left(
     work: Any, said: str, monkeypatch: pytest.MonkeyPatch

@@ -175,6 +175,11 @@ def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     assert "band 2 of the training images has changed" in changed_data(
         run, replace(tiles, statistics=brighter)
     )
+    by_ground = run.recipe.augmentation.model_copy(update={"scale_to": (0.2, 1.0)})
+    shown = replace(run, recipe=run.recipe.model_copy(update={"augmentation": by_ground}))
+    assert changed_data(shown, tiles) == ""
+    coarser = replace(tiles, metres_per_pixel=2 * (tiles.metres_per_pixel or 0.5))
+    assert "the training images have another scale (" in changed_data(shown, coarser)
 
     file.unlink()
     with pytest.raises(WeightsError, match="expected a file of weights, there is none"):
