@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
-import pickle
 import resource
 import select
 import signal
@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable
 from typing import IO, Any, TypeVar
 
+from segmenter import errors
 from segmenter.errors import SegmenterError
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class BeyondError(Exception):
 
 
 def bounded(work: Callable[[], T], *, megabytes: int, seconds: int, patience: int | None = None) -> T:
-    """The result of `work`, or what it raises; both must be such as can be pickled.
+    """The result of `work`, which JSON can hold, or the mistake of a user's that it raises.
 
     Args:
         megabytes: that it may take beside what this process has.
@@ -61,10 +62,19 @@ def bounded(work: Callable[[], T], *, megabytes: int, seconds: int, patience: in
             exit_code = _ended(child)
     if not said:
         raise BeyondError(_why(exit_code, seconds))
-    done, result = pickle.loads(said)
-    if not done:
-        raise result
-    return result
+    return _taken(json.loads(said))
+
+
+def _taken(said: dict[str, Any]) -> Any:
+    """What the child found; raises what it raised."""
+    if "beyond" in said:
+        raise BeyondError(said["beyond"])
+    if "refused" in said:
+        kind, message = said["refused"]
+        raise getattr(errors, kind, SegmenterError)(message)
+    if "defect" in said:
+        raise RuntimeError(said["defect"])
+    return said["result"]
 
 
 def _all_of(answers: IO[bytes], patience: int) -> bytes:
@@ -111,14 +121,14 @@ def _work(work: Callable[[], Any], answer: IO[bytes], megabytes: int, seconds: i
             os.dup2(silence, output)
         _limit(megabytes, seconds)
         try:
-            said = pickle.dumps((True, work()))
+            said = json.dumps({"result": work()})
         except MemoryError:
-            said = pickle.dumps((False, BeyondError(f"more than {megabytes / 1024:.1f} GiB of memory")))
+            said = json.dumps({"beyond": f"more than {megabytes / 1024:.1f} GiB of memory"})
         except SegmenterError as error:
-            said = pickle.dumps((False, error))
+            said = json.dumps({"refused": [type(error).__name__, str(error)]})
         except BaseException:  # also an exit that some library asks for
-            said = pickle.dumps((False, RuntimeError(traceback.format_exc())))
-        answer.write(said)
+            said = json.dumps({"defect": traceback.format_exc()})
+        answer.write(said.encode())
         answer.flush()
     finally:
         os._exit(_ENDED)  # not by the handlers of the parent, which would end its affairs
