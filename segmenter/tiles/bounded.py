@@ -89,7 +89,7 @@ def _all_of(answers: IO[bytes], patience: int) -> bytes:
         if not (part := answers.read(1 << 20)):
             return said
         said += part
-    raise BeyondError("no end")
+    raise BeyondError("for ever")
 
 
 def _ended(child: int) -> int:
