@@ -19,6 +19,7 @@ from segmenter.raster import Raster, RasterInfo, open_raster, read_label
 from segmenter.raster.mosaic import Mosaic, MosaicView
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
+from segmenter.raster.served import renewed_tag
 from segmenter.raster.write import BLOCK
 from segmenter.windows import COLUMN, Columns
 
@@ -149,7 +150,7 @@ class MapJob:
     label_classes: ClassMap | None = None
     scene: str | None = None
     remark: str | None = None
-    stamp: tuple[int, int] | None = None
+    stamp: tuple[int, int] | str | None = None
     kept_as_partial: bool = True
     column: int = COLUMN
     grid: ModelGrid | None = None
@@ -222,8 +223,8 @@ class MapJob:
         with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
             if header(raster.info) != header(self.info):
                 raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
-            if file_stamp(path) != self.stamp is not None:
-                raise changed(path)
+            if not isinstance(path, RemotePath) and file_stamp(path) != self.stamp is not None:
+                raise changed(path)  # from a server only bytes of one file are read
             yield raster
 
 
@@ -241,11 +242,11 @@ def _described(info: RasterInfo) -> str:
     return f"{info.size} pixels of {info.count} {info.dtype} bands in {where}"
 
 
-def file_stamp(path: Path) -> tuple[int, int] | None:
-    """Bytes and time of change (ns) of a file; None where it cannot be looked at."""
-    if isinstance(path, RemotePath):
-        return None
+def file_stamp(path: Path) -> tuple[int, int] | str | None:
+    """Bytes and time of change (ns) of a file, at a server its tag; None where it cannot be looked at."""
     try:
+        if isinstance(path, RemotePath):
+            return renewed_tag(path.address)
         status = path.stat()
     except OSError:
         return None

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.faults import gdal_window, naming
-from segmenter.raster.gdal_files import patiently
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset
 from segmenter.raster.reading import check_size, check_types
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.served import patiently
 
 
 class LabelRaster:
