@@ -96,7 +96,8 @@ def with_rasterised_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
         f"labels: polygons of {few(map(str, sources))} ({crs}), rasterised on the grid of each image, in "
         f"{files.folder}"
     )
-    return replace(rasterised, classes=rule.classes, notes=(*dataset.notes, note))
+    remarks = [remark for source in sources if (remark := files.remark(source))]
+    return replace(rasterised, classes=rule.classes, notes=(*dataset.notes, note, *remarks))
 
 
 def _libraries(dataset: Dataset, section: FolderConfig) -> tuple[LabelFiles, BurnRule]:

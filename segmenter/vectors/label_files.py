@@ -34,7 +34,7 @@ from segmenter.vectors.burning import Burner
 from segmenter.vectors.features import VectorFile, stamps
 from segmenter.vectors.rule import BurnRule
 
-_VERSION = 1
+_VERSION = 2
 """Of the rules that decide what is burned; it is part of the name."""
 _OUTDATED_SECONDS = 30 * 86_400.0
 """Age from which on a label goes whose polygons have changed since; a training may be at work with it."""
@@ -185,6 +185,10 @@ class LabelFiles:
         """The CRS of a file of polygons, for people."""
         crs = self._file(polygons).crs
         return "no CRS" if crs is None else crs_title(crs)
+
+    def remark(self, polygons: Path) -> str:
+        """A line on features of a file that label nothing; empty if there are none."""
+        return self._file(polygons).remark()
 
     def tidy(self) -> None:
         """Remove what was made of older states of the same polygons long ago, and what killed calls left."""
