@@ -139,7 +139,7 @@ def _checked_sums(archive: zipfile.ZipFile, file: Path) -> dict[str, str]:
 
 def _folder_name(manifest: Manifest, file: Path) -> str:
     name = manifest.name
-    if not name or "/" in name or name.startswith(".") or unsafe(name) is not None:
+    if "/" in name or name.startswith(".") or unsafe(name) is not None:
         raise SegmenterError(
             f"{file}: its run is called {name!a}, which names no folder; say one with --output"
         )
