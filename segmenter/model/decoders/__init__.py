@@ -1,8 +1,8 @@
 """Decoders by the name that recipes use.
 
 A decoder is built by a function (features at strides 2 … 32, the first None where the encoder has none,
-`Layers`, the recipe's model section) → features for the head, and their stride. Names of its layers begin with
-`decoder_` and that of their stage. Nothing here brings Keras: `datasets check` asks for the stages.
+`Layers`, the recipe's model section) → features for the head, and their stride. Names of its layers begin
+with `decoder_` and that of their stage. Nothing here brings Keras: `datasets check` asks for the stages.
 """
 
 from __future__ import annotations
