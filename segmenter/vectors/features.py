@@ -206,7 +206,7 @@ class VectorFile:
         if not self._indexed:
             yield self._all_features()
             return
-        what = {"layer": self._layer, "columns": [], "return_fids": True, "force_2d": True}
+        what: Any = {"layer": self._layer, "columns": [], "return_fids": True, "force_2d": True}
         for first in range(0, self.count, _BATCH):
             _, fids, wkb, _ = pyogrio.raw.read(self.path, skip_features=first, max_features=_BATCH, **what)
             yield Features(_shapes(wkb), np.zeros(len(wkb), object), np.asarray(fids, np.int64))
