@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.files import real
 from segmenter.mapping.inputs import Inputs
-from segmenter.mapping.jobs import MapJob, RasterRequest, file_stamp
+from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.truth import Truth
 from segmenter.raster.alignment import check_label
@@ -54,7 +54,6 @@ def plan_maps(
 def _plan(
     image: Path, name: str, request: RasterRequest, style: MapStyle, truth: Truth | None
 ) -> MapJob | None:
-    stamp = file_stamp(image)
     with request.open(image) as raster:
         info = raster.info
     part = request.window(info)
@@ -67,7 +66,7 @@ def _plan(
     job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
-    job.stamp, job.shown_by = stamp, style.shown_by(name, info)
+    job.shown_by = style.shown_by(name, info)
     if max(len(os.fsencode(path.name)) for path in (*job.files, *job.shown_by)) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
@@ -144,8 +143,6 @@ def differences(run: AnyRun, job: MapJob, seen_at: float | None = None) -> list[
         seen_at: metres a pixel that were asked for.
     """
     found = list(job.info.remarks)
-    if job.info.has_palette and run.band_count == 1:
-        found.append("values are indices of a palette, not of light")
     for member in members(run):
         of_it = [
             f"values are {job.info.dtype}, the model was trained on {member.dtype}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -194,7 +194,7 @@ def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
             f"{', '.join(theirs.names)}; only {whose} has {different[0]}"
         )
     by_name = {each.name: each for each in theirs.classes}
-    return ClassMap(tuple(by_name[name] for name in ours.names), theirs.encoding, theirs.ignored)
+    return replace(theirs, classes=tuple(by_name[name] for name in ours.names))
 
 
 def check_shared(truth: Truth, jobs: Sequence[MapJob]) -> None:
