@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,8 @@ from rasterio.warp import transform
 from segmenter.raster.faults import FAULTS
 from segmenter.raster.settings import set_up_gdal
 
+_NULL_SHIFT = re.compile(r" using towgs84=0(,0)*(?=\")")
+"""In the name that PROJ gives a datum."""
 _FLATTEST = 0.01
 """Flattening up to which a body counts as a sphere: that of Mars is 0.0059, and along a meridian a degree
 differs from a sphere's by at most twice as much. Jupiter and most small bodies are no spheres."""
@@ -133,7 +136,7 @@ def horizontal(crs: CRS) -> CRS:
     try:
         whole = crs.to_dict(projjson=True)
         part = _horizontal(whole)
-        return crs if part == whole else CRS.from_user_input(json.dumps(part))
+        return crs if part == whole else CRS.from_user_input(_NULL_SHIFT.sub("", json.dumps(part)))
     except FAULTS:  # what PROJ cannot write down is compared as it is
         return crs
 
@@ -146,7 +149,9 @@ def _horizontal(part: dict[str, Any]) -> dict[str, Any]:
         moves = part["transformation"].get("parameters", [{"value": 1}])
         return part if any(each["value"] for each in moves) else _horizontal(part["source_crs"])
     axes = part.get("coordinate_system", {}).get("axis", [])
-    if len(axes) != 3 or part["type"] not in ("GeographicCRS", "ProjectedCRS"):
+    if part["type"] == "GeographicCRS":  # GDAL gives rasters with longitudes first, whatever the CRS says
+        axes = sorted(axes[:2], key=lambda axis: str(axis["direction"]), reverse=True)
+    elif part["type"] != "ProjectedCRS" or len(axes) != 3:
         return part
     flat = {name: value for name, value in part.items() if name not in ("id", "ids")}
     flat["coordinate_system"] = {**part["coordinate_system"], "axis": axes[:2]}

@@ -27,7 +27,6 @@ MEANING = {
     "GTIFF_POINT_GEO_IGNORE": "NO",
     "GTIFF_IGNORE_READ_ERRORS": "NO",
     "GTIFF_FORCE_RGBA": "NO",
-    "CONVERT_YCBCR_TO_RGB": "YES",
     "GDAL_JPEG_TO_RGB": "YES",
 }
 """At GDAL's defaults: settings that decide which pixels have data, where a file lies, or what its values are.
