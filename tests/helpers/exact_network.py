@@ -13,6 +13,7 @@ import predict
 from segmenter.errors import run_script
 from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
 from segmenter.labels import ClassMap
+from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 
 RADIUS, STRIDE = 2, 8
@@ -87,6 +88,9 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
         "bands": None,
         "band_count": 3,
         "dtype": "uint8",
+        "band_names": (),
+        "scenes": None,
+        "normalisation": Normalisation((), ()),  # whatever the values, they fit
         "metres_per_pixel": 0.5,
         "labels": "full",
         "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
