@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain
 from segmenter.evaluation.scores import ConfusionMatrix
-from segmenter.inference.fit import check_fit
+from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
@@ -194,7 +194,8 @@ def _read_headers(
     jobs: list[MapJob] = []
     failures: list[SegmenterError] = []
     beside, count = 0, len(images.inputs.files)
-    fit = functools.partial(check_fit, run, insist=request.insist)
+    sampled = sampled_of(images.inputs.files)
+    fit = functools.partial(check_fit, run, insist=request.insist, sampled=sampled)
     plans = plan_maps(images.names, each, style, images.truth, fit)
     for _, plan in tqdm(plans, "headers", count, unit="file", disable=no_bar(count < _MANY_FILES or None)):
         if isinstance(plan, MapJob):
