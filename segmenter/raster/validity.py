@@ -2,11 +2,13 @@
 
 The rule of this module: **where a file has a mask or alpha, that decides; else a pixel has no data where all
 bands that are read hold their nodata value. NaN, infinity and fill values beyond ±1e30 in any of them
-never are data.**
+never are data.** A value that some bands of a pixel with data declare to be none is left out of statistics,
+and the model sees the band's mean in its place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ class Validity:
         alpha: those that are transparent where there is no data.
 
     Attributes:
+        nodata: value of each band that stands for no data, as stored; None: there is none.
         partial: pixels with data that hold a nodata value in one of the bands, counted while windows came
             in order.
     """
@@ -42,7 +45,7 @@ class Validity:
         self._dataset, self._alpha = dataset, alpha
         self._masks = _masks(dataset, bands)
         dtype = dataset.dtypes[0]
-        self._values = [usable(info.nodata[band - 1], dtype) for band in bands]
+        self.nodata = [usable(info.nodata[band - 1], dtype) for band in bands]
         self._floats = np.dtype(info.dtype).kind == "f"
         self.partial = 0
         self._seen = _Seen()
@@ -55,13 +58,14 @@ class Validity:
     @property
     def _by_value(self) -> bool:
         """Whether nodata values decide: a band without one always holds data."""
-        return not self._masks and not self._alpha and None not in self._values
+        return not self._masks and not self._alpha and None not in self.nodata
 
     def remark(self, pixels: int) -> str:
         """Warning about so many pixels that count as data though a band holds its nodata value."""
         why = "its mask says so" if self._masks or self._alpha else "other bands do not"
         least = "" if self._seen.whole else "at least "  # what an earlier call mapped was not read again
-        return f"{least}{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
+        what = f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
+        return f"{least}{what}; the model sees that band's mean there"
 
     def of(
         self, stored_CHW: NDArray[Any], image_HWC: NDArray[Any], inside: Window, *, count: bool = True
@@ -95,7 +99,7 @@ class Validity:
         """Take out the pixels whose bands all hold nodata, if that decides; gives where any of them does."""
         some_HW: NDArray[np.bool_] | None = None
         all_HW: NDArray[np.bool_] | None = None
-        for stored_HW, value in zip(stored_CHW, self._values, strict=True):
+        for stored_HW, value in zip(stored_CHW, self.nodata, strict=True):
             if value is None:
                 continue
             held_HW = holds(stored_HW, value)
@@ -163,6 +167,41 @@ def usable(nodata: float | None, dtype: str) -> float | None:
         return float(nodata)
     whole = int(nodata)
     return whole if whole == nodata and np.iinfo(kind).min <= whole <= np.iinfo(kind).max else None
+
+
+def void_in_bands(
+    image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], values: Sequence[float | None]
+) -> NDArray[np.bool_] | None:
+    """(H, W, C): where a pixel with data holds, in some bands, what these declare to be no data.
+
+    None if it does so nowhere. Where all bands hold it, and the file's mask calls that data, it is.
+
+    Args:
+        values: of each band, in the image's units; empty: no band declares any.
+    """
+    if not any(value is not None for value in values):
+        return None
+    void_HWC = np.zeros(image_HWC.shape, np.bool_)
+    for band, value in enumerate(values):
+        if value is not None:
+            void_HWC[..., band] = holds(image_HWC[..., band], value)
+    void_HWC &= (valid_HW & ~void_HWC.all(axis=2))[..., np.newaxis]
+    return void_HWC if void_HWC.any() else None
+
+
+def fill_void(
+    image_HWC: NDArray[Any],
+    valid_HW: NDArray[np.bool_],
+    values: Sequence[float | None],
+    mean_C: Sequence[float],
+) -> None:
+    """Write each band's mean, rounded in integers, where `void_in_bands`; empty `mean_C`: nothing."""
+    void_HWC = void_in_bands(image_HWC, valid_HW, values) if len(mean_C) else None
+    if void_HWC is None:
+        return
+    whole = image_HWC.dtype.kind in "iu"
+    mean = np.array([round(value) if whole else value for value in mean_C]).astype(image_HWC.dtype)
+    np.copyto(image_HWC, mean, where=void_HWC)
 
 
 def holds(stored: NDArray[Any], value: float) -> NDArray[np.bool_]:
