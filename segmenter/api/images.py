@@ -37,9 +37,10 @@ def rasters_of(
     seen = None if valid is None else _valid(valid, shape)
     values = _nodata(nodata, run.band_count)
     if given.ndim == 3:
-        return [ArrayRaster(given, seen, values)], shape
+        return [ArrayRaster(given, seen, values, run.mean_C)], shape
     masks: Iterable[Any] = [None] * len(given) if seen is None else seen
-    return [ArrayRaster(each, mask, values) for each, mask in zip(given, masks, strict=True)], shape
+    pairs = zip(given, masks, strict=True)
+    return [ArrayRaster(each, mask, values, run.mean_C) for each, mask in pairs], shape
 
 
 def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:

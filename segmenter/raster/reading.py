@@ -22,7 +22,7 @@ from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.sparse import Blocks
-from segmenter.raster.validity import Validity, fill_void
+from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
 MAX_EMPTY_PIXELS = 1 << 30
 """A raster may always declare so many pixels, and more only where its file has bytes for them."""
@@ -124,19 +124,16 @@ class Raster:
             data = self._scaled(stored)
             valid = self._validity.of(stored, data, window)
         image = _interleaved(data)
-        fill_void(image, valid, self.void_values, self.mean_C)
+        if len(self.mean_C):
+            fill_void(image, void_in_bands(image, valid, self.void_values), self.mean_C)
         if not valid.all():
             image[~valid] = 0
         return image, valid
 
     @cached_property
     def void_values(self) -> tuple[float | None, ...]:
-        """Value of each band, scaled, that stands for no data in it; see `validity.void_in_bands`."""
-        found = self._validity.nodata
-        if not self.info.scaling:
-            return tuple(found)
-        scaling = [self.info.scaling[band - 1] for band in self.bands]
-        return tuple(v if v is None else v * s + o for v, (s, o) in zip(found, scaling, strict=True))
+        """As `validity.void_values`."""
+        return void_values(self.info, self.bands)
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """As `read`, of a window inside the raster, by nearest neighbour on a coarser grid of `shape`.

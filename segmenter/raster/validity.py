@@ -34,7 +34,6 @@ class Validity:
         alpha: those that are transparent where there is no data.
 
     Attributes:
-        nodata: value of each band that stands for no data, as stored; None: there is none.
         partial: pixels with data that hold a nodata value in one of the bands, counted while windows came
             in order.
     """
@@ -45,7 +44,7 @@ class Validity:
         self._dataset, self._alpha = dataset, alpha
         self._masks = _masks(dataset, bands)
         dtype = dataset.dtypes[0]
-        self.nodata = [usable(info.nodata[band - 1], dtype) for band in bands]
+        self._values = [usable(info.nodata[band - 1], dtype) for band in bands]
         self._floats = np.dtype(info.dtype).kind == "f"
         self.partial = 0
         self._seen = _Seen()
@@ -58,7 +57,7 @@ class Validity:
     @property
     def _by_value(self) -> bool:
         """Whether nodata values decide: a band without one always holds data."""
-        return not self._masks and not self._alpha and None not in self.nodata
+        return not self._masks and not self._alpha and None not in self._values
 
     def remark(self, pixels: int) -> str:
         """Warning about so many pixels that count as data though a band holds its nodata value."""
@@ -99,7 +98,7 @@ class Validity:
         """Take out the pixels whose bands all hold nodata, if that decides; gives where any of them does."""
         some_HW: NDArray[np.bool_] | None = None
         all_HW: NDArray[np.bool_] | None = None
-        for stored_HW, value in zip(stored_CHW, self.nodata, strict=True):
+        for stored_HW, value in zip(stored_CHW, self._values, strict=True):
             if value is None:
                 continue
             held_HW = holds(stored_HW, value)
@@ -169,6 +168,14 @@ def usable(nodata: float | None, dtype: str) -> float | None:
     return whole if whole == nodata and np.iinfo(kind).min <= whole <= np.iinfo(kind).max else None
 
 
+def void_values(info: RasterInfo, bands: Sequence[int]) -> tuple[float | None, ...]:
+    """Value of each of these bands, scaled, that stands for no data in it; None: it has none."""
+    kind = "float64" if info.scaling else info.dtype  # scaled values are floats, whatever is stored
+    found = [usable(info.nodata[band - 1], kind) for band in bands]
+    scaling = [info.scaling[band - 1] if info.scaling else (1, 0) for band in bands]
+    return tuple(v if v is None else v * s + o for v, (s, o) in zip(found, scaling, strict=True))
+
+
 def void_in_bands(
     image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], values: Sequence[float | None]
 ) -> NDArray[np.bool_] | None:
@@ -189,15 +196,9 @@ def void_in_bands(
     return void_HWC if void_HWC.any() else None
 
 
-def fill_void(
-    image_HWC: NDArray[Any],
-    valid_HW: NDArray[np.bool_],
-    values: Sequence[float | None],
-    mean_C: Sequence[float],
-) -> None:
-    """Write each band's mean, rounded in integers, where `void_in_bands`; empty `mean_C`: nothing."""
-    void_HWC = void_in_bands(image_HWC, valid_HW, values) if len(mean_C) else None
-    if void_HWC is None:
+def fill_void(image_HWC: NDArray[Any], void_HWC: NDArray[np.bool_] | None, mean_C: Sequence[float]) -> None:
+    """Write each band's mean, rounded in integers, where the band is void; empty `mean_C`: nothing."""
+    if void_HWC is None or not len(mean_C):
         return
     whole = image_HWC.dtype.kind in "iu"
     mean = np.array([round(value) if whole else value for value in mean_C]).astype(image_HWC.dtype)

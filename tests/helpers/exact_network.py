@@ -87,6 +87,7 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
         "bands": None,
         "band_count": 3,
         "dtype": "uint8",
+        "mean_C": (),
         "metres_per_pixel": 0.5,
         "labels": "full",
         "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
