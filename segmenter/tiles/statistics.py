@@ -66,6 +66,11 @@ class BandStatistics:
     max_C: NDArray[np.float64]
     spread_C: NDArray[np.float64]
 
+    @classmethod
+    def of(cls, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> BandStatistics:
+        """Those of made images of which no more is known."""
+        return cls(mean_C, std_C, 1, dtype, mean_C - std_C, mean_C + std_C, std_C)
+
 
 @dataclass(frozen=True)
 class _Moments:
