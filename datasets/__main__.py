@@ -211,6 +211,7 @@ def _augmented(args: argparse.Namespace) -> int:
     from segmenter.tiles.cache import cache_folder
     from segmenter.tiles.index import build_index
     from segmenter.tiles.probing import check_augmentation
+    from segmenter.tiles.statistics import band_statistics
     from segmenter.tiles.store import SceneStore
 
     from . import load_dataset
@@ -222,9 +223,10 @@ def _augmented(args: argparse.Namespace) -> int:
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
     check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
     index = build_index(dataset, "train", recipe.tiles)
-    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
-    image_HWC = store.read(int(index.scene_N[0]), index.window(0))[0]
-    loader = BatchLoader(recipe, index, store, image_HWC.shape[2], str(image_HWC.dtype))
+    statistics = band_statistics(dataset)
+    mean_C = statistics.mean_C.tolist()
+    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), mean_C=mean_C)
+    loader = BatchLoader(recipe, index, store, statistics)
     draw_augmented(loader, index, dataset.classes, args.output, tiles=args.tiles, draws=args.draws)
     print(plain(f"written: {args.output}"))
     return 0

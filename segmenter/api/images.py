@@ -40,10 +40,11 @@ def rasters_of(
     seen = None if valid is None else _valid(valid, shape)
     values = _nodata(nodata, run.band_count)
     if given.ndim == 3:
-        rasters = [ArrayRaster(given, seen, values)]
+        rasters = [ArrayRaster(given, seen, values, run.mean_C)]
     else:
         masks: Iterable[Any] = [None] * len(given) if seen is None else seen
-        rasters = [ArrayRaster(each, mask, values) for each, mask in zip(given, masks, strict=True)]
+        pairs = zip(given, masks, strict=True)
+        rasters = [ArrayRaster(each, mask, values, run.mean_C) for each, mask in pairs]
     for raster in rasters:
         for line in check_fit(run, raster, raster.extent, insist=insist):
             warn(f"image: {line}")

@@ -72,6 +72,7 @@ class RasterRequest:
         band_count: how many the model takes.
         part: what to map; None: everything.
         max_pixels: see `open_raster`; so `drivers`.
+        mean_C: see `Raster`.
     """
 
     bands: tuple[int, ...] | None
@@ -79,6 +80,7 @@ class RasterRequest:
     part: Bounds | Window | None = None
     max_pixels: int | None = None
     drivers: tuple[str, ...] = ()
+    mean_C: tuple[float, ...] = ()
 
     def open(self, path: Path) -> Raster:
         """Open a raster with the model's bands.
@@ -87,6 +89,7 @@ class RasterRequest:
             RasterError: where it has too few of them, or it cannot be told which.
         """
         raster = open_raster(path, self.bands, max_pixels=self.max_pixels, drivers=self.drivers)
+        raster.mean_C = self.mean_C
         if len(raster.bands) != self.band_count:
             info = raster.info
             raster.__exit__(None, None, None)

@@ -190,7 +190,8 @@ def _read_headers(
     """Jobs from the inputs' headers, errors, and the number of inputs beside the bounding box."""
     check_drivers(request.drivers)
     bands = request.bands or run.bands
-    each = RasterRequest(bands, run.band_count, request.part, request.max_pixels, request.drivers)
+    asked = request.part, request.max_pixels, request.drivers
+    each = RasterRequest(bands, run.band_count, *asked, run.mean_C)
     jobs: list[MapJob] = []
     failures: list[SegmenterError] = []
     beside, count = 0, len(images.inputs.files)

@@ -122,6 +122,11 @@ class Run:
         """Kind of the dataset it was trained on: potsdam, naic2020 or folder."""
         return self.recipe.dataset.kind
 
+    @property
+    def mean_C(self) -> tuple[float, ...]:
+        """Mean of each band over the training scenes: it stands for what a band alone has no data of."""
+        return (self.scenes or self.normalisation).mean
+
     def save(self) -> None:
         """Write `recipe.yaml` and `run.json` into the directory, which is made.
 

@@ -147,7 +147,8 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     statistics = band_statistics(dataset, "train")
     check_band_counts(dataset, len(statistics.mean_C))
     digests = scene_digests([*scenes, *dataset.of("validation")], cache_folder(dataset))
-    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
+    mean_C = statistics.mean_C.tolist()
+    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), mean_C=mean_C)
     print(_summary(recipe, dataset, index))
     for line in describe_scales(recipe, dataset, index, store):
         print(plain(line))

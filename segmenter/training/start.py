@@ -206,7 +206,7 @@ def _trainer(checked: CheckedTraining) -> Trainer:
     run, tiles, devices = checked.run, checked.tiles, checked.devices
     batch = run.recipe.training.global_batch
     own = devices.own_rows(batch) if devices.workers.count > 1 else None
-    form = run.band_count, run.dtype, devices.dealt(batch)
+    form = tiles.statistics, devices.dealt(batch)
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
     feed = Feed(loader, batch if own is None else own.stop - own.start, checked.workers)
     kind = Trainer if devices.cluster is None else ServedTrainer

@@ -30,6 +30,7 @@ class _SceneJob:
 
     scene: Scene
     dataset: Dataset
+    mean_C: tuple[float, ...]
     part: None = None
     columns: None = None
     done_rows: int = 0
@@ -40,6 +41,7 @@ class _SceneJob:
 
     def open(self) -> AbstractContextManager[Raster]:
         raster = open_raster(self.scene.image, self.dataset.bands)
+        raster.mean_C = self.mean_C
         self.metres = self.dataset.scale_of(self.scene, raster.info.metres_per_pixel)
         return raster
 
@@ -143,7 +145,7 @@ def validate(
     """
     confusion = ConfusionMatrix(run.classes)
     chosen = dataset.of("validation") if scenes is None else scenes
-    jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset) for scene in chosen)
+    jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset, run.mean_C) for scene in chosen)
     for event in classify_all(jobs, tiling_of(run, len(predict.workers)), predict):
         going()
         if isinstance(event, Failed):

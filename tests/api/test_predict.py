@@ -42,7 +42,7 @@ def test_an_array_is_mapped_as_the_file_of_its_pixels(
 ) -> None:
     """With a nodata value, in windows of another size than the file's, which do not show."""
     image[60:, :40] = 0
-    image[3, 5] = 0, 7, 0  # holds nodata in two bands: data
+    image[3, 5] = 0, 7, 0  # holds nodata in two bands: data, whose mean is 500 there
     source = make_geotiff("a.tif", image, nodata=0)
     expected = _mapped(run, source, tmp_path / "maps")
     found = run.predict(image, nodata=0, window_size=128, batch=2)
@@ -52,7 +52,9 @@ def test_an_array_is_mapped_as_the_file_of_its_pixels(
     masked = np.ma.masked_equal(image, 0)
     np.testing.assert_array_equal(run.predict(masked), expected)
     valid = (image != 0).any(axis=2)
-    np.testing.assert_array_equal(run.predict(np.where(valid[..., None], image, 9), valid), expected)
+    filled = np.where(valid[..., None], image, 9)
+    filled[3, 5] = 500, 7, 500
+    np.testing.assert_array_equal(run.predict(filled, valid), expected)
 
 
 def test_probabilities_and_blended_windows_are_those_of_the_file(

@@ -91,6 +91,7 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
         "band_names": (),
         "scenes": None,
         "normalisation": Normalisation((), ()),  # whatever the values, they fit
+        "mean_C": (),
         "metres_per_pixel": 0.5,
         "labels": "full",
         "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),

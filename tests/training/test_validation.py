@@ -64,7 +64,7 @@ def validated(
 
     def validated(model: Any, devices: Devices, check: Callable[[], None] = lambda: None) -> Any:
         recipe = SimpleNamespace(prediction=PredictionConfig(window=64, batch=1))
-        run: Any = SimpleNamespace(network=network_geometry(model), recipe=recipe, classes=classes)
+        run: Any = SimpleNamespace(network=network_geometry(model), recipe=recipe, classes=classes, mean_C=())
         predict = on_replicas(model, NORMALISATION, devices)
         batches = [_counted(worker) for worker in predict.workers]
         scales, examples = ScaleConfusions(classes), Examples()
