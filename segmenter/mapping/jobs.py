@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.errors import ChangedInputError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
-from segmenter.raster import Raster, RasterInfo, open_raster, read_label
+from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.raster.mosaic import Mosaic, MosaicView
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
@@ -185,22 +184,9 @@ class MapJob:
         """Where the picture of the map goes."""
         return self.output.with_name(f"{self.output.stem}.view.png")
 
-    def truth(
-        self, window: Window, classes: ClassMap, where: str, shape: Size | None = None
-    ) -> NDArray[np.uint8]:
-        """(H, W) class ids of the label in a window of the raster, thinned out to `shape`.
-
-        Args:
-            classes: of the map.
-            where: named in errors.
-
-        Raises:
-            RasterError, LabelError: it cannot be read, or has a value that no class has.
-        """
-        assert self.label is not None
-        classes = self.label_classes or classes
-        raw = read_label(self.label, window, expand_palette=classes.encoding == "colours", shape=shape)
-        return classes.decode(raw, where)
+    def truth(self, classes: ClassMap) -> LabelIds | None:
+        """The label by windows of the raster, None where there is none; `classes` are those of the map."""
+        return None if self.label is None else LabelIds(self.label, self.label_classes or classes)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Raster | MosaicView | ResampledRaster]:
