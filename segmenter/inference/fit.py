@@ -101,7 +101,8 @@ def check_fit(
     Raises:
         RasterError: its values are of another type or unit, or its bands in another order, than in training.
     """
-    info, told = raster.info, []
+    info = raster.info
+    told: list[str] = []
     doubts = [*_other_type(run, info), *_other_order(run, info, raster.bands)]
     if sampled is None or info.path in sampled:
         sample = Sample.of(raster, part)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.errors import ChangedInputError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
-from segmenter.raster import LabelRaster, Raster, RasterInfo, open_raster
+from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.raster.mosaic import Mosaic, MosaicView
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
 from segmenter.raster.write import BLOCK
@@ -183,18 +182,9 @@ class MapJob:
         """Where the picture of the map goes."""
         return self.output.with_name(f"{self.output.stem}.view.png")
 
-    def truth(self, window: Window, classes: ClassMap, shape: Size | None = None) -> NDArray[np.uint8]:
-        """(H, W) class ids of the label in a window of the raster, thinned out to `shape`.
-
-        Args:
-            classes: of the map.
-
-        Raises:
-            RasterError, LabelError: it cannot be read, or has a value that no class has.
-        """
-        assert self.label is not None
-        with LabelRaster(self.label, self.label_classes or classes) as label:
-            return label.ids(window, shape=shape)
+    def truth(self, classes: ClassMap) -> LabelIds | None:
+        """The label by windows of the raster, None where there is none; `classes` are those of the map."""
+        return None if self.label is None else LabelIds(self.label, self.label_classes or classes)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Raster | MosaicView | ResampledRaster]:

@@ -31,7 +31,7 @@ from segmenter.tiles.scales import scene_scales, some_of, with_scales
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
-from segmenter.training.demands import check_best_class, check_class_weights, check_demands
+from segmenter.training.demands import check_class_weights, check_demands, check_validation
 from segmenter.training.scales import describe_rare_parts, describe_scales, trained_scale
 
 _FREE_TO_CHANGE = (
@@ -141,7 +141,9 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     if recipe.augmentation.copy_paste is not None:
         donors(recipe.augmentation.copy_paste, index, dataset.classes.names, recipe.sampling.min_pixels)
     if dataset.of("validation"):  # the same check of every file as for training, before hours are spent
-        _check_best_class(recipe, dataset, build_index(dataset, "validation", recipe.tiles))
+        # Whole scenes are scored: tiles with few labels count like any.
+        every = build_index(dataset, "validation", recipe.tiles.model_copy(update={"min_labelled": 0.0}))
+        check_validation(recipe, dataset, every.counts_NK.sum(axis=0, dtype=np.int64))
     else:
         print("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset, "train")
@@ -159,12 +161,6 @@ def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex, store: Sc
     if index.metres_S is not None:
         return trained_scale(index.metres_S.tolist(), GroundScale.of(recipe, index, store))
     return trained_scale(scene_scales(dataset, some_of(index.scenes), progress=False), None)
-
-
-def _check_best_class(recipe: Recipe, dataset: Dataset, validation: TileIndex) -> None:
-    """`check_best_class`; where tiles with few labels are left out of the index, it may be in these."""
-    if not validation.left_out:
-        check_best_class(recipe, dataset, validation.counts_NK.sum(axis=0, dtype=np.int64))
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:

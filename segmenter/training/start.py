@@ -22,7 +22,6 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
 from segmenter.pretrained.encoder_weights import EncoderWeights
-from segmenter.runs.checkpoints import BEST
 from segmenter.runs.extending import with_extension
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
@@ -33,6 +32,7 @@ from segmenter.scenes import Dataset
 from segmenter.terminal import quiet
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
+from segmenter.training.best import with_record
 from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.normalising import normalisation_of
@@ -267,9 +267,7 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
             f"what came after step {step} will be done again; its checkpoints "
             f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
         )
-    if not (run / BEST).is_file():
-        # A record without its model would keep the next best from being kept.
-        trainer.position = trainer.position._replace(best_score=Position().best_score)
+    trainer.position = with_record(trainer.run, trainer.position)
     trainer.rewind_log()
     print(f"resumed after step {trainer.position.done} of {trainer.steps}")
 

@@ -107,7 +107,7 @@ def test_no_tensorflow_is_imported(config: Path) -> None:
         (["--report", "{tmp}"], "expected the name of a file to write, it is a folder"),
         (["--run", "{tmp}"], "log.jsonl: expected the log of a run"),
         (["--split", "test"], "expected scenes of the split test, there are none"),
-        (["--set", "sampling.min_pixels=8"], "sampling.min_pixels"),
+        (["--set", "sampling.min_pixels=0"], "sampling.min_pixels"),
         (["--set", "dataset.root={tmp}/none"], "none"),
     ],
 )

@@ -78,9 +78,7 @@ def report_sections(story: Story) -> list[Section]:
         Section("settings", "What was it made with?", setting_blocks(story)),
     ]
     if story.missing:
-        notes: list[Block] = [
-            Paragraph(f"Could not be read: {plain(text)}", "notice") for text in story.missing
-        ]
+        notes: list[Block] = [Paragraph(plain(text), "notice") for text in story.missing]
         sections.append(Section("missing", "What is missing here", notes))
     return sections
 
