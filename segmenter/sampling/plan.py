@@ -94,9 +94,10 @@ def plan_epoch(
     The law. A tile *holds* a class when it shows at least `min_pixels` pixels of it. Each class that some
     tile holds, and that `max_repeats` allows, is held by at least one tile of every row. Every tile is in
     the plan. It is there once, except for coverage repeats, where the counts force them, and for at most
-    `global_batch` − 1 fillers, which complete the last row. There are as few steps as a plan can have, and then as few repeats: proven
-    for small tables and wherever the repeats are the largest `steps − tiles with c`, which no plan can
-    undercut; elsewhere found by a greedy search. Apart from that the plan is random.
+    `global_batch` − 1 fillers, which complete the last row. There are as few steps as a plan can have, and
+    then as few repeats: proven for small tables and wherever the repeats are the largest `steps − tiles
+    with c`, which no plan can undercut; elsewhere found by a greedy search. Apart from that the plan is
+    random.
 
     Args:
         counts: (tiles, classes) pixels of each class in each tile, any integer type; at most 62 classes.
