@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import ConfigError, plain
 from segmenter.files import write_whole
-from segmenter.invocation import COMMAND, for_installed
+from segmenter.invocation import COMMAND, ToolParser, for_installed
 
 _LOADERS = Path(__file__).parents[1]
 
@@ -52,8 +51,8 @@ def _first_line(path: Path) -> str:
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"{COMMAND} recipes", description=__doc__)
+def _parser() -> ToolParser:
+    parser = ToolParser(prog=f"{COMMAND} recipes", description=__doc__)
     parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to copy (default: list them)")
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE.yaml", help="to write (default: NAME.yaml)"

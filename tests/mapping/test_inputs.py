@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from datasets import LAYOUTS
+from datasets import layouts
 from segmenter.config.datasets import DatasetConfig, Naic2020Config
 from segmenter.errors import DatasetError
 from segmenter.mapping.inputs import find_inputs, output_names
@@ -95,7 +95,7 @@ def test_a_pattern_must_tell_images_apart() -> None:
 def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
     def layout(kind: str, **section: str) -> Layout:
         data = {"kind": kind, "root": f"{tmp_path}/data", **section}
-        return LAYOUTS[kind](TypeAdapter(DatasetConfig).validate_python(data))
+        return layouts()[kind](TypeAdapter(DatasetConfig).validate_python(data))
 
     paths = {"images": "tile_{tile}/images/{part}.jpg", "labels": "tile_{tile}/masks/{part}.png"}
     tiles = layout("folder", **paths, classes=[{"name": "a", "code": 0}])
@@ -133,7 +133,7 @@ def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
 
 
 def test_outputs_that_a_loader_would_find_are_known(tmp_path: Path) -> None:
-    form = LAYOUTS["naic2020"](Naic2020Config(kind="naic2020", root=str(tmp_path)))
+    form = layouts()["naic2020"](Naic2020Config(kind="naic2020", root=str(tmp_path)))
     assert form.covers(tmp_path / "maps")
     assert form.holds(tmp_path / "maps" / "a.png")
     assert not form.holds(tmp_path / "scores.json")
