@@ -44,6 +44,11 @@ def shortened(text: str, most: int = 300) -> str:
     return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-most // 3 :]}"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return `1 tile`, `2 tiles`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def grouped(texts: Iterable[str], most: int = 3) -> list[str]:
     """Lines of the form `FILE: what`; what is said of more than `most` files is one line with how many."""
     files: dict[str, list[str]] = {}

@@ -76,7 +76,10 @@ class ClassMap:
         for what, values in (("name", self.names), ("value in label files", keys), ("code", codes)):
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
-                raise LabelError(f"class map: each {what} may occur once, got twice: {', '.join(twice)}")
+                raise LabelError(
+                    f"class map: each {what} may occur once, got twice: {', '.join(twice)}; see "
+                    "dataset.classes and dataset.ignore"
+                )
         numbers = [*(c.code for c in self.classes), *(v for v in self.ignored if isinstance(v, int))]
         if not all(0 <= number < 0xFFFF for number in numbers):
             raise LabelError(f"class map: codes lie in 0 … 65534, got {sorted(numbers)}")

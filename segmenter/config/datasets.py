@@ -202,7 +202,11 @@ class Naic2020Config(Located):
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()
     validation_share: float = setting(
-        0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
+        0.1,
+        "share of the tiles",
+        "held out by a hash of the stem: hardly any changes sides when files are added",
+        gt=0,
+        lt=1,
     )
 
 
