@@ -54,6 +54,9 @@ def _parser() -> ToolParser:
         "coverage", help="which classes batches hold, at random and as planned, and what limits it"
     )
     _add_recipe(coverage)
+    coverage.add_argument(
+        "--all", action="store_true", help="also classes, scales, other samplings, what would help"
+    )
     coverage.add_argument("--split", choices=("train", "validation", "test"), default="train")
     coverage.add_argument(
         "--batch", metavar="N,N,…", help="global batch sizes (default: 16,32,64,128 and the recipe's own)"
@@ -204,7 +207,9 @@ def _coverage(args: argparse.Namespace) -> int:
         built = build_index(dataset, args.split, recipe.tiles, spread=spread)
     index = with_scales(built, dataset, recipe)
     found = diagnose(recipe, dataset, index, batches, args.run_dir)
-    print(table(found))
+    print(table(found, everything=args.all))
+    if not args.all:
+        print("--all shows classes, other ways of sampling and what would help; --report draws it all")
     if args.json:
         write_whole(args.json, (json.dumps(found.to_dict(), allow_nan=False) + "\n").encode())
     if args.report:

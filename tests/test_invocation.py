@@ -244,3 +244,13 @@ def test_ctrl_c_while_libraries_are_imported_is_one_word(script: list[str], tmp_
         ),  # a shell's background jobs ignore it
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_a_recipe_of_ones_own_is_listed_by_its_comment_or_by_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "a.yaml").write_text("dataset:\n  kind: folder\n")
+    (tmp_path / "bcd.yaml").write_text("# Fields.\ndataset:\n")
+    monkeypatch.setattr(ready, "ready_made", lambda: {p.stem: p for p in sorted(tmp_path.iterdir())})
+    assert ready.main([]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["a", "bcd  Fields."]

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recipes = ready_made()
     if args.name is None:
         width = max(map(len, recipes))
-        print("\n".join(f"{name:{width}}  {_first_line(path)}" for name, path in recipes.items()))
+        print("\n".join(f"{name:{width}}  {_first_line(path)}".rstrip() for name, path in recipes.items()))
         print(f"copy one, to change it: {COMMAND} recipes NAME [FILE.yaml]")
         return 0
     if args.name not in recipes:
@@ -47,8 +47,9 @@ def _copy(recipe: Path, target: Path) -> None:
 
 
 def _first_line(path: Path) -> str:
-    """What a recipe is for: the comment that it begins with."""
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+    """What a recipe is for: the comment that it begins with, if it does."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
 def _parser() -> ToolParser:

@@ -296,6 +296,8 @@ def train_to_end(trainer: Trainer) -> int:
             leave_report(path)
         return stopped.exit_code
     except OutputError as error:
+        if not path.is_dir():
+            raise
         how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
         raise OutputError(f"{error} {how}") from None
     if not chief:

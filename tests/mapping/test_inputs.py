@@ -139,3 +139,15 @@ def test_outputs_that_a_loader_would_find_are_known(tmp_path: Path) -> None:
     assert not form.holds(tmp_path / "scores.json")
     assert not form.covers(tmp_path.parent)
     assert not form.holds(tmp_path.parent / "a.png")
+
+
+def test_what_stands_for_nothing_says_what_would(tmp_path: Path) -> None:
+    (tmp_path / "tile_7" / "images" / "deep").mkdir(parents=True)
+    (tmp_path / "tile_7" / "images" / "deep" / "a.jpg").touch()
+    with pytest.raises(DatasetError, match=r"give '(.*tile_7/\*\*/\*\.jpg)', in quotes") as raised:
+        find_inputs([str(tmp_path / "tile_7")])
+    proposed = re.search("give '(.*)', in quotes", str(raised.value))
+    assert proposed is not None
+    assert [path.name for path in find_inputs([proposed[1]]).files] == ["a.jpg"]
+    with pytest.raises(DatasetError, match=r"matches no file; patterns have .* no braces"):
+        find_inputs([f"{tmp_path}/tile_{{2,7}}/*.jpg"])
