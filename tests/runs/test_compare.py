@@ -110,7 +110,7 @@ def test_runs_of_the_same_name_are_told_apart_and_names_stay_text(tmp_path: Path
 
 def test_what_cannot_be_compared_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
     good, page = str(runs / "good"), tmp_path / "page.html"
-    with pytest.raises(SegmenterError, match="expected two run directories or more, .*got 1: "):
+    with pytest.raises(SegmenterError, match=r"expected two run directories or more, .*got 1: "):
         main(["compare", good])
     with pytest.raises(
         SegmenterError, match=r"expected each run once, got .*good and .*good/\.\./good, which"
