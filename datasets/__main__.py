@@ -6,14 +6,19 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from segmenter.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
 
 from segmenter.cluster.options import ClusterOptions, add_cluster_options, taken_from
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
 from segmenter.files import check_writable
-from segmenter.invocation import invocation
+from segmenter.invocation import ToolParser, invocation
 from segmenter.scenes import SPLITS
 from segmenter.terminal import enduring_output
 
@@ -33,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(args.run(args))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=invocation("datasets"), description=_ABOUT)
+def _parser() -> ToolParser:
+    parser = ToolParser(prog=invocation("datasets"), description=_ABOUT)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     check = commands.add_parser(
@@ -49,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
         "coverage", help="which classes batches hold, at random and as planned, and what limits it"
     )
     _add_recipe(coverage)
+    coverage.add_argument(
+        "--all", action="store_true", help="also classes, scales, other samplings, what would help"
+    )
     coverage.add_argument("--split", choices=("train", "validation", "test"), default="train")
     coverage.add_argument(
         "--batch", metavar="N,N,…", help="global batch sizes (default: 16,32,64,128 and the recipe's own)"
@@ -108,7 +116,8 @@ def _add_files_commands(commands: Any) -> None:
     stitch.set_defaults(run=_stitch)
 
 
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
+def _add_recipe(parser: ToolParser) -> None:
+    parser.settings = _setting_names
     parser.add_argument("config", type=Path, metavar="CONFIG", help="recipe (YAML)")
     parser.add_argument(
         *("--set", "-s"),
@@ -117,6 +126,12 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="override a setting, as dataset.root=/data",
     )
+
+
+def _setting_names() -> Iterable[str]:
+    from segmenter.config.reading import default_recipe, flat_settings
+
+    return flat_settings(default_recipe())
 
 
 def _positive(text: str) -> int:
@@ -192,7 +207,9 @@ def _coverage(args: argparse.Namespace) -> int:
         built = build_index(dataset, args.split, recipe.tiles, spread=spread)
     index = with_scales(built, dataset, recipe)
     found = diagnose(recipe, dataset, index, batches, args.run_dir)
-    print(table(found))
+    print(table(found, everything=args.all))
+    if not args.all:
+        print("--all shows classes, other ways of sampling and what would help; --report draws it all")
     if args.json:
         write_whole(args.json, (json.dumps(found.to_dict(), allow_nan=False) + "\n").encode())
     if args.report:

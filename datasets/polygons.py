@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from segmenter.addresses import is_address
 from segmenter.config.datasets import FolderConfig
-from segmenter.errors import DatasetError, SegmenterError, grouped, plain
+from segmenter.errors import DatasetError, SegmenterError, counted, grouped, plain
 from segmenter.invocation import invocation
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
@@ -53,7 +53,7 @@ class PolygonsError(DatasetError):
         ]
         if len(shown) + 1 > len(lines):
             lines.append(f"  … and {len(shown) + 1 - len(lines)} more; --all shows them")
-        return "\n".join(map(plain, [*lines, f"not clean: {len(self.lines)} findings"]))
+        return "\n".join(map(plain, [*lines, f"not clean: {counted(len(self.lines), 'finding')}"]))
 
 
 def with_rasterised_labels(dataset: Dataset, section: FolderConfig) -> Dataset:

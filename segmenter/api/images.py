@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,6 +31,10 @@ def rasters_of(
     Raises:
         RasterError: it is something else; says what was expected and how it is made.
     """
+    if isinstance(image, (str, os.PathLike)):
+        raise RasterError(
+            f"image: expected an array, got {image!r}; files are mapped by run.map([…], output)"
+        )
     given = np.asanyarray(image)
     if given.ndim == 2 and run.band_count == 1:
         given = given[..., np.newaxis]

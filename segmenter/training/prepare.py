@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.config.augmentation import in_words
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import CheckpointError, ConfigError, plain
+from segmenter.errors import CheckpointError, ConfigError, counted, plain
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.extending import check_extension, extends
@@ -41,6 +41,10 @@ _FREE_TO_CHANGE = (
 )
 """Settings that may differ between a run and its resumption: they do not change what is computed."""
 
+_MANY_FILLERS = 0.2
+"""Share of an epoch from which fillers are pointed out."""
+_STEPS_WANTED = 8
+"""Steps an epoch that the batch size which is proposed then gives, at the least."""
 _SAME = 1e-6
 """Of a band's deviation: statistics taken on another processor differ in their last bits."""
 
@@ -220,7 +224,25 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
         promised = recipe.sampling.plans_classes
         lines += describe_plan(first, held_K, names) if promised else [describe_drawn(first, recipe, index)]
         lines += describe_rare_parts(recipe, first, index, names)
+        lines += few_steps(recipe, first, len(index))
     return "\n".join(lines)
+
+
+def few_steps(recipe: Recipe, first: Plan, tiles: int) -> Iterator[str]:
+    """A warning where the batch is large for so few tiles."""
+    batch = recipe.training.global_batch
+    filled = first.fillers / first.rows_SB.size
+    if first.steps > 1 and filled < _MANY_FILLERS:
+        return
+    smaller = 1 << max(0, (tiles // _STEPS_WANTED).bit_length() - 1)
+    updates = counted(first.steps * recipe.training.epochs, "update")
+    yield (
+        f"  warning: training.global_batch {batch} for {counted(tiles, 'tile')}: "
+        f"{counted(first.steps, 'step')} an epoch, {updates} of the weights in all, and {filled:.0%} of each "
+        f"epoch are fillers, tiles that are used again to complete a batch; lower it "
+        f"({smaller} makes {counted(-(-tiles // smaller), 'step')}), or cut more tiles by a smaller "
+        "tiles.size or by tiles.overlap"
+    )
 
 
 def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: int, replicas: int = 1) -> Plan:
@@ -236,8 +258,10 @@ def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: in
 
 def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) -> list[str]:
     """Lines on the plan of an epoch: steps, repeats, and each class that it cannot promise."""
-    repeats = f"{first.coverage_repeats} coverage repeats (no plan has fewer than {first.repeats_bound})"
-    lines = [f"  {first.steps} steps an epoch, {repeats}, {first.fillers} fillers"]
+    repeats = counted(first.coverage_repeats, "coverage repeat")
+    if first.coverage_repeats:
+        repeats += f" (no plan has fewer than {first.repeats_bound})"
+    lines = [f"  {counted(first.steps, 'step')} an epoch, {repeats}, {counted(first.fillers, 'filler')}"]
     lines += [
         f"  best effort: {names[c]}, held by {held_K[c]} tiles, is too rare to be in every step"
         for c in first.best_effort
@@ -253,7 +277,7 @@ def describe_drawn(first: Plan, recipe: Recipe, index: TileIndex) -> str:
     method = recipe.sampling.method if recipe.sampling.method != "plan" else "shuffle"
     complete = held_SK[:, present_K].all(axis=1).mean()
     return (
-        f"  {first.steps} steps an epoch by {method}, which promises no class: {complete:.1%} of the first "
-        f"epoch's hold all {present_K.sum()}, with {(uses_N > 0).mean():.1%} of the tiles, none more than "
-        f"{uses_N.max()} times"
+        f"  {counted(first.steps, 'step')} an epoch by {method}, which promises no class: {complete:.1%} of "
+        f"the first epoch's hold all {present_K.sum()}, with {(uses_N > 0).mean():.1%} of the tiles, none "
+        f"more than {uses_N.max()} times"
     )

@@ -29,11 +29,11 @@ from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.validation_images import save_validation_images
 from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
-from segmenter.terminal import quiet
+from segmenter.terminal import quiet, warn
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training.best import with_record
-from segmenter.training.checks import check_devices, check_same_plan
+from segmenter.training.checks import check_devices, check_memory, check_same_plan
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.normalising import normalisation_of
 from segmenter.training.origin import record_origin
@@ -294,6 +294,8 @@ def train_to_end(trainer: Trainer) -> int:
             leave_report(path)
         return stopped.exit_code
     except OutputError as error:
+        if not path.is_dir():
+            raise
         how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
         raise OutputError(f"{error} {how}") from None
     if not chief:
@@ -364,6 +366,8 @@ def _new_run(
     )
     if devices.shares:
         print(_memory_of_each(devices, recipe, memory))
+    if devices.cluster is None and (line := check_memory(recipe, devices, memory, model.count_params())):
+        warn(line)
     return Run(
         path=path,
         recipe=recipe,

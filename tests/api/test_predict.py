@@ -200,3 +200,9 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path, run: OpenRun) -> None:
         open_run(tmp_path / "nowhere")
     with pytest.raises(DatasetError, match="each run once"):
         open_run(run.paths[0], run.paths[0]).predict(np.zeros((3, 3, 3), np.uint16))
+
+
+@pytest.mark.parametrize("image", ["x.tif", Path("x.tif")])
+def test_a_file_for_an_array_says_what_maps_files(run: OpenRun, image: Any) -> None:
+    with pytest.raises(RasterError, match=r"files are mapped by run\.map"):
+        run.predict(image)

@@ -14,6 +14,7 @@ from itertools import cycle, islice, product
 import numpy as np
 
 from segmenter.config.reading import flat_settings
+from segmenter.errors import counted
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import FIGURES, Protocol, Scores
 from segmenter.invocation import invocation
@@ -27,7 +28,6 @@ from segmenter.pages.parts import (
     Paragraph,
     Section,
     Table,
-    counted,
     number,
     percent,
     plain,

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import CheckpointError
+from segmenter.errors import CheckpointError, counted
 from segmenter.evaluation.protocol import of_one_rule
-from segmenter.pages.parts import counted
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.coverage import RunFacts, run_coverage
 from segmenter.runs.log import RunLog
