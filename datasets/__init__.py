@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from segmenter.config.datasets import FolderConfig
 from segmenter.config.recipe import Recipe
 from segmenter.finding import is_vector
 from segmenter.scenes import Dataset, Layout
 
 from .files import path_of
-from .folder import folder_layout, load_folder
+from .folder import folder_layout, load_folder, one_label
 from .naic2020 import load_naic2020, naic2020_layout
 from .potsdam import load_potsdam, potsdam_layout
 from .scale import with_scale
@@ -37,7 +38,7 @@ def load_dataset(recipe: Recipe) -> Dataset:
     """The scenes and class map that a recipe's dataset section names.
 
     Raises:
-        ConfigError, DatasetError, LabelError: as the loader of that kind says; polygons that are no labels.
+        ConfigError, DatasetError, LabelError: as the loader of that kind says; files that cannot be.
     """
     dataset = with_scale(LOADERS[recipe.dataset.kind](recipe.dataset), recipe.dataset.metres_per_pixel)
     section = recipe.dataset
@@ -45,11 +46,17 @@ def load_dataset(recipe: Recipe) -> Dataset:
     dataset = replace(dataset, cache_bytes=limit, cache_codec=section.cache_compression)
     if section.cache is not None:
         dataset = replace(dataset, cache=path_of(section.cache, "dataset.cache"))
-    if section.kind == "folder" and is_vector(section.labels):
-        from .polygons import with_rasterised_labels  # brings rasterio
+    if section.kind == "folder" and _has_to_be_made(section):
+        from .made import with_made_files  # brings rasterio
 
-        return with_rasterised_labels(dataset, section)
+        return with_made_files(dataset, section)
     return dataset
+
+
+def _has_to_be_made(section: FolderConfig) -> bool:
+    """Whether images or labels are others than the files that the patterns name."""
+    images = len(section.images) > 1 or section.drivers
+    return bool(images or is_vector(section.labels) or section.labels_by != "pixels" or one_label(section))
 
 
 def layout_of(recipe: Recipe) -> Layout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,14 +29,14 @@ class LabelRaster:
         info: the header.
     """
 
-    def __init__(self, path: Path, *, expand_palette: bool = False) -> None:
-        """Open it without reading pixels; `expand_palette`: see `read_label`.
+    def __init__(self, path: Path, *, expand_palette: bool = False, drivers: Sequence[str] = ()) -> None:
+        """Open it without reading pixels; `expand_palette`: see `read_label`; `drivers`: see `open_raster`.
 
         Raises:
             RasterError: it cannot be opened, declares more than its file can hold, has blocks too large to
                 be read piece by piece, or neither one band nor three.
         """
-        dataset, remarks = open_dataset(path)
+        dataset, remarks = open_dataset(path, drivers)
         try:
             with naming(path, "cannot read its header", "the file is damaged"):
                 info = read_header(path, dataset, remarks)
