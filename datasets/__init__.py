@@ -43,7 +43,8 @@ def load_dataset(recipe: Recipe) -> Dataset:
     dataset = with_scale(LOADERS[recipe.dataset.kind](recipe.dataset), recipe.dataset.metres_per_pixel)
     section = recipe.dataset
     limit = None if section.cache_limit is None else int(section.cache_limit * 2**30)
-    dataset = replace(dataset, cache_bytes=limit, cache_codec=section.cache_compression)
+    classes = replace(dataset.classes, nodata=section.label_nodata)
+    dataset = replace(dataset, classes=classes, cache_bytes=limit, cache_codec=section.cache_compression)
     if section.cache is not None:
         dataset = replace(dataset, cache=path_of(section.cache, "dataset.cache"))
     if section.kind == "folder" and _has_to_be_made(section):

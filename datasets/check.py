@@ -281,14 +281,14 @@ def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
     assert scene.label is not None, "seen before"
     unknown: Counter[str] = Counter()
     with contextlib.ExitStack() as stack, audit.noting("label"):
-        label = stack.enter_context(LabelRaster(scene.label, expand_palette=dataset.expand_palette))
+        label = stack.enter_context(LabelRaster(scene.label, classes))
         stack.enter_context(in_turn(label.info.size))
         raster = stack.enter_context(open_raster(scene.image, dataset.bands)) if masked else None
         for window in pieces(label.info.size):
-            raw = label.read(window)
-            ids = classes.decode_known(raw, str(scene.label))
+            raw, void = label.stored(window)
+            ids = classes.decode_known(raw, str(scene.label), void)
             if (ids == UNKNOWN).any():
-                unknown.update(classes.unknown(raw, str(scene.label)))
+                unknown.update(classes.unknown(raw, str(scene.label), void))
             if raster is not None:
                 ids[~raster.read(window)[1]] = IGNORE
             audit.pixels_K += class_pixels(ids, len(classes))

@@ -66,7 +66,6 @@ def load_folder(config: FolderConfig) -> Dataset:
         classes=classes,
         bands=config.bands,
         labels=config.label_kind,
-        expand_palette=config.encoding == "colours",
         unused=(*((root / pairs[name][0], "named in split.leave_out") for name in sorted(left)), *skipped),
     )
 

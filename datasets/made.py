@@ -141,7 +141,7 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
     made = _without_empty(dataset, section, found)
     pairs = [(s.image, s.label) for s in dataset.scenes if s.label is not None and found[s.name] is not None]
     notes = (*dataset.notes, files.note(pairs))
-    return replace(made, classes=files.classes, expand_palette=False, notes=notes)
+    return replace(made, classes=files.classes, notes=notes)
 
 
 def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | PlacedLabels:

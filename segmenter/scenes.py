@@ -51,7 +51,6 @@ class Dataset:
         bands: 1-based bands of the image files that the model sees, in order; None for all. A band that
             is named here is data, whatever its file calls it (NAIP tags near infrared as alpha).
         labels: which labels these are, for the protocol of scores: full or eroded.
-        expand_palette: label files with a palette are read as colours, not as indices.
         unused: files that a configured rule left out, with the reason; printed, never silent.
         notes: further messages of the loader, a line each; printed where the dataset is announced.
         cache: folder for the tile index and decoded scenes, where not in the root.
@@ -67,7 +66,6 @@ class Dataset:
     classes: ClassMap
     bands: tuple[int, ...] | None = None
     labels: Literal["full", "eroded"] = "full"
-    expand_palette: bool = False
     unused: tuple[tuple[Path, str], ...] = ()
     notes: tuple[str, ...] = ()
     cache: Path | None = None

@@ -63,6 +63,12 @@ def _files() -> str | None:
 class Located(Section):
     """Section of a dataset that lies in a folder or at an address."""
 
+    label_nodata: Literal["ask", "ignore", "class"] = setting(
+        "ask",
+        "",
+        "meaning of a label file's own nodata value where a class has that value; ask: an error",
+    )
+
     @model_validator(mode="after")
     def _list_is_used(self) -> Located:
         root, files = getattr(self, "root", ""), getattr(self, "files", None)
@@ -160,7 +166,6 @@ Patterns = Annotated[
     Field(min_length=1),
 ]
 """One pattern, or a list of them."""
-Code = Annotated[int, Field(ge=0, lt=65535)]
 Band = Annotated[int, Field(ge=1)]
 
 
@@ -204,7 +209,7 @@ class Naic2020Config(Located):
     kind: Literal["naic2020"]
     root: str = setting(..., "", "folder or address with the .tif images and .png labels, and its subfolders")
     round: Literal[1, 2] = setting(1, "", "round 1 has 8 classes (100 … 800), round 2 has 15 (1 … 17)")
-    ignore: tuple[Code, ...] = setting((), "", "further codes of label files that count nowhere")
+    ignore: tuple[int, ...] = setting((), "", "further codes of label files that count nowhere")
     leave_out: tuple[str, ...] = setting(
         (), "", "stems or glob patterns of tiles that are not used; they are counted and printed"
     )

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from segmenter.errors import ChangedInputError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
-from segmenter.raster import Raster, RasterInfo, open_raster, read_label
+from segmenter.raster import LabelRaster, Raster, RasterInfo, open_raster
 from segmenter.raster.mosaic import Mosaic, MosaicView
-from segmenter.raster.remote import RemotePath
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
 from segmenter.raster.write import BLOCK
 from segmenter.windows import COLUMN, Columns
@@ -105,9 +104,7 @@ class RasterRequest:
 
     def _band_mismatch(self, info: RasterInfo, got: int) -> str:
         hint = "name the ones to use with --bands"
-        if info.has_palette:
-            hint = "its values are indices of a palette, see gdal_translate -expand rgb"
-        elif info.count == self.band_count:
+        if info.count == self.band_count:
             hint = "if that is data like the others, name all of them with --bands"
         elif got < self.band_count:
             hint = "it does not fit this run"
@@ -130,7 +127,6 @@ class MapJob:
         abandoned: see `predictor.Job`; so `done_rows`.
         mosaic: the files that its windows look into, beside its own; None: only its own.
         remark: a warning about the raster, known once it was read.
-        stamp: `file_stamp` of the raster before its header was read; None: not looked at.
         kept_as_partial: whether what is computed is kept against a kill.
         column: the tiling's, see there; on a `grid`, in the raster's own pixels too.
         grid: on which the model sees the raster; None: on its own pixels.
@@ -149,7 +145,6 @@ class MapJob:
     label_classes: ClassMap | None = None
     scene: str | None = None
     remark: str | None = None
-    stamp: tuple[int, int] | None = None
     kept_as_partial: bool = True
     column: int = COLUMN
     grid: ModelGrid | None = None
@@ -185,22 +180,18 @@ class MapJob:
         """Where the picture of the map goes."""
         return self.output.with_name(f"{self.output.stem}.view.png")
 
-    def truth(
-        self, window: Window, classes: ClassMap, where: str, shape: Size | None = None
-    ) -> NDArray[np.uint8]:
+    def truth(self, window: Window, classes: ClassMap, shape: Size | None = None) -> NDArray[np.uint8]:
         """(H, W) class ids of the label in a window of the raster, thinned out to `shape`.
 
         Args:
             classes: of the map.
-            where: named in errors.
 
         Raises:
             RasterError, LabelError: it cannot be read, or has a value that no class has.
         """
         assert self.label is not None
-        classes = self.label_classes or classes
-        raw = read_label(self.label, window, expand_palette=classes.encoding == "colours", shape=shape)
-        return classes.decode(raw, where)
+        with LabelRaster(self.label, self.label_classes or classes) as label:
+            return label.ids(window, shape=shape)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Raster | MosaicView | ResampledRaster]:
@@ -222,7 +213,7 @@ class MapJob:
         with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
             if header(raster.info) != header(self.info):
                 raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
-            if file_stamp(path) != self.stamp is not None:
+            if raster.info.stamp != self.info.stamp:
                 raise changed(path)
             yield raster
 
@@ -239,17 +230,6 @@ def _described(info: RasterInfo) -> str:
     crs = info.gcp_crs or info.crs
     where = f"{crs}, {tuple(info.transform[:6])}" if info.transform else f"{crs or 'no CRS'}"
     return f"{info.size} pixels of {info.count} {info.dtype} bands in {where}"
-
-
-def file_stamp(path: Path) -> tuple[int, int] | None:
-    """Bytes and time of change (ns) of a file; None where it cannot be looked at."""
-    if isinstance(path, RemotePath):
-        return None
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
 
 
 def header(info: RasterInfo) -> dict[str, Any]:

@@ -273,6 +273,11 @@ def _add_opening(group: argparse._ArgumentGroup) -> None:
         help="further GDAL drivers that may open inputs; a VRT can read any other file",
     )
     group.add_argument(
+        "--insist",
+        action="store_true",
+        help="map also inputs whose type, order of bands or range of values is not that of training",
+    )
+    group.add_argument(
         "--remote",
         action="store_true",
         help="inputs may also be URLs (https://, s3://, gs://, az://) and GDAL's own paths (/vsizip/…), of "

@@ -46,7 +46,7 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
     ids = style.ids(job, read_label(job.output, shape=shape))
     label = None
     if job.label is not None:
-        label = job.truth(job.part, style.classes, str(job.label), shape)
+        label = job.truth(job.part, style.classes, shape)
     side_by_side(
         *(image, label, ids, style.classes, job.view, job.name),
         valid_HW=valid,

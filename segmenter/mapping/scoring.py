@@ -47,7 +47,7 @@ class Scorer:
         if label is None or self.error is not None:
             return
         try:
-            self.confusion.add(self._job.truth(window, self._classes, f"{label}, {window}"), ids)
+            self.confusion.add(self._job.truth(window, self._classes), ids)
         except SegmenterError as error:
             self.error = error
 

@@ -231,7 +231,7 @@ def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
             f"{', '.join(theirs.names)}; only {whose} has {different[0]}"
         )
     by_name = {each.name: each for each in theirs.classes}
-    return ClassMap(tuple(by_name[name] for name in ours.names), theirs.encoding, theirs.ignored)
+    return replace(theirs, classes=tuple(by_name[name] for name in ours.names))
 
 
 def check_shared(truth: Truth, jobs: Sequence[MapJob]) -> None:

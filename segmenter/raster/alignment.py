@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from segmenter.errors import DatasetError
+from segmenter.raster.crs_units import same_ground
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.place import crs_title, length, metres_apart
 from segmenter.raster.reading import raster_info
@@ -20,13 +21,14 @@ def alignment_errors(image: RasterInfo, label: RasterInfo) -> list[tuple[str, st
     """(kind, text) for all that is wrong between the headers of an image and its label.
 
     The one rule of the index, `datasets check` and scoring. Sizes must be equal. Where both name a CRS it
-    must be the same, and where both have a transform they must agree within half a pixel. A label without
-    georeferencing (masks are often PNG) lies on its image by definition; control points are not compared.
+    must place pixels alike, and where both have a transform they must agree within half a pixel. A label
+    without georeferencing (masks are often PNG) lies on its image by definition; control points are not
+    compared.
     """
     if image.size != label.size:
         text = f"{label.path}: expected {image.size} pixels as its image {image.path} has, got {label.size}"
         return [("size", text)]
-    if image.crs is not None and label.crs is not None and image.crs != label.crs:
+    if image.crs and label.crs and not same_ground(image.crs, label.crs):
         return [("georeferencing", f"{label.path}: {_other_crs(image, label)}")]
     shift = _shift(image, label)
     if not shift <= _LARGEST_SHIFT:  # NaN fits nothing

@@ -13,7 +13,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from segmenter.files import make_folder, write_whole
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.spec import RasterSpec
+from segmenter.raster.stamps import stamp_of
 from segmenter.raster.write import remove_leftovers
 
 _OUTDATED_SECONDS = 30 * 86_400.0
@@ -31,21 +32,6 @@ _OUTDATED_SECONDS = 30 * 86_400.0
 _LONGEST = 60
 _NONE = ".none"
 """Ending of the file that says that nothing comes of the sources."""
-
-State = list[list[int]]
-
-
-def states(files: Iterable[Path]) -> State:
-    """Return size and time of change of each file; [] where one is not there."""
-    found: State = []
-    for file in files:
-        try:
-            state = file.stat()
-        except OSError:
-            found.append([])
-            continue
-        found.append([state.st_size, state.st_mtime_ns])
-    return found
 
 
 class MadeRasters:
@@ -73,7 +59,7 @@ class MadeRasters:
         Raises:
             DatasetError: the folder cannot be written, or a source has changed while it was read.
         """
-        before = states(sources)
+        before = _states(sources)
         start, path = self._place(name, sources, before)
         none = path.with_suffix(_NONE)
         if path.exists():
@@ -82,7 +68,7 @@ class MadeRasters:
             return None
         self._begin()
         found = make(path)
-        if (after := states(sources)) != before:
+        if (after := _states(sources)) != before:
             path.unlink(missing_ok=True)
             changed = next(s for s, one, other in zip(sources, before, after, strict=True) if one != other)
             raise DatasetError(
@@ -97,7 +83,7 @@ class MadeRasters:
 
     def has(self, name: str, sources: Sequence[Path]) -> bool:
         """Return whether a raster is made, or known to be none."""
-        _, path = self._place(name, sources, states(sources))
+        _, path = self._place(name, sources, _states(sources))
         return path.exists() or path.with_suffix(_NONE).exists()
 
     def tidy(self) -> None:
@@ -110,7 +96,7 @@ class MadeRasters:
                 if old and time.time() - path.stat().st_ctime > _OUTDATED_SECONDS:
                     path.unlink(missing_ok=True)
 
-    def _place(self, name: str, sources: Sequence[Path], before: State) -> tuple[str, Path]:
+    def _place(self, name: str, sources: Sequence[Path], before: list[str]) -> tuple[str, Path]:
         """Return the beginning of the names of one raster's states, and the file of this one."""
         names = [source.name for source in sources]
         plain = re.sub(r"[^\w.-]", "_", Path(name).name)[:_LONGEST]
@@ -130,6 +116,10 @@ class MadeRasters:
                 ) from None
             remove_leftovers(self.folder)
             self._began = True
+
+
+def _states(files: Sequence[Path]) -> list[str]:
+    return [stamp_of(file).key for file in files]
 
 
 def _digest(text: str) -> str:

@@ -97,8 +97,7 @@ class PlacedLabels:
         return [*self._behind[label], image]
 
     def _open(self, label: Path) -> LabelRaster:
-        colours = self._theirs.encoding == "colours"
-        return LabelRaster(label, expand_palette=colours, drivers=self._drivers)
+        return LabelRaster(label, self._theirs, drivers=self._drivers)
 
     def _make(self, path: Path, image: Path, label: Path, shared: bool) -> bool:
         info, stored = raster_info(image), stored_values(self.classes)
@@ -178,8 +177,8 @@ class _Placing:
         source = self._under(window)
         if source is None:
             return found
-        raw = self.label.read(source)
-        ids = self._classes.decode_known(raw, str(self.label.info.path))
+        raw, void = self.label.stored(source)
+        ids = self._classes.decode_known(raw, str(self.label.info.path), void)
         fine = Affine.translation(window.col, window.row) @ Affine.scale(1 / self._points)
         assert self._image.transform is not None
         assert self.label.info.transform is not None
@@ -197,7 +196,7 @@ class _Placing:
                 init_dest_nodata=False,
             )
         if (found == UNKNOWN).any():
-            self._unknown.update(self._classes.unknown(raw, str(self.label.info.path)))
+            self._unknown.update(self._classes.unknown(raw, str(self.label.info.path), void))
         return found
 
     def _under(self, window: Window) -> Window | None:

@@ -209,17 +209,18 @@ def open_raster(
         RasterError: where there is no such file, it cannot be opened, has not the bands, or it cannot be told
             which are data.
     """
-    dataset, remarks = open_dataset(path, drivers)
+    opened = open_dataset(path, drivers)
+    dataset = opened.dataset
     try:
         with naming(path, "cannot read its header", "the file is damaged"):
-            info = read_header(path, dataset, remarks)
+            info = read_header(path, opened)
         check_types(info, dataset)
         check_size(info, dataset, max_pixels)
-        check_pixels(path, dataset)
+        check_pixels(path, opened)
         used = _bands(info, bands)
         _check_scaling(info, used)
         others = tuple(band for band in info.alpha if band not in used)
-        data = measured(path, dataset, others)
+        data = measured(path, opened, others)
         if data and bands is None:
             raise refuse(path, info.count, data)
         return Raster(dataset, info, used, tuple(band for band in others if band not in data))
@@ -230,14 +231,20 @@ def open_raster(
 
 def raster_info(path: Path) -> RasterInfo:
     """The header of a raster; no limit on its declared size."""
-    dataset, remarks = open_dataset(path)
-    with dataset, naming(path, "cannot read its header", "the file is damaged"):
-        return read_header(path, dataset, remarks)
+    opened = open_dataset(path)
+    with opened.dataset, naming(path, "cannot read its header", "the file is damaged"):
+        return read_header(path, opened)
 
 
 def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
     if bands is None:
         bands = tuple(b for b in range(1, info.count + 1) if b not in info.alpha)
+        if info.has_palette:
+            raise BandsError(
+                f"{info.path}: its values are indices of a palette, not measurements; make colours of them: "
+                f"gdal_translate -expand rgb {info.path.name} RGB.tif (`-expand rgba` where some are "
+                "transparent), or take the indices as they are by dataset.bands: [1] or --bands 1"
+            )
     if not bands:
         raise RasterError(f"{info.path}: expected a band of data, every band is tagged as alpha; name it")
     if len(bands) > MAX_BANDS:

@@ -1,4 +1,4 @@
-"""Settings of GDAL for the whole process; nothing is set by an import. A user's own setting wins."""
+"""Settings of GDAL; nothing is set by an import. A user's own wins, but for what changes a file's meaning."""
 
 from __future__ import annotations
 
@@ -18,6 +18,19 @@ _SETTINGS = {
     # A JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.
     "GDAL_ERROR_ON_LIBJPEG_WARNING": "TRUE",
 }
+
+MEANING = {
+    "GDAL_DISABLE_READDIR_ON_OPEN": "TRUE",
+    "GDAL_PAM_ENABLED": "YES",
+    "GDAL_PAM_PROXY_DIR": "",
+    "GDAL_GEOREF_SOURCES": "PAM,INTERNAL,TABFILE,WORLDFILE,XML",
+    "GTIFF_POINT_GEO_IGNORE": "NO",
+    "GTIFF_IGNORE_READ_ERRORS": "NO",
+    "GTIFF_FORCE_RGBA": "NO",
+    "GDAL_JPEG_TO_RGB": "YES",
+}
+"""At GDAL's defaults: settings that decide which pixels have data, where a file lies, or what its values are.
+In force while a file is opened, whatever the environment says: guides for buckets advise some of them."""
 
 
 @functools.cache

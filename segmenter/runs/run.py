@@ -37,7 +37,16 @@ from segmenter.runs.copies import how_to_put_back, put_back
 from segmenter.runs.run_file import read_run_file, run_file_text
 
 RUN_FILE, _RECIPE = "run.json", "recipe.yaml"
-_PLAIN = ("bands", "band_count", "dtype", "metres_per_pixel", "labels", "tiles", "planned_replicas")
+_PLAIN = (
+    "bands",
+    "band_count",
+    "dtype",
+    "metres_per_pixel",
+    "labels",
+    "tiles",
+    "planned_replicas",
+    "band_names",
+)
 """Fields of a run that run.json holds as they are."""
 
 
@@ -78,6 +87,7 @@ class Run:
         classes: of the model's output.
         bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
         band_count: how many these are.
+        band_names: of these bands, as the training images name them; empty where they do not.
         dtype: of the training images.
         normalisation: of the bands.
         shares: measured before its first step; None: they were not asked for.
@@ -105,6 +115,7 @@ class Run:
     scenes: Normalisation | None = None
     shares: MeasuredShares | None = None
     extensions: tuple[Extension, ...] = ()
+    band_names: tuple[str | None, ...] = ()
 
     @property
     def dataset(self) -> str:
@@ -140,6 +151,7 @@ class Run:
     def _run_text(self, *recipes: bytes) -> bytes:
         scenes = {} if self.scenes is None else {"scenes": self.scenes.to_dict()}
         shares = {} if self.shares is None else {"shares": asdict(self.shares)}
+        names = {"band_names": self.band_names} if any(self.band_names) else {}
         longer = {"extensions": [asdict(each) for each in self.extensions]} if self.extensions else {}
         return run_file_text(
             {
@@ -150,6 +162,7 @@ class Run:
                 "normalisation": self.normalisation.to_dict(),
                 **scenes,
                 **shares,
+                **names,
                 **longer,
                 "metres_per_pixel": self.metres_per_pixel,
                 "labels": self.labels,

@@ -15,6 +15,7 @@ import numpy as np
 from segmenter.errors import DatasetError, OutputError
 from segmenter.geometry import Size, Window
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
+from segmenter.raster.stamps import stamp_of
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.pack_file import STRIP_ROWS, Kind, PackedArray, Rows
@@ -65,18 +66,17 @@ def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
     path = scene.image if kind == "image" else scene.label
     if path is None:
         return None
-    try:
-        status = path.stat()
-    except OSError:
+    stamp = stamp_of(path)
+    if stamp.file[1] < 0:
         return None
-    stamp = os.path.relpath(path, dataset.root), status.st_size, status.st_mtime_ns
     if kind == "image":
         rule: tuple[object, ...] = _VALIDITY, dataset.bands
     else:
         classes = dataset.classes
         signs = [one.code if classes.encoding == "codes" else one.colour for one in classes.classes]
-        rule = classes.encoding, signs, classes.ignored, dataset.expand_palette
-    return hashlib.sha256(repr((kind, stamp, rule)).encode()).hexdigest()[:24]
+        rule = classes.encoding, signs, classes.ignored, classes.nodata
+    where = os.path.relpath(path, dataset.root), stamp.key
+    return hashlib.sha256(repr((kind, where, rule)).encode()).hexdigest()[:24]
 
 
 def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
@@ -86,9 +86,9 @@ def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
             for strip in _strips(raster.info.size):
                 yield raster.read(strip)
     elif scene.label is not None:
-        with LabelRaster(scene.label, expand_palette=dataset.expand_palette) as label:
+        with LabelRaster(scene.label, dataset.classes) as label:
             for strip in _strips(label.info.size):
-                yield dataset.classes.decode(label.read(strip), str(scene.label)), None
+                yield label.ids(strip), None
 
 
 def _strips(size: Size) -> Iterator[Window]:

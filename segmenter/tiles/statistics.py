@@ -17,10 +17,11 @@ from segmenter.errors import DatasetError, SegmenterError, shortened
 from segmenter.files import read_regular, write_whole
 from segmenter.geometry import Size, Window
 from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
+from segmenter.raster.stamps import stamp_of
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.sealed import sealed, unsealed_text
 from segmenter.threads import in_threads
-from segmenter.tiles.cache import cache_folder, key_of, relative_paths, stamp_of
+from segmenter.tiles.cache import cache_folder, key_of, relative_paths
 from segmenter.tiles.pairs import row_strips
 from segmenter.windows import grid
 
@@ -238,7 +239,7 @@ def _evenly(items: Sequence[Any], most: int) -> Sequence[Any]:
 
 
 def _key(dataset: Dataset, scenes: Sequence[Scene], most_pixels: int) -> str:
-    files = [(relative_paths(dataset, s)[0], stamp_of(s.image, s.image)[:2]) for s in scenes]
+    files = [(relative_paths(dataset, s)[0], stamp_of(s.image).key) for s in scenes]
     return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels})
 
 

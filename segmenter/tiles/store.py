@@ -180,8 +180,7 @@ class SceneStore:
             self._from_pack(scene, "label", inside, part)
         else:
             with self._opened(scene, "label") as raster:
-                raw = raster.read(inside)
-            part[...] = self._dataset.classes.decode(raw, str(path))
+                part[...] = raster.ids(inside)
         return label
 
     def size(self, scene: int) -> Size:
@@ -309,10 +308,10 @@ class SceneStore:
         label = {i: scene.label for i, scene in enumerate(self._scenes) if (i, "label") not in self._packed}
         opened_often = [i for i in label if self._sizes[i].pixels <= self._small]
         paths = [path for i in opened_often if (path := label[i]) is not None]
-        what, palette = "headers of labels", self._dataset.expand_palette
+        what, classes = "headers of labels", self._dataset.classes
 
         def know(path: Path) -> None:
-            self._files.label(path, expand_palette=palette).close()
+            self._files.label(path, classes).close()
 
         for _ in in_threads(know, paths, description=what, unit="scene", progress=self._progress):
             pass
@@ -321,7 +320,7 @@ class SceneStore:
         files = self._scenes[scene]
         if kind == "image" or files.label is None:
             return self._files.image(files.image, self._dataset.bands)
-        return self._files.label(files.label, expand_palette=self._dataset.expand_palette)
+        return self._files.label(files.label, self._dataset.classes)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from segmenter.evaluation.by_scale import ScaleConfusions
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
-from segmenter.raster import Raster, open_raster, read_label
+from segmenter.raster import LabelRaster, Raster, open_raster
 from segmenter.runs.run import Run
 from segmenter.scenes import Dataset, Scene
 from segmenter.training.examples import Examples
@@ -46,8 +46,8 @@ class _SceneJob:
     def truth(self) -> Any:
         """Class ids of the whole scene: one byte a pixel, since a PNG cannot be read in parts cheaply."""
         if self.label is None and self.scene.label is not None:
-            raw = read_label(self.scene.label, expand_palette=self.dataset.expand_palette)
-            self.label = self.dataset.classes.decode(raw, str(self.scene.label))
+            with LabelRaster(self.scene.label, self.dataset.classes) as label:
+                self.label = label.ids()
         return self.label
 
 

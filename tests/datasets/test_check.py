@@ -40,7 +40,7 @@ def one(tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap
     ) -> Dataset:
         good = make_geotiff("good.tif", np.ones((*SHAPE, 3), np.uint8))
         ids = np.arange(SHAPE[0] * SHAPE[1]).reshape(SHAPE) % 3
-        if options.get("expand_palette"):
+        if classes is not None and classes.encoding == "colours":
             truth = make_geotiff("good_label.tif", COLOURS[ids])
         else:
             truth = make_geotiff("good_label.tif", ids.astype(np.uint8))
@@ -95,7 +95,7 @@ def test_unknown_colours_in_rgb_and_in_palettes(
     palette = {0: (0, 0, 255, 255), 1: (255, 255, 255, 255), 2: (1, 2, 3, 255)}
     files = make_png("rgb.png", rgb), make_png("palette.png", ids.astype(np.uint8), colours=palette)
     for label, unknown in zip(files, ("#ff00aa", "#010203"), strict=True):
-        dataset = one(label=label, classes=classes, expand_palette=True)
+        dataset = one(label=label, classes=classes)
         report = check_dataset(dataset, progress=False)
         assert [f.text for f in report.findings] == [unknown]
         with pytest.raises(LabelError, match=f"{label.name}: colours .* not know: {unknown}"):
@@ -107,9 +107,7 @@ def test_palettes_are_decoded_by_their_colours(
 ) -> None:
     palette = {0: (0, 0, 255, 255), 1: (0, 255, 255, 255)}
     label = make_png("palette.png", label_of(1), colours=palette)
-    report = check_dataset(
-        one(label=label, classes=make_classes(3, encoding="colours"), expand_palette=True), progress=False
-    )
+    report = check_dataset(one(label=label, classes=make_classes(3, encoding="colours")), progress=False)
     assert report.clean
     assert int(report.pixels_K[2]) > SHAPE[0] * SHAPE[1]
     assert check_dataset(one(label=label), progress=False).pixels_K[1] > SHAPE[0] * SHAPE[1]
@@ -155,7 +153,7 @@ def test_labels_that_are_none(one: Callable[..., Dataset], make_png: Make) -> No
     rgb = make_png("rgb.png", np.zeros((*SHAPE, 3), np.uint8))
     report = check_dataset(one(label=rgb), progress=False)
     assert kinds(report) == ["label"]
-    assert "expected one band of integer codes, got 3" in report.findings[0].text
+    assert "expected one band of whole numbers, got 3" in report.findings[0].text
 
 
 def test_images_of_another_type(one: Callable[..., Dataset], make_png: Make, make_geotiff: Make) -> None:

@@ -205,7 +205,7 @@ def test_folder_pairs_and_names(tmp_path: Path) -> None:
     assert dataset.scenes[1].label == tmp_path / "t0/masks/p1.png"
     assert dataset.classes.codes().tolist() == [1, 7]
     assert dataset.classes.classes[1].colour == (16, 32, 48)
-    assert (dataset.bands, dataset.expand_palette, dataset.classes.ignored) == ((2, 1), False, (0,))
+    assert (dataset.bands, dataset.classes.encoding, dataset.classes.ignored) == ((2, 1), "codes", (0,))
 
 
 def test_folder_of_one_pair_needs_no_names(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_folder_colours(tmp_path: Path) -> None:
     dataset = load(tiled(tmp_path), "folder", **settings)
     assert [c.colour for c in dataset.classes.classes] == [(0x3C, 0x10, 0x98), (0x84, 0x29, 0xF6)]
     assert dataset.classes.ignored == ((0x9B, 0x9B, 0x9B),)
-    assert dataset.expand_palette
+    assert dataset.classes.encoding == "colours"
 
 
 def test_folder_chooses_colours_that_differ(tmp_path: Path) -> None:
