@@ -227,7 +227,8 @@ def _on_one_file(
     if len(labels) != 1:
         raise DatasetError(
             f"{root}: expected one label file for all images like {config.labels}, got "
-            f"{few(labels) or 'none'}; name it, or pair files with images by the {{names}} of dataset.images"
+            f"{few(labels) or 'none'}; name it, join rasters (gdalbuildvrt all.vrt {config.labels}, "
+            "dataset.drivers: [VRT]), or pair files with images by the {names} of dataset.images"
         )
     found = Candidates(root, config.images[0], config.labels)
     keys: dict[str, tuple[str, ...]] = {}

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import DatasetError, RasterError
 from segmenter.geometry import Window
+from segmenter.raster.crs_units import same_ground
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.made import MadeRasters
 from segmenter.raster.opening import files_behind
@@ -191,7 +192,7 @@ def _axes(grid: RasterInfo, info: RasterInfo) -> tuple[_Along, _Along] | None:
         if grid.size == info.size:
             return None
         raise _unlike(grid, info, f"{info.size} pixels and no georeference, against {grid.size}")
-    if grid.crs != info.crs:
+    if (grid.crs is None) != (info.crs is None) or (grid.crs and not same_ground(grid.crs, info.crs)):
         names = ["no CRS" if one.crs is None else crs_title(one.crs) for one in (info, grid)]
         raise _unlike(grid, info, f"{names[0]}, against {names[1]}")
     if info.transform.is_degenerate:
