@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from segmenter.config.datasets import FolderConfig
     from segmenter.config.recipe import Recipe
     from segmenter.scenes import Dataset, Layout
 
@@ -36,11 +37,9 @@ def load_dataset(recipe: Recipe) -> Dataset:
     """The scenes and class map that a recipe's dataset section names.
 
     Raises:
-        ConfigError, DatasetError, LabelError: as the loader of that kind says; polygons that are no labels.
+        ConfigError, DatasetError, LabelError: as the loader of that kind says; files that cannot be.
     """
     from dataclasses import replace
-
-    from segmenter.finding import is_vector
 
     from .files import path_of
     from .scale import with_scale
@@ -52,11 +51,21 @@ def load_dataset(recipe: Recipe) -> Dataset:
     dataset = replace(dataset, classes=classes, cache_bytes=limit, cache_codec=section.cache_compression)
     if section.cache is not None:
         dataset = replace(dataset, cache=path_of(section.cache, "dataset.cache"))
-    if section.kind == "folder" and is_vector(section.labels):
-        from .polygons import with_rasterised_labels  # brings rasterio
+    if section.kind == "folder" and _has_to_be_made(section):
+        from .made import with_made_files  # brings rasterio
 
-        return with_rasterised_labels(dataset, section)
+        return with_made_files(dataset, section)
     return dataset
+
+
+def _has_to_be_made(section: FolderConfig) -> bool:
+    """Return whether images or labels are others than the files that the patterns name."""
+    from segmenter.finding import is_vector
+
+    from .folder import one_label
+
+    images = len(section.images) > 1 or section.drivers
+    return bool(images or is_vector(section.labels) or section.labels_by != "pixels" or one_label(section))
 
 
 def layout_of(recipe: Recipe) -> Layout:

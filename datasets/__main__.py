@@ -159,12 +159,12 @@ def _check(args: argparse.Namespace) -> int:
 
     from . import load_dataset
     from .check import check_dataset
-    from .polygons import PolygonsError
+    from .made import MadeFilesError
 
     recipe, cluster = _recipe(args)
     try:
         dataset = load_dataset(recipe)
-    except PolygonsError as error:
+    except MadeFilesError as error:
         print(error.text(everything=args.all))
         return EXIT_SOME_FAILED
     with spread_over(cluster, dataset.root) as spread:

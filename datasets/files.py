@@ -120,9 +120,10 @@ class Candidates:
         for what, files in (("image", images), ("label", labels)):
             for name, paths in files.items():
                 if len(paths) > 1:
+                    bands = "; bands in files of their own are a list of patterns" if what == "image" else ""
                     raise DatasetError(
                         f"{self.root}: expected one {what} for {name or 'the dataset'}, got {len(paths)}: "
-                        f"{few(sorted(paths))}; keep one, or tell them apart in the pattern"
+                        f"{few(sorted(paths))}; keep one, or tell them apart in the pattern{bands}"
                     )
         self._no_orphans(images, labels, "image", f"a label like {self.label_form}")
         self._no_orphans(labels, images, "label", f"an image like {self.image_form}")

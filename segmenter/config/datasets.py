@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    PlainSerializer,
     Tag,
     field_serializer,
     field_validator,
@@ -155,6 +156,17 @@ def _scale() -> Scale:
     return found
 
 
+def _several(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Patterns = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_several),
+    PlainSerializer(lambda value: value[0] if len(value) == 1 else list(value)),
+    Field(min_length=1),
+]
+"""One pattern, or a list of them."""
 Band = Annotated[int, Field(ge=1)]
 
 
@@ -256,16 +268,29 @@ class FolderConfig(Located):
     root: str = setting(
         ..., "", "folder or address (s3://, gs://, az://, https://) that the patterns start from"
     )
-    images: str = setting(
+    images: Patterns = setting(
         ...,
         "",
-        "pattern of the image files; * any name, ** any folders, {name} what pairs image and label",
+        "pattern of the image files; * any name, ** any folders, {name} what pairs image and label; a list "
+        "where a scene's bands lie in several files, in the order of the bands",
+    )
+    grid: str | None = setting(
+        None, "", "of several image files, the pattern whose pixels count; default: the smallest pixels"
+    )
+    drivers: tuple[str, ...] = setting(
+        (), "", "further GDAL drivers that may open files: JP2OpenJPEG, VRT (which can read any other file)"
     )
     labels: str = setting(
         ...,
         "",
         "pattern of the label files, with the same {names}; exactly one per image; also of polygons (.gpkg, "
-        ".geojson, .shp, .fgb, .parquet), or the name of one file of polygons for all images",
+        ".geojson, .shp, .fgb, .parquet), or the name of one file, raster or polygons, for all images",
+    )
+    labels_by: Literal["pixels", "georeference"] = setting(
+        "pixels",
+        "",
+        "how label rasters lie on images: pixel on pixel, or by georeference, from any grid and CRS, as one "
+        "for all images always does",
     )
     vector: VectorLabels = setting(VectorLabels(), "", "how polygons become labels")
     encoding: Literal["codes", "colours"] = setting(
@@ -309,6 +334,16 @@ class FolderConfig(Located):
                 "bands", "expected at least one band, counted from 1, got []; without this line all are used"
             )
         return value
+
+    @model_validator(mode="after")
+    def _grid_is_one_of_them(self) -> FolderConfig:
+        if self.grid is not None and (len(self.images) < 2 or self.grid not in self.images):
+            raise PydanticCustomError(
+                "dataset.grid",
+                "expected one of several patterns of dataset.images, got {grid}; there are {known}",
+                {"grid": self.grid, "known": ", ".join(self.images)},
+            )
+        return self
 
     @model_validator(mode="after")
     def _classes_fit(self) -> FolderConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,19 +36,27 @@ class LabelRaster:
         info: the passport.
     """
 
-    def __init__(self, path: Path, classes: ClassMap | None = None, *, expand_palette: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        classes: ClassMap | None = None,
+        *,
+        expand_palette: bool = False,
+        drivers: Sequence[str] = (),
+    ) -> None:
         """Open it without reading pixels.
 
         Args:
             classes: for `ids`; None: only stored values are read, by `read`.
             expand_palette: see `read_label`; where there are `classes`, their encoding decides.
+            drivers: see `open_raster`.
 
         Raises:
             RasterError: it cannot be opened, declares more than its file can hold, has blocks too large to
                 be read piece by piece, or neither one band nor three, but for alpha.
             LabelError: its nodata value stands for a class too.
         """
-        opened = open_dataset(path)
+        opened = open_dataset(path, drivers)
         try:
             with naming(path, "cannot read its header", "the file is damaged"):
                 info = read_header(path, opened)

@@ -98,7 +98,14 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
         "checksum": lambda: "exact",
         "recipe": SimpleNamespace(
             name="exact",
-            dataset=SimpleNamespace(kind="folder", root=".", images="{name}.tif", labels="{name}_label.tif"),
+            dataset=SimpleNamespace(
+                kind="folder",
+                root=".",
+                images=("{name}.tif",),
+                labels="{name}_label.tif",
+                grid=None,
+                labels_by="pixels",
+            ),
             prediction=SimpleNamespace(window=64, batch=4),
             augmentation=SimpleNamespace(scale_to=scale_to),
             sampling=SimpleNamespace(scale_strata=()),

@@ -19,7 +19,7 @@ PLAIN = Layout(Path("."), re.compile(r"[^/]*"), re.compile(r"-"), "*")
 
 
 def label_for(image: Path, pattern: str, layout: Layout = PLAIN) -> Path:
-    return LabelPattern(pattern, layout, 1).label(image)
+    return LabelPattern(pattern, layout).label(image)
 
 
 def test_files_folders_and_globs_each_once(tmp_path: Path) -> None:
@@ -83,13 +83,11 @@ def test_a_label_that_is_missing_or_not_the_only_one(tmp_path: Path) -> None:
         label_for(Path("a.tif"), f"{tmp_path}/{{stem}}_2.png")
 
 
-def test_a_pattern_must_tell_images_apart() -> None:
-    LabelPattern("a.png", PLAIN, 1)
-    LabelPattern("{stem}.png", PLAIN, 9)
+def test_a_pattern_has_known_fields() -> None:
+    LabelPattern("a.png", PLAIN)
+    LabelPattern("{stem}.png", PLAIN)
     with pytest.raises(DatasetError, match=r"unknown \{name\}; known are \{stem\} and \{scene\}"):
-        LabelPattern("{name}.png", PLAIN, 1)
-    with pytest.raises(DatasetError, match=r"expected \{stem\} or \{scene\} in it, for 2 images"):
-        LabelPattern("a.png", PLAIN, 2)
+        LabelPattern("{name}.png", PLAIN)
 
 
 def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
@@ -125,7 +123,7 @@ def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
         (tmp_path / label).touch()
         assert label_for(tmp_path / image, f"{tmp_path}/{pattern}", form) == tmp_path / label
     with pytest.raises(DatasetError, match=r"known are \{stem\}, \{scene\}, \{tile\} and \{part\}$"):
-        LabelPattern("{name}.png", tiles, 2)
+        LabelPattern("{name}.png", tiles)
     with pytest.raises(
         DatasetError, match=r"x\.jpg: expected a path like tile_\{tile\}/images/\{part\}\.jpg"
     ):
