@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -17,7 +18,10 @@ from segmenter.addresses import is_address
 from segmenter.errors import DatasetError, shortened
 from segmenter.finding import walk_once
 from segmenter.scenes import Split
+from segmenter.tiles.bounded import BeyondError, bounded
 
+_SECONDS_TO_SEARCH = 10
+"""Of a processor, for the paths of a dataset; an expression that is meant takes milliseconds."""
 SHOWN = 5
 """How many files an error names before it only counts."""
 
@@ -266,3 +270,25 @@ def held_out(names: Iterable[str], share: float) -> tuple[str, ...]:
 def _unit_hash(name: str) -> float:
     """A number in 0 … 1 that depends on the name alone (Python's own hash changes with each process)."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big") / 2**64
+
+
+def found_in_paths(pattern: str, paths: Sequence[str], setting: str) -> list[str | None]:
+    """Return what the one group of a regular expression finds in each path; None where it finds nothing.
+
+    Nobody can tell from an expression how long it tries: it is tried in a child with limits.
+
+    Raises:
+        DatasetError: it takes longer than any that is meant.
+    """
+
+    def search() -> list[str | None]:
+        found = (re.search(pattern, path) for path in paths)
+        return [None if match is None else match[1] for match in found]
+
+    try:
+        return bounded(search, megabytes=1024, seconds=_SECONDS_TO_SEARCH + len(paths) // 10_000)
+    except BeyondError as error:
+        raise DatasetError(
+            f"{setting}: {shortened(pattern)}: expected an expression that is quickly tried on {len(paths)} "
+            f"paths, this one took {error}; write it without repetitions of repetitions, as ([a-z]+)*"
+        ) from None

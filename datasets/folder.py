@@ -20,6 +20,7 @@ from .files import (
     data_root,
     few,
     files_under,
+    found_in_paths,
     held_out,
     matching,
     root_of,
@@ -49,7 +50,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     classes = class_map(config)
     paths = files_under(root, config.files)
     pairs, skipped = _pairs(config, root, paths)
-    groups = {name: _group(config.split, name, image) for name, (image, _) in pairs.items()}
+    groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
     known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     left = matching(config.split.leave_out, known, "dataset.split.leave_out")
     splits = _splits(config.split, {name: known[name] for name in known if name not in left}, groups)
@@ -260,16 +261,19 @@ def _braces(regex: re.Pattern[str]) -> str:
 # ------------------------------------------------------------------------------------------ splits
 
 
-def _group(split: FolderSplit, name: str, image: str) -> str:
-    """The group of an image; without a `group` setting each scene is its own."""
+def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
+    """The group of each image; without a `group` setting each scene is its own."""
     if split.group is None:
-        return name
-    match = re.search(split.group, image)
-    if match is None or match[1] is None:
-        raise DatasetError(
-            f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
-        )
-    return match[1]
+        return {name: name for name in images}
+    found = found_in_paths(split.group, list(images.values()), "dataset.split.group")
+    groups = {}
+    for (name, image), group in zip(images.items(), found, strict=True):
+        if group is None:
+            raise DatasetError(
+                f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
+            )
+        groups[name] = group
+    return groups
 
 
 def _splits(

@@ -140,7 +140,7 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
     _refuse(found, len(dataset.scenes), "label")
     made = _without_empty(dataset, section, found)
     pairs = [(s.image, s.label) for s in dataset.scenes if s.label is not None and found[s.name] is not None]
-    notes = (*dataset.notes, files.note(pairs))
+    notes = (*dataset.notes, *files.notes(pairs))
     return replace(made, classes=files.classes, notes=notes)
 
 

@@ -95,7 +95,7 @@ def _one_group(value: str) -> str:
     """
     try:
         groups = re.compile(value).groups
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise PydanticCustomError("regex", "expected a regular expression ({e})", {"e": str(error)}) from None
     if groups != 1:
         raise PydanticCustomError("regex", "expected a regular expression with one (group)")

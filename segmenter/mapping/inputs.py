@@ -155,7 +155,7 @@ def _remote(text: str) -> list[RemotePath]:
         pattern = "/".join(part for part in wanted if part != "**")
         if deep and PurePosixPath(one.name).match(pattern) and _is_image(one.name, named=bool(parts)):
             path = RemotePath.of(f"{above}/{one.name}")
-            note_state(path, one.size, one.changed)
+            note_state(path, one.size, one.changed, one.tag)
             found.append(path)
     if not found:
         raise DatasetError(f"{text}: expected images ({', '.join(EXTENSIONS)}) there, the bucket has none")

@@ -16,7 +16,9 @@ from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.raster.mosaic import Mosaic, MosaicView
+from segmenter.raster.remote import RemotePath
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
+from segmenter.raster.served import renewed_tag
 from segmenter.raster.write import BLOCK
 from segmenter.windows import COLUMN, Columns
 
@@ -131,6 +133,7 @@ class MapJob:
         remark: a warning about the raster, known once it was read.
         kept_as_partial: whether what is computed is kept against a kill.
         column: the tiling's, see there; on a `grid`, in the raster's own pixels too.
+        tag: of a raster at a server, when the call began; None: of no other, or the server gives none.
         grid: on which the model sees the raster; None: on its own pixels.
     """
 
@@ -147,6 +150,7 @@ class MapJob:
     label_classes: ClassMap | None = None
     scene: str | None = None
     remark: str | None = None
+    tag: str | None = None
     kept_as_partial: bool = True
     column: int = COLUMN
     grid: ModelGrid | None = None
@@ -207,7 +211,7 @@ class MapJob:
             if header(raster.info) != header(self.info):
                 raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
             if raster.info.stamp != self.info.stamp:
-                raise changed(path)
+                raise changed(path)  # from a server only bytes of one file are read
             yield raster
 
 
@@ -223,6 +227,14 @@ def _described(info: RasterInfo) -> str:
     crs = info.gcp_crs or info.crs
     where = f"{crs}, {tuple(info.transform[:6])}" if info.transform else f"{crs or 'no CRS'}"
     return f"{info.size} pixels of {info.count} {info.dtype} bands in {where}"
+
+
+def tag_at_server(path: Path) -> str | None:
+    """Return the tag that a server gives a file now; None of a local file, or if it gives none."""
+    if isinstance(path, RemotePath):
+        with contextlib.suppress(OSError):
+            return renewed_tag(path.address)
+    return None
 
 
 def header(info: RasterInfo) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from segmenter.mapping.polygons import PolygonFile
 from segmenter.mapping.precision import precision_option, settled_precision
 from segmenter.mapping.project import check_project
 from segmenter.mapping.request import MapRequest
-from segmenter.mapping.scale import groups, lay_grids, wanted_scale
+from segmenter.mapping.scale import cost, groups, lay_grids, wanted_scale
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
 from segmenter.mapping.state import FolderState, neighbour_facts
 from segmenter.mapping.style_files import restore
@@ -172,6 +172,8 @@ def _plan(
         join(images.inputs, jobs, failures)
     scale_of = by_georeference if images.truth is None else images.truth.scale_of
     for line in lines_of_notes(lay_grids(request, run, jobs, failures, scale_of)):
+        say(line)
+    if line := cost(jobs):
         say(line)
     scores = () if images.truth is None else SCORE_FILES
     check_outputs(

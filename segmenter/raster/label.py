@@ -15,11 +15,11 @@ from segmenter.errors import LabelError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.raster.faults import gdal_window, naming
-from segmenter.raster.gdal_files import patiently
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset
 from segmenter.raster.reading import check_size, check_types
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.served import patiently
 from segmenter.raster.validity import holds, usable
 
 

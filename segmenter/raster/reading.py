@@ -17,10 +17,10 @@ from segmenter.errors import BandsError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.faults import gdal_window, naming
-from segmenter.raster.gdal_files import patiently
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.served import patiently
 from segmenter.raster.sparse import Blocks
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
