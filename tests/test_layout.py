@@ -70,6 +70,7 @@ TENSORFLOW_MODULES = {
 LIGHT_MODULES = {
     *("model", "model.architectures", "model.receptive_field", "model.weight_shapes"),
     *("model.stages", "devices", "training"),
+    *("model.decoders", *(f"model.decoders.{name}" for name in ("unet", "fpn", "upernet", "deeplabv3plus"))),
     *("devices.roles", "devices.control"),
     *("model.graph", "model.layer_reach", "model.tensor_sizes", "model.model_memory"),
 }

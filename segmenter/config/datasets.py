@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from segmenter.addresses import is_address, masked
-from segmenter.config.sections import Section, setting
+from segmenter.config.sections import Section, kinds_of, setting
 from segmenter.config.vector_labels import VectorLabels
 from segmenter.errors import shortened
 from segmenter.finding import is_vector
@@ -62,7 +62,15 @@ def _files() -> str | None:
 
 
 class Located(Section):
-    """Section of a dataset that lies in a folder or at an address."""
+    """Section of a dataset that lies in a folder or at an address.
+
+    Attributes:
+        title: what cards call the data.
+        maps_hold_codes: whether maps of its images are PNGs of the classes' own codes, as for its contest.
+    """
+
+    title: ClassVar[str]
+    maps_hold_codes: ClassVar[bool] = False
 
     label_nodata: Literal["ask", "ignore", "class"] = setting(
         "ask",
@@ -183,6 +191,8 @@ class SplitByNames(Section):
 class PotsdamConfig(Located):
     """ISPRS Potsdam, as published."""
 
+    title: ClassVar[str] = "ISPRS Potsdam"
+
     kind: Literal["potsdam"]
     root: str = setting(
         ..., "", "folder or address (s3://, https://, …) with the images and labels, and its subfolders"
@@ -206,6 +216,9 @@ class PotsdamConfig(Located):
 
 class Naic2020Config(Located):
     """NAIC2020, 256×256 tiles with their codes."""
+
+    title: ClassVar[str] = "NAIC2020"
+    maps_hold_codes: ClassVar[bool] = True
 
     kind: Literal["naic2020"]
     root: str = setting(..., "", "folder or address with the .tif images and .png labels, and its subfolders")
@@ -263,6 +276,8 @@ class FolderSplit(Section):
 
 class FolderConfig(Located):
     """Any folder of image and label files that can be paired by a pattern."""
+
+    title: ClassVar[str] = "its owner's own data"
 
     kind: Literal["folder"]
     root: str = setting(
@@ -370,3 +385,5 @@ class FolderConfig(Located):
 
 
 DatasetConfig = Annotated[PotsdamConfig | Naic2020Config | FolderConfig, Field(discriminator="kind")]
+
+DATASET_KINDS = kinds_of(DatasetConfig)

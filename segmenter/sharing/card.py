@@ -24,7 +24,6 @@ FILE = "README.md"
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 _HUB_METRICS = {"miou": "mean_iou", "mf1": "f1", "oa": "accuracy"}
 """Score → name of the metric on the Hugging Face hub."""
-_DATA = {"potsdam": "ISPRS Potsdam", "naic2020": "NAIC2020", "folder": "own images and labels"}
 
 
 def card_text(known: Known, licence: str | None = None) -> str:
@@ -83,7 +82,7 @@ def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
     return {
         "task": {"type": "image-segmentation"},
         "dataset": {
-            "name": f"{_DATA[known.run.dataset]}, {protocol.split} split, {protocol.labels} labels",
+            "name": f"{known.run.recipe.dataset.title}, {protocol.split} split, {protocol.labels} labels",
             "type": known.run.dataset,
         },
         "metrics": [
@@ -100,10 +99,9 @@ def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
 def _introduction(known: Known, licence: str | None) -> list[str]:
     metres = known.run.metres_per_pixel
     scale = "of a scale that is not known" if metres is None else f"at {metres:.3g} m a pixel"
-    data = {"potsdam": "ISPRS Potsdam", "naic2020": "NAIC2020"}.get(known.run.dataset, "its owner's own data")
     return [
         f"A land-cover model: {known.architecture}, {len(known.run.classes)} classes, for imagery {scale}. "
-        f"Trained on {data}.",
+        f"Trained on {known.run.recipe.dataset.title}.",
         "",
         "This card was made from the files of the run. A figure that is not in it was not measured.",
         "",
@@ -180,7 +178,7 @@ def _model(known: Known) -> list[str]:
 
 def _data(known: Known) -> list[str]:
     run, origin = known.run, known.origin
-    lines = [f"- Data: {_DATA[run.dataset]}, {run.labels} labels"]
+    lines = [f"- Data: {run.recipe.dataset.title}, {run.labels} labels"]
     if origin is None:
         lines.append("- Scenes, tiles and place: not known: the run has no origin.json (an older program)")
     else:
@@ -232,9 +230,15 @@ def _training(known: Known) -> list[str]:
 
 
 def _loss(recipe: Recipe) -> str:
-    names = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz", "boundary")
-    terms = [f"{getattr(recipe.loss, n):g} × {n.replace('_', '-')}" for n in names if getattr(recipe.loss, n)]
-    return " + ".join(terms)
+    """The terms with their weights, and all else that was chosen."""
+    loss = recipe.loss
+    terms = " + ".join(f"{getattr(loss, name):g} × {name.replace('_', '-')}" for name in loss.used_terms)
+    others = [
+        f"{name.replace('_', ' ')} {value}"
+        for name, field in type(loss).model_fields.items()
+        if name not in loss.terms() and (value := getattr(loss, name)) != field.default
+    ]
+    return ", ".join([terms, *others])
 
 
 def _sampling(recipe: Recipe) -> str:

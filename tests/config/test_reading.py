@@ -65,7 +65,10 @@ def test_defaults_are_a_whole_recipe() -> None:
     [
         ({"tiles": {"sise": 256}}, "r.yaml: tiles.sise: unknown key; known here: size, overlap, jitter"),
         ({"bogus": 1}, "r.yaml: bogus: unknown key; known here: name, seed, dataset, tiles"),
-        ({"dataset": {**POTSDAM, "rood": 1}}, "dataset.rood: unknown key; known here: kind, root, images"),
+        (
+            {"dataset": {**POTSDAM, "rood": 1}},
+            "dataset.rood: unknown key; known here: label_nodata, kind, root",
+        ),
         (
             {"dataset": {**POTSDAM, "split": {"val": ["2_10"]}}},
             "dataset.split.val: unknown key; known here: validation, test, train",
