@@ -45,7 +45,7 @@ def stack(folder: Path) -> Path:
         },
         "tiles": {"size": 32},
         "model": {"depth": 2, "width": 8},
-        "training": {"global_batch": 16, "epochs": 12, "learning_rate": 0.01, "warmup": 5},
+        "training": {"global_batch": 16, "epochs": 40, "learning_rate": 0.01, "warmup": 5},
     }
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
@@ -55,12 +55,9 @@ def stack(folder: Path) -> Path:
 @pytest.mark.slow
 def test_the_default_augmentation_costs_at_most_two_points(tmp_path: Path) -> None:
     recipe, scores = stack(tmp_path / "data"), {}
-    for name, settings in (
-        ("default", ()),
-        ("plain", ("augmentation.brightness=0", "augmentation.contrast=0")),
-    ):
-        run = tmp_path / name
-        train(recipe, "--run", str(run), *(word for one in settings for word in ("--set", one)))
-        scores[name] = json.loads((run / "best.json").read_text())["mean_iou"]
-    assert scores["plain"] > 0.9
+    plain = ("--set", "augmentation.brightness=0", "--set", "augmentation.contrast=0")
+    for name, settings in (("default", ()), ("plain", plain)):
+        train(recipe, "--run", str(tmp_path / name), *settings)
+        scores[name] = json.loads((tmp_path / name / "scores.json").read_text())["miou"]
+    assert scores["plain"] > 0.95
     assert scores["default"] > scores["plain"] - 0.02
