@@ -20,6 +20,7 @@ from .files import (
     data_root,
     few,
     files_under,
+    found_in_paths,
     held_out,
     matching,
     root_of,
@@ -49,7 +50,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     classes = class_map(config)
     paths = files_under(root, config.files)
     pairs, skipped = _pairs(config, root, paths)
-    groups = {name: _group(config.split, name, image) for name, (image, _) in pairs.items()}
+    groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
     known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     left = matching(config.split.leave_out, known, "dataset.split.leave_out")
     splits = _splits(config.split, {name: known[name] for name in known if name not in left}, groups)
@@ -66,7 +67,9 @@ def load_folder(config: FolderConfig) -> Dataset:
         classes=classes,
         bands=config.bands,
         labels=config.label_kind,
+        leave_out="dataset.split.leave_out",
         unused=(*((root / pairs[name][0], "named in split.leave_out") for name in sorted(left)), *skipped),
+        notes=_torn(config, {pairs[scene.name][0]: scene.split for scene in scenes}),
     )
 
 
@@ -258,16 +261,19 @@ def _braces(regex: re.Pattern[str]) -> str:
 # ------------------------------------------------------------------------------------------ splits
 
 
-def _group(split: FolderSplit, name: str, image: str) -> str:
-    """The group of an image; without a `group` setting each scene is its own."""
+def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
+    """The group of each image; without a `group` setting each scene is its own."""
     if split.group is None:
-        return name
-    match = re.search(split.group, image)
-    if match is None or match[1] is None:
-        raise DatasetError(
-            f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
-        )
-    return match[1]
+        return {name: name for name in images}
+    found = found_in_paths(split.group, list(images.values()), "dataset.split.group")
+    groups = {}
+    for (name, image), group in zip(images.items(), found, strict=True):
+        if group is None:
+            raise DatasetError(
+                f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
+            )
+        groups[name] = group
+    return groups
 
 
 def _splits(
@@ -284,6 +290,45 @@ def _splits(
     chosen = set(held_out(free, split.validation_share))
     validation = tuple(name for name in known if groups[name] in chosen)
     return assign_splits(known, groups, Named(validation, split.test))
+
+
+def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
+    """Return a line where images that share a name's value, but not all names', lie in several splits.
+
+    They may be parts of one scene; a value that all images share says nothing.
+
+    Args:
+        splits: image → split.
+    """
+    regex = pattern_regex(config.images[0], "dataset.images")
+    names = list(regex.groupindex) if config.split.group is None else []
+    matches = {image: match for image in splits if (match := regex.fullmatch(image))}
+    for name in names[:-1] if len(matches) == len(splits) else []:
+        sides: dict[str, set[Split]] = {}
+        for image, match in matches.items():
+            sides.setdefault(match[name], set()).add(splits[image])
+        torn = sorted(value for value, of in sides.items() if len(of) > 1)
+        if torn and len(sides) > 1:
+            group = _group_regex(regex, name, {image: match[name] for image, match in matches.items()})
+            return (
+                f"warning: scenes of one {{{name}}} lie on both sides of the split ({few(torn, 3)}); if they "
+                f"are parts of one place, dataset.split.group: '{group}' keeps them together",
+            )
+    return ()
+
+
+def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -> str:
+    """Return an expression for `split.group` whose group is what a name of a pattern stands for.
+
+    Args:
+        values: image → value of the name; the expression ends behind the name where it finds the same there.
+    """
+    whole = regex.pattern.replace(f"(?P<{name}>[^/]+)", "([^/]+)").replace(f"(?P={name})", r"\1")
+    whole = "^" + re.sub(r"\(\?P<\w+>\[\^/\]\+\)|\(\?P=\w+\)", "[^/]+", whole) + "$"
+    short = re.match(r".*?\(\[\^/\]\+\)(?:\\.|[^\\\[(])*", whole)
+    assert short is not None, "the name is in the pattern"
+    found = ((image, re.search(short[0], image)) for image in values)
+    return short[0] if all(match and match[1] == values[image] for image, match in found) else whole
 
 
 # --------------------------------------------------------------------------------------- class map

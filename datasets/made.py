@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from segmenter.addresses import is_address
 from segmenter.config.datasets import FolderConfig
-from segmenter.errors import DatasetError, SegmenterError, grouped, plain
+from segmenter.errors import DatasetError, SegmenterError, counted, grouped, plain
 from segmenter.finding import is_vector
 from segmenter.invocation import invocation
 from segmenter.raster.opening import check_drivers, opens_by_itself
@@ -65,7 +65,7 @@ class MadeFilesError(DatasetError):
         ]
         if len(shown) + 1 > len(lines):
             lines.append(f"  … and {len(shown) + 1 - len(lines)} more; --all shows them")
-        return "\n".join(map(plain, [*lines, f"not clean: {len(self.lines)} findings"]))
+        return "\n".join(map(plain, [*lines, f"not clean: {counted(len(self.lines), 'finding')}"]))
 
 
 def with_made_files(dataset: Dataset, section: FolderConfig) -> Dataset:
@@ -140,7 +140,7 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
     _refuse(found, len(dataset.scenes), "label")
     made = _without_empty(dataset, section, found)
     pairs = [(s.image, s.label) for s in dataset.scenes if s.label is not None and found[s.name] is not None]
-    notes = (*dataset.notes, files.note(pairs))
+    notes = (*dataset.notes, *files.notes(pairs))
     return replace(made, classes=files.classes, notes=notes)
 
 

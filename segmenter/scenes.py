@@ -56,6 +56,7 @@ class Dataset:
         cache: folder for the tile index and decoded scenes, where not in the root.
         cache_bytes: that decoded scenes may take there; None: as the disk allows.
         cache_codec: `none` or `lz4`, by which they are stored.
+        leave_out: the recipe's key that leaves scenes out, for messages.
         usual_metres: a pixel's side of scenes that neither the recipe nor their georeference tells the scale
             of; None: unknown.
     """
@@ -71,6 +72,7 @@ class Dataset:
     cache: Path | None = None
     cache_bytes: int | None = None
     cache_codec: Literal["none", "lz4"] = "none"
+    leave_out: str = "dataset.leave_out"
     usual_metres: float | None = None
 
     def of(self, split: Split) -> tuple[Scene, ...]:

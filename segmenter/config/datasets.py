@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from segmenter.addresses import is_address, masked
 from segmenter.config.sections import Section, setting
 from segmenter.config.vector_labels import VectorLabels
+from segmenter.errors import shortened
 from segmenter.finding import is_vector
 
 CacheCodec = Literal["none", "lz4"]
@@ -94,7 +95,7 @@ def _one_group(value: str) -> str:
     """
     try:
         groups = re.compile(value).groups
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise PydanticCustomError("regex", "expected a regular expression ({e})", {"e": str(error)}) from None
     if groups != 1:
         raise PydanticCustomError("regex", "expected a regular expression with one (group)")
@@ -219,7 +220,11 @@ class Naic2020Config(Located):
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()
     validation_share: float = setting(
-        0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
+        0.1,
+        "share of the tiles",
+        "held out by a hash of the stem: hardly any changes sides when files are added",
+        gt=0,
+        lt=1,
     )
 
 
@@ -308,6 +313,18 @@ class FolderConfig(Located):
     cache: str | None = _cache()
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _list_of_classes(cls, value: object) -> object:
+        """One mistake for the whole list, which shows how it is written; what is in a class is said of it."""
+        if not isinstance(value, (list, tuple)) or not all(isinstance(c, (dict, FolderClass)) for c in value):
+            raise PydanticCustomError(
+                "classes",
+                "expected a list of classes, each as {form}, got {value}",
+                {"form": "{name: forest, code: 1}", "value": shortened(repr(value), 80)},
+            )
+        return value
 
     @field_validator("bands")
     @classmethod

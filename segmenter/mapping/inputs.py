@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,8 @@ from segmenter.raster.buckets import Place, listing
 from segmenter.raster.remote import RemotePath, note_state
 from segmenter.scenes import Layout
 
+_MOST_LOOKED_AT = 10_000
+"""Files in subfolders, for a hint."""
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 """Of the files that are taken from a folder; a file that is named itself may be called anything."""
 
@@ -73,6 +76,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
                 if not images and path == Path(text):
                     raise DatasetError(
                         f"{path}: expected image files ({', '.join(EXTENSIONS)}), there is none"
+                        f"{_deeper(path)}"
                     )
                 left_out += others
             else:
@@ -151,7 +155,7 @@ def _remote(text: str) -> list[RemotePath]:
         pattern = "/".join(part for part in wanted if part != "**")
         if deep and PurePosixPath(one.name).match(pattern) and _is_image(one.name, named=bool(parts)):
             path = RemotePath.of(f"{above}/{one.name}")
-            note_state(path, one.size, one.changed)
+            note_state(path, one.size, one.changed, one.tag)
             found.append(path)
     if not found:
         raise DatasetError(f"{text}: expected images ({', '.join(EXTENSIONS)}) there, the bucket has none")
@@ -183,7 +187,8 @@ def _matches(text: str) -> list[Path]:
     found = [Path(name) for name in matches(text)]
     if not found:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
-        raise DatasetError(f"{text}: {kind}")
+        braces = "; patterns have * ? [27] and **, no braces: without quotes, the shell resolves those"
+        raise DatasetError(f"{text}: {kind}{braces if '{' in text else ''}")
     return found
 
 
@@ -207,6 +212,15 @@ def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
     names = sorted(p for p in folder.iterdir() if not p.is_dir() and not p.name.startswith("."))
     images = [p for p in names if p.suffix.lower() in EXTENSIONS]
     return images, [p for p in names if p.suffix.lower() not in EXTENSIONS]
+
+
+def _deeper(folder: Path) -> str:
+    """A hint: the pattern of images in subfolders, which a folder does not stand for."""
+    with contextlib.suppress(OSError):
+        for path in itertools.islice(folder.glob("*/**/*"), _MOST_LOOKED_AT):
+            if path.suffix.lower() in EXTENSIONS and path.is_file():
+                return f"; its subfolders have some: give '{folder}/**/*{path.suffix}', in quotes"
+    return ""
 
 
 def output_names(paths: Iterable[Path]) -> dict[Path, str]:

@@ -15,11 +15,11 @@ from segmenter.errors import LabelError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.raster.faults import gdal_window, naming
-from segmenter.raster.gdal_files import patiently
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset
 from segmenter.raster.reading import check_size, check_types
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.served import patiently
 from segmenter.raster.validity import holds, usable
 
 
@@ -217,6 +217,34 @@ def read_label(
     """
     with LabelRaster(path, expand_palette=expand_palette) as label:
         return label.stored(window, shape=shape)[0]
+
+
+class LabelIds:
+    """Class ids of a label, by windows: opened at the first, so that one read downwards is decoded once.
+
+    What is in memory depends on the window, never on the label's size.
+    """
+
+    def __init__(self, path: Path, classes: ClassMap) -> None:
+        """`classes`: what its values mean."""
+        self._path, self._classes = path, classes
+        self._label: LabelRaster | None = None
+
+    def read(self, window: Window, shape: Size | None = None) -> NDArray[np.uint8]:
+        """Return (H, W) class ids, thinned out to `shape`.
+
+        Raises:
+            RasterError, LabelError: it cannot be read, or has a value that no class has.
+        """
+        if self._label is None:
+            self._label = LabelRaster(self._path, self._classes)
+        return self._label.ids(window, shape=shape)
+
+    def close(self) -> None:
+        """Close the file; the next window opens it again."""
+        if self._label is not None:
+            self._label.close()
+            self._label = None
 
 
 def _palette(dataset: Any) -> NDArray[np.uint8] | None:

@@ -13,13 +13,14 @@ from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
 from segmenter.raster.faults import FAULTS, naming
-from segmenter.raster.gdal_files import own_env, patiently
+from segmenter.raster.gdal_files import own_env
 from segmenter.raster.gdal_private import messages
 from segmenter.raster.jpeg import check_jpeg
 from segmenter.raster.orientation import check_orientation
 from segmenter.raster.pages import full_page
 from segmenter.raster.png import check_png
 from segmenter.raster.remote import RemotePath, as_gdal_takes, open_bytes
+from segmenter.raster.served import patiently
 from segmenter.raster.settings import MEANING, set_up_gdal
 from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
 from segmenter.raster.stamps import Stamp, stamp_of

@@ -119,7 +119,7 @@ class PlacedLabels:
                 writer.publish()
         return True
 
-    def note(self, pairs: Sequence[tuple[Path, Path]]) -> str:
+    def notes(self, pairs: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
         """Return a line on what was placed how; `pairs`: of images and label rasters that reach them."""
         kinds: Counter[str] = Counter()
         infos: dict[Path, RasterInfo] = {}
@@ -138,7 +138,7 @@ class PlacedLabels:
         more = f" and {len(others)} more" if others else ""
         line = f"labels: {first.path} ({crs}{size}){more}, placed on {len(pairs)} images by "
         share = f"; about {beside / pixels:.1%} of the pixels lie beside and are ignored" if beside else ""
-        return f"{line}{' or '.join(sorted(kinds))}, in {self.folder}{share}"
+        return (f"{line}{' or '.join(sorted(kinds))}, in {self.folder}{share}",)
 
 
 class _Placing:

@@ -19,7 +19,7 @@ from segmenter.vectors.burning import Burner
 from segmenter.vectors.features import VectorFile, files_of
 from segmenter.vectors.rule import BurnRule
 
-_VERSION = 1
+_VERSION = 2
 """Of the rules that decide what is burned; it is part of the name."""
 
 
@@ -108,12 +108,17 @@ class LabelFiles:
             self.made += 1
         return True
 
-    def note(self, pairs: Sequence[tuple[Path, Path]]) -> str:
-        """A line on what was rasterised; `pairs`: of images and files of polygons."""
+    def notes(self, pairs: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
+        """Return lines on what was rasterised, and on features that label nothing.
+
+        Args:
+            pairs: of images and files of polygons.
+        """
         first, *others = sorted({polygons for _, polygons in pairs})
         crs = self._file(first).crs
         more = f" and {len(others)} more" if others else ""
-        return (
+        line = (
             f"labels: polygons of {first}{more} ({'no CRS' if crs is None else crs_title(crs)}), rasterised "
             f"on the grid of each image, in {self.folder}"
         )
+        return (line, *filter(None, (self._file(each).remark() for each in (first, *others))))

@@ -378,3 +378,22 @@ def test_what_means_nothing_with_parameter_servers_is_refused(sections: dict[str
     with pytest.raises(ConfigError, match=message):
         _recipe(**{**sections, "distribution": served})
     assert _recipe(distribution={"strategy": "parameter_server"}).distribution.devices is None
+
+
+@pytest.mark.parametrize(
+    "value", [["forest", "other"], {"forest": 1}, "forest", [{"name": "a", "code": 1}, 3]]
+)
+def test_classes_of_another_form_are_one_mistake_that_shows_the_form(value: Any) -> None:
+    section = {"kind": "folder", "root": "r", "images": "{n}.tif", "labels": "{n}.png", "classes": value}
+    with pytest.raises(
+        ConfigError, match=r"dataset\.classes: .* each as \{name: forest, code: 1\}, got"
+    ) as raised:
+        recipe_from({"name": "t", "dataset": section}, "t")
+    assert str(raised.value).count("dataset.") == 1
+
+
+@pytest.mark.parametrize("value", ["{name}.vrt", "a: b: c", "[1", "*x"])
+def test_a_setting_with_signs_of_yaml_says_how_it_is_quoted(value: str, write: Callable[[str], Path]) -> None:
+    path = write("name: x\ndataset: {kind: potsdam, root: r}\n")
+    with pytest.raises(ConfigError, match=r"""--set 'name="…"'"""):
+        load_recipe(path, [f"name={value}"])

@@ -91,6 +91,7 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
         "band_names": (),
         "scenes": None,
         "normalisation": Normalisation((), ()),  # whatever the values, they fit
+        "mean_C": (),
         "metres_per_pixel": 0.5,
         "labels": "full",
         "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
@@ -122,13 +123,17 @@ def fake_load_predictor(
     return run.predictor(wanted, tta=tta)
 
 
-def run_predict(monkeypatch: pytest.MonkeyPatch, run: SimpleNamespace, *arguments: Any) -> int:
+def run_predict(
+    monkeypatch: pytest.MonkeyPatch, run: SimpleNamespace, *arguments: Any, insist: bool = True
+) -> int:
     """`predict.py` with a stand-in for the run directory, in small windows; gives the exit code.
 
-    Inputs of any type are taken (`--insist`): the network computes with whatever it gets.
+    Args:
+        insist: take inputs of any type: the network computes with whatever it gets.
     """
     if "--window-size" not in arguments and "--memory" not in arguments:
         arguments = (*arguments, "--window-size", 64, "--batch", 4)
     monkeypatch.setattr("segmenter.runs.run.load_run", lambda _: run)
     monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
-    return run_script(lambda: predict.main(["run", "--insist", *map(str, arguments)]))
+    arguments = (*arguments, "--insist") if insist else arguments
+    return run_script(lambda: predict.main(["run", *map(str, arguments)]))
