@@ -100,6 +100,7 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
             name="exact",
             dataset=SimpleNamespace(
                 kind="folder",
+                maps_hold_codes=False,
                 root=".",
                 images=("{name}.tif",),
                 labels="{name}_label.tif",

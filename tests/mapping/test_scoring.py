@@ -281,7 +281,7 @@ def test_naic_results_are_pngs_with_the_original_codes(
     make_geotiff("in/placed.tif", images["0"])
     recipe = SimpleNamespace(
         name="n",
-        dataset=SimpleNamespace(kind="naic2020"),
+        dataset=SimpleNamespace(kind="naic2020", maps_hold_codes=True),
         prediction=SimpleNamespace(window=512, batch=2),
         augmentation=SimpleNamespace(scale_to=None),
         training=SimpleNamespace(precision="float32"),
