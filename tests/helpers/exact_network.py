@@ -136,5 +136,7 @@ def run_predict(
         arguments = (*arguments, "--window-size", 64, "--batch", 4)
     monkeypatch.setattr("segmenter.runs.run.load_run", lambda _: run)
     monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
-    arguments = (*arguments, "--insist") if insist else arguments
+    if insist:
+        arguments = (*arguments, "--insist")
+        monkeypatch.setattr("segmenter.mapping.session.sampled_of", lambda files: frozenset())
     return run_script(lambda: predict.main(["run", *map(str, arguments)]))

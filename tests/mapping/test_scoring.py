@@ -173,7 +173,7 @@ def test_an_unknown_label_value_costs_the_score_not_the_map(
         write_raster(tmp_path / "truth" / f"{name}.png", truth, RasterSpec(driver="PNG"))
     assert call("in", "--labels", "truth/{stem}.png") == 1
     said = capsys.readouterr()
-    assert "b.png, rows" in said.err
+    assert "b.png: codes" in said.err
     assert "77 (1 px)" in said.err
     assert "the map is written, its scores are left out" in said.err
     assert json.loads((tmp_path / "maps" / "scores.json").read_text())["protocol"]["scenes"] == ["a"]
@@ -205,9 +205,9 @@ PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
         ({"transform": PLACE @ PLACE.scale(2)}, "lies up to 37.4 pixels from its image .*in/a.tif"),
         (
             {"crs": "EPSG:25832"},
-            "its image's CRS EPSG:25833, got EPSG:25832; its centre lies 406.9 km from that of .*in/a.tif$",
+            "its image's CRS EPSG:25833, got EPSG:25832; its centre lies 406.9 km from that of .*in/a.tif",
         ),
-        ({"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, "its image's CRS EPSG:25833, got site$"),
+        ({"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, "its image's CRS EPSG:25833, got site"),
     ],
 )
 def test_a_label_of_another_place_is_refused_as_check_refuses_it(

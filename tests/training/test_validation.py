@@ -165,7 +165,9 @@ def _validate(dataset: Dataset, classes: ClassMap, guess: int = 1) -> ConfusionM
         return Prediction(np.full(valid.shape, guess, np.uint8))
 
     recipe = SimpleNamespace(prediction=PredictionConfig(window=64, batch=1))
-    run: Any = SimpleNamespace(network=NetworkGeometry(8, 9, 100.0), recipe=recipe, classes=classes)
+    run: Any = SimpleNamespace(
+        network=NetworkGeometry(8, 9, 100.0), recipe=recipe, classes=classes, mean_C=()
+    )
     return validate(run, FunctionPredictor(predict), dataset, Examples())
 
 
@@ -187,7 +189,7 @@ def test_memory_does_not_depend_on_the_height_of_a_label(
             make_png(f"l{height}.png", label, **({"colours": palette} if kind == "palette" else {})),
         )
         scene = Scene(f"s{height}", *files, f"s{height}", "validation")
-        dataset = Dataset("made", tmp_path, (scene,), classes, expand_palette=kind != "codes")
+        dataset = Dataset("made", tmp_path, (scene,), classes)
         tracemalloc.start()
         confusion = _validate(dataset, classes)
         peaks.append(tracemalloc.get_traced_memory()[1])
