@@ -18,6 +18,7 @@ from segmenter.errors import BandsError, SegmenterError, counted, grouped, plain
 from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
+from segmenter.raster.band_names import names_of, order_of, used_names
 from segmenter.scenes import SPLITS, Dataset, Scene
 from segmenter.threads import Spread, in_threads
 
@@ -204,6 +205,7 @@ def check_dataset(
     )
     findings = [finding for audit in audits for finding in audit.findings]
     findings += _other_types(dataset, audits)
+    findings += _other_order(audits)
     findings += _without_crs(audits)
     findings += _equal_colours(dataset)
     seen = [audit.seen(dataset) for audit in audits]
@@ -325,6 +327,18 @@ def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
             if image[0] != bands and dataset.bands is None:
                 text += f"; {ask_for_bands(min(image[0], bands))}"
             yield Finding("image type", text, audit.scene)
+
+
+def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
+    """Images whose named bands stand in another order than those of most."""
+    known = [(audit, audit.info) for audit in audits if audit.info is not None]
+    counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in known)))
+    wanted = counts.most_common(1)[0][0] if counts else ()
+    for audit, info in known:
+        if order_of(wanted, names_of(info), audit.bands) is not None:
+            got = ", ".join(map(str, used_names(info, audit.bands)))
+            text = f"{info.path}: expected bands named {', '.join(map(str, wanted))} as most have, got {got}"
+            yield Finding("bands", f"{text}; bring the bands of all files into one order", audit.scene)
 
 
 def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:

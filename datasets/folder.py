@@ -31,6 +31,8 @@ Unused = tuple[tuple[Path, str], ...]
 _TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
 _WILD = re.compile(r"\*++|\{[^{}]*\}")
 _CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
+_ENDINGS = (("tif", "tiff"), ("jpg", "jpeg"))
+_SPELT = "whose ending is spelt otherwise than in dataset.images or dataset.labels"
 _MOST_WILD = 16
 """Wildcards and names of a pattern: many, or several without text between, take for ever to try."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -50,6 +52,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     classes = class_map(config)
     paths = files_under(root, config.files)
     pairs, skipped = _pairs(config, root, paths)
+    skipped = (*skipped, *((root / path, _SPELT) for path in _spelt_otherwise(config, paths)))
     groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
     known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     left = matching(config.split.leave_out, known, "dataset.split.leave_out")
@@ -216,6 +219,22 @@ def _pairs(
     if not order:
         pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
     return pairs, unused
+
+
+def _spelt_otherwise(config: FolderConfig, paths: Sequence[str]) -> list[str]:
+    """Return files that no pattern matches but for the spelling of their ending: .TIF or .tiff for .tif."""
+    patterns = (*config.images, config.labels)
+    exact = [pattern_regex(pattern, "dataset.images") for pattern in patterns]
+    loose = []
+    for pattern in patterns:
+        stem, _, ending = pattern.rpartition(".")
+        if stem and ending.isalnum():
+            kin = next((kin for kin in _ENDINGS if ending.casefold() in kin), (ending,))
+            endings = "|".join(map(re.escape, kin))
+            start = pattern_regex(stem, "dataset.images").pattern
+            loose.append(re.compile(rf"{start}\.(?i:{endings})"))
+    rest = [path for path in paths if not any(regex.fullmatch(path) for regex in exact)]
+    return [path for path in rest if any(regex.fullmatch(path) for regex in loose)]
 
 
 def _on_one_file(

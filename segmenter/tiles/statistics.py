@@ -21,6 +21,7 @@ from segmenter.errors import DatasetError, SegmenterError, shortened
 from segmenter.files import read_regular, write_whole
 from segmenter.geometry import Size, Window
 from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
+from segmenter.raster.band_names import Names, names_of, order_of, used_names
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_in_bands
 from segmenter.scenes import Dataset, Scene, Split
@@ -249,15 +250,22 @@ def _moments(
 def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -> list[RasterInfo]:
     """Headers of the scenes, all of one type and number of bands."""
 
-    def header(scene: Scene) -> tuple[RasterInfo, int]:
+    def header(scene: Scene) -> tuple[RasterInfo, tuple[int, ...]]:
         with open_raster(scene.image, dataset.bands) as raster:
-            return raster.info, len(raster.bands)
+            return raster.info, raster.bands
 
     found = list(
         in_threads(header, scenes, description="headers", unit="scene", workers=workers, progress=False)
     )
-    first, bands = found[0]
-    for info, count in found:
+    first, bands = found[0][0], len(found[0][1])
+    wanted = next(filter(None, (used_names(info, used) for info, used in found)), ())
+    for info, used in found:
+        count = len(used)
+        if order_of(wanted, names_of(info), used) is not None:
+            raise DatasetError(
+                f"{info.path}: expected bands named {', '.join(map(str, wanted))} as other scenes have, got "
+                f"{', '.join(map(str, used_names(info, used)))}; bring the bands of all files into one order"
+            )
         _check_count(dataset, info, count, bands, first.path.name)
         if info.dtype != first.dtype or count != bands:
             raise DatasetError(
@@ -265,6 +273,12 @@ def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -
                 f"{info.dtype}; choose dataset.bands, or convert the files to one type"
             )
     return [info for info, _ in found]
+
+
+def band_names(dataset: Dataset) -> Names:
+    """Return the names of the bands that the model sees, as the first training image gives them."""
+    with open_raster(dataset.of("train")[0].image, dataset.bands) as raster:
+        return used_names(raster.info, raster.bands)
 
 
 def check_band_counts(dataset: Dataset, expected: int, workers: int | None = None) -> None:

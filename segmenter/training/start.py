@@ -32,6 +32,7 @@ from segmenter.scenes import Dataset
 from segmenter.terminal import quiet, warn
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
+from segmenter.tiles.statistics import band_names
 from segmenter.training.best import with_record
 from segmenter.training.checks import check_devices, check_memory, check_same_plan
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
@@ -374,6 +375,7 @@ def _new_run(
         classes=dataset.classes,
         bands=dataset.bands,
         band_count=bands,
+        band_names=band_names(dataset),
         dtype=statistics.dtype,
         normalisation=normalisation,
         scenes=scenes,

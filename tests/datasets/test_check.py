@@ -21,6 +21,7 @@ from segmenter.errors import DatasetError, LabelError, RasterError, run_script
 from segmenter.labels import ClassMap
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.tiles.index import build_index
+from segmenter.tiles.statistics import band_statistics
 
 Make = Callable[..., Path]
 SHAPE = (23, 31)
@@ -312,3 +313,19 @@ def test_a_recipe_names_its_own_key_for_leaving_out(tmp_path: Path, make_png: Ma
     assert "warning: dataset.classes: a is the only class" in text
     assert "scale: " not in text
     assert text.endswith("not clean: 1 finding")
+
+
+def test_a_scene_whose_named_bands_stand_in_another_order_is_found(
+    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: np.random.Generator
+) -> None:
+    """By the check, and by training before it takes statistics."""
+    scenes = []
+    for i, names in enumerate([("red", "green"), ("red", "green"), ("green", "red")]):
+        image = make_geotiff(f"i{i}.tif", rng.integers(0, 9, (*SHAPE, 2), np.uint8), descriptions=names)
+        label = make_geotiff(f"l{i}.tif", rng.integers(0, 3, SHAPE, np.uint8))
+        scenes.append(Scene(f"s{i}", image, label, f"s{i}", "train"))
+    dataset = Dataset("made", tmp_path, tuple(scenes), make_classes(3))
+    kinds = [(finding.kind, finding.scene) for finding in check_dataset(dataset, progress=False).findings]
+    assert ("bands", scenes[2]) in kinds
+    with pytest.raises(DatasetError, match=r"i2\.tif.*named red, green"):
+        band_statistics(dataset, progress=False)

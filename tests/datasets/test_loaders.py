@@ -372,3 +372,20 @@ def test_real_folders_load(shared_data: Callable[[str], Path]) -> None:
     patterns = {"images": "{tile}/images/{part}.jpg", "labels": "{tile}/masks/{part}.png"}
     dataset = load(shared_data("dubai"), "folder", **patterns, **classes)
     assert tuple(map(len, split_names(dataset))) == (36, 9, 0)
+
+
+def test_files_whose_ending_is_spelt_otherwise_are_counted(tmp_path: Path) -> None:
+    for part in ("images", "labels"):
+        (tmp_path / part).mkdir()
+        for name in ("a.tif", "b.TIF", "c.tiff", "d.png"):
+            (tmp_path / part / name).touch()
+    classes = [{"name": "a", "code": 0}]
+    section = {
+        "kind": "folder",
+        "root": str(tmp_path),
+        "images": "images/{n}.tif",
+        "labels": "labels/{n}.tif",
+    }
+    dataset = load_dataset(recipe_from({"name": "t", "dataset": {**section, "classes": classes}}, "t"))
+    assert [scene.name for scene in dataset.scenes] == ["a"]
+    assert sorted(path.name for path, _ in dataset.unused) == ["b.TIF", "b.TIF", "c.tiff", "c.tiff"]
