@@ -26,7 +26,7 @@ from segmenter.config.reading import load_recipe
 from segmenter.errors import DatasetError, run_script
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
-from segmenter.raster import open_raster, read_label
+from segmenter.raster import LabelRaster, open_raster
 from segmenter.scenes import SPLITS, Dataset, Scene, Split
 
 SUMMARY = "Gradient boosting on local colour mean and deviation: mIoU on one split, as one JSON line."
@@ -153,8 +153,8 @@ def read_part(
             windows = [windows[int(rng.integers(len(windows)))]]
         for window in windows:
             image, valid = raster.read(window)
-            raw = read_label(scene.label, window, expand_palette=dataset.expand_palette)
-            ids = dataset.classes.decode(raw, str(scene.label))
+            with LabelRaster(scene.label, dataset.classes) as label:
+                ids = label.ids(window)
             yield image, np.where(valid, ids, np.uint8(IGNORE))
 
 

@@ -39,7 +39,7 @@ from segmenter.inference.prediction import FunctionPredictor, Prediction
 from segmenter.inference.predictor import Tiling, classify
 from segmenter.labels import IGNORE
 from segmenter.machine import keep_freed_memory
-from segmenter.raster import open_raster, read_label
+from segmenter.raster import LabelRaster, open_raster
 from segmenter.scenes import Dataset
 from segmenter.threads import Prefetch
 from segmenter.tiles.batches import Batch, BatchLoader
@@ -148,9 +148,7 @@ def _difference(published: Any, encoder: Any) -> float:
 
 def _train(model: Any, recipe: Recipe, dataset: Dataset, tiles: Tiles, seconds: float) -> int:
     """Train for so much processor time of this process; the steps done."""
-    loader = BatchLoader(
-        recipe, tiles.index, tiles.store, len(tiles.statistics.mean_C), tiles.statistics.dtype
-    )
+    loader = BatchLoader(recipe, tiles.index, tiles.store, tiles.statistics)
     given = class_weights(recipe, tiles.index)
     weights = torch.tensor(given or (1.0,) * len(dataset.classes))
     settings = recipe.training
@@ -253,7 +251,8 @@ def _score(model: Any, dataset: Dataset, image: Path, label: Path) -> ConfusionM
         return Prediction(logits.argmax(1).numpy().astype(np.uint8))
 
     confusion = ConfusionMatrix(dataset.classes)
-    truth_HW = dataset.classes.decode(read_label(label, expand_palette=dataset.expand_palette), str(label))
+    with LabelRaster(label, dataset.classes) as truth:
+        truth_HW = truth.ids()
     with open_raster(image, dataset.bands) as raster:
         tiling = Tiling(Size(_WINDOW, _WINDOW), _HALO, 32, 1)
         for window, ids in classify(raster, Window.of(raster.info.size), tiling, FunctionPredictor(predict)):

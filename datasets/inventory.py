@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import shortened
-from segmenter.raster import RasterInfo
+from segmenter.raster import RasterInfo, crs_title
 from segmenter.scenes import SPLITS
 from segmenter.terminal import aligned
 
@@ -49,7 +48,7 @@ def _kind(info: RasterInfo, bands: tuple[int, ...]) -> str:
 
 def crs_name(info: RasterInfo) -> str:
     """A short name of a raster's CRS; empty where it has none."""
-    return "" if info.crs is None else shortened(str(info.crs.to_string()), 40)
+    return "" if info.crs is None else crs_title(info.crs)
 
 
 def class_table(

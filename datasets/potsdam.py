@@ -53,7 +53,6 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
         # Named, so that near infrared is data even where a file tags its fourth band as alpha.
         bands=(1, 2, 3, 4) if config.images == "RGBIR" else (1, 2, 3),
         labels=config.labels,
-        expand_palette=True,
         unused=found.unused(nowhere, "named in no split") + found.unused(left, "named in leave_out"),
         notes=notes,
         usual_metres=METRES_PER_PIXEL,

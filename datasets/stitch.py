@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, open_raster, raster_info, read_label
+from segmenter.raster.crs_units import same_ground
 from segmenter.threads import in_threads
 from segmenter.tiles.pairs import row_strips
 
@@ -121,7 +122,7 @@ def _placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
     """Whether the parts are georeferenced; then they must lie where the grid puts them."""
     first = infos[0]
     for info, window in zip(infos, windows, strict=True):
-        if info.georeferenced != first.georeferenced or info.crs != first.crs:
+        if info.georeferenced != first.georeferenced or not same_ground(info.crs, first.crs):
             raise DatasetError(
                 f"{info.path}: expected the CRS of {first.path.name} ({first.crs}), got {info.crs}"
             )

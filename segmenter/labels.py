@@ -21,11 +21,14 @@ IGNORE = 255
 """The id of pixels that count nowhere: not in loss, scores, nor class statistics."""
 MAX_CLASSES = 254
 """Ids are uint8; 255 is `IGNORE`, 254 is kept for values that no class has (`decode` never returns it)."""
+_OTHER, _OTHER_IGNORED = 1 << 16, (1 << 16) + 1
+"""Keys of codes that are none of 16 bits."""
 UNKNOWN = 254
 """What `decode_known` gives for a value that the class map does not know."""
 
 Colour = tuple[int, int, int]
 Encoding = Literal["codes", "colours"]
+Nodata = Literal["ask", "ignore", "class"]
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,14 @@ class ClassMap:
         classes: in the order of their ids.
         encoding: whether label files hold codes (one band) or colours (three bands).
         ignored: further codes, or colours, that stand for pixels to ignore.
+        nodata: meaning of a label file's nodata value where it is the value of a class: pixels to ignore, the
+            class, or neither is known, and the file is refused.
     """
 
     classes: tuple[LandCoverClass, ...]
     encoding: Encoding = "codes"
     ignored: tuple[int | Colour, ...] = ()
+    nodata: Nodata = "ask"
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.classes) <= MAX_CLASSES:
@@ -76,10 +82,15 @@ class ClassMap:
         for what, values in (("name", self.names), ("value in label files", keys), ("code", codes)):
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
-                raise LabelError(f"class map: each {what} may occur once, got twice: {', '.join(twice)}")
-        numbers = [*(c.code for c in self.classes), *(v for v in self.ignored if isinstance(v, int))]
-        if not all(0 <= number < 0xFFFF for number in numbers):
-            raise LabelError(f"class map: codes lie in 0 … 65534, got {sorted(numbers)}")
+                raise LabelError(
+                    f"class map: each {what} may occur once, got twice: {', '.join(twice)}; see "
+                    "dataset.classes and dataset.ignore"
+                )
+        if wrong_codes := [c.code for c in self.classes if not 0 <= c.code < 0xFFFF]:
+            raise LabelError(
+                f"class map: codes of classes lie in 0 … 65534, got {sorted(wrong_codes)}; other values of "
+                "label files can only be ignored, by dataset.ignore"
+            )
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -99,10 +110,20 @@ class ClassMap:
 
     @cached_property
     def _table(self) -> NDArray[np.uint8]:
-        """Key → id, dense: 64 KiB for codes, 16 MiB for colours, so that decoding is one look-up a pixel."""
-        table = np.full(1 << (16 if self.encoding == "codes" else 24), UNKNOWN, np.uint8)
-        ids = [*range(len(self.classes)), *[IGNORE] * len(self.ignored)]
-        table[np.array(self._keys)] = np.array(ids, np.uint8)
+        """Key → id, dense: 64 KiB for codes, 16 MiB for colours, so that decoding is one look-up a pixel.
+
+        Behind the codes of 16 bits follow an entry for all others and one for those of them to ignore.
+        """
+        keys = np.array(self._keys)
+        ids = np.array([*range(len(self.classes)), *[IGNORE] * len(self.ignored)], np.uint8)
+        if self.encoding == "colours":
+            table = np.full(1 << 24, UNKNOWN, np.uint8)
+            table[keys] = ids
+            return table
+        table = np.full(_OTHER + 2, UNKNOWN, np.uint8)
+        inside = (keys >= 0) & (keys < _OTHER)
+        table[keys[inside]] = ids[inside]
+        table[_OTHER_IGNORED] = IGNORE
         return table
 
     def _packed(self, raw: NDArray[Any], where: str) -> NDArray[Any]:
@@ -115,20 +136,37 @@ class ClassMap:
                 )
             r, g, b = (raw[..., i].astype(np.uint32) for i in range(3))
             return (r << 16) | (g << 8) | b
-        if bands != 1 or raw.dtype.kind not in "uib":
-            raise LabelError(f"{where}: expected one band of integer codes, got {bands} of {raw.dtype}")
+        if bands != 1 or raw.dtype.kind not in "uibf":
+            raise LabelError(f"{where}: expected one band of whole numbers, got {bands} of {raw.dtype}")
         codes = raw.reshape(raw.shape[:2])
         if codes.dtype in (np.uint8, np.uint16):
             return codes
-        # Codes outside the table become one that no class map can have, so that they are reported.
-        return np.where((codes >= 0) & (codes <= 0xFFFF), codes, 0xFFFF).astype(np.uint16)
+        with np.errstate(invalid="ignore"):
+            inside = (codes >= 0) & (codes < _OTHER)
+            if codes.dtype.kind == "f":
+                inside &= codes == np.rint(codes)
+        packed = np.full(codes.shape, _OTHER, np.uint32)
+        packed[inside] = codes[inside].astype(np.uint32)
+        if not inside.all():
+            outside = [key for key in self._keys if not 0 <= key < _OTHER]
+            packed[np.isin(codes, outside) | (codes != codes)] = _OTHER_IGNORED  # NaN is no value
+        return packed
 
-    def decode(self, raw: NDArray[Any], where: str = "label") -> NDArray[np.uint8]:
-        """Class ids of a label raster.
+    def class_of(self, raw: NDArray[Any]) -> str | None:
+        """Return the name of the class that a single pixel's stored value stands for; None: of no class."""
+        found = int(self.decode_known(raw)[0, 0])
+        return self.names[found] if found < len(self) else None
+
+    def decode(
+        self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.uint8]:
+        """Return the class ids of a label raster.
 
         Args:
-            raw: (H, W) or (H, W, 1) codes, or (H, W, 3 or more) 8-bit colours.
+            raw: (H, W) or (H, W, 1) codes, or (H, W, 3 or more) 8-bit colours. Codes may be whole numbers of
+                any type, NaN is ignored.
             where: named in the error.
+            void: (H, W) where the file says that there is no label, whatever value stands there.
 
         Returns:
             (H, W) uint8 ids, `IGNORE` where a pixel counts nowhere.
@@ -136,25 +174,34 @@ class ClassMap:
         Raises:
             LabelError: for a value that the class map does not know; nothing is mapped by guess.
         """
-        ids = self.decode_known(raw, where)
+        ids = self.decode_known(raw, where, void)
         if (ids == UNKNOWN).any():
-            found = ", ".join(f"{value} ({count} px)" for value, count in list(self.unknown(raw).items())[:5])
+            unknown = list(self.unknown(raw, where, void).items())[:5]
+            found = ", ".join(f"{value} ({count} px)" for value, count in unknown)
             raise LabelError(
                 f"{where}: {self.encoding} that the class map does not know: {found}; "
                 "add them to dataset.ignore (or a folder's dataset.classes), or name the scene in leave_out"
             )
         return ids
 
-    def decode_known(self, raw: NDArray[Any], where: str = "label") -> NDArray[np.uint8]:
+    def decode_known(
+        self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.uint8]:
         """As `decode`, with `UNKNOWN` where a value is not known: for audits, which count and go on."""
         # No key lies beyond the table; told so, NumPy looks up eight times as fast as by indexing.
         ids: NDArray[np.uint8] = np.take(self._table, self._packed(raw, where), mode="wrap")
+        if void is not None:
+            ids[void] = IGNORE
         return ids
 
-    def unknown(self, raw: NDArray[Any], where: str = "label") -> dict[str, int]:
-        """Values (`300`, or `#ff00aa`) that the class map does not know, with their pixel counts."""
+    def unknown(
+        self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
+    ) -> dict[str, int]:
+        """Return values (`300`, or `#ff00aa`) that the class map does not know, with their pixel counts."""
         packed = self._packed(raw, where)
         stray = self._table[packed] == UNKNOWN
+        if void is not None:
+            stray &= ~void
         if self.encoding == "codes":
             values, counts = np.unique(raw.reshape(raw.shape[:2])[stray], return_counts=True)
             return {str(v): int(n) for v, n in zip(values, counts, strict=True)}
@@ -175,7 +222,8 @@ class ClassMap:
         """Plain data for a run directory; `from_dict` is the inverse."""
         classes = [{"name": c.name, "colour": list(c.colour), "code": c.code} for c in self.classes]
         ignored = [v if isinstance(v, int) else list(v) for v in self.ignored]
-        return {"classes": classes, "encoding": self.encoding, "ignored": ignored}
+        settled = {} if self.nodata == "ask" else {"nodata": self.nodata}
+        return {"classes": classes, "encoding": self.encoding, "ignored": ignored, **settled}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ClassMap:
@@ -184,7 +232,7 @@ class ClassMap:
             LandCoverClass(c["name"], _colour(c["colour"]), int(c["code"])) for c in data["classes"]
         )
         ignored = tuple(v if isinstance(v, int) else _colour(v) for v in data["ignored"])
-        return cls(classes, data["encoding"], ignored)
+        return cls(classes, data["encoding"], ignored, data.get("nodata", "ask"))
 
 
 def _colour(values: Any) -> Colour:

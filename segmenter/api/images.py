@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,37 +10,50 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from segmenter.errors import RasterError
+from segmenter.inference.fit import check_fit
 from segmenter.raster.in_memory import ArrayRaster
-from segmenter.runs.ensemble import AnyRun, members
+from segmenter.runs.ensemble import AnyRun
+from segmenter.terminal import warn
 
 Nodata = float | Sequence[float | None] | None
 """A value that stands for no data in all bands, or one for each."""
 
 
 def rasters_of(
-    run: AnyRun, image: ArrayLike, valid: ArrayLike | None, nodata: Nodata, *, any_dtype: bool
+    run: AnyRun, image: ArrayLike, valid: ArrayLike | None, nodata: Nodata, *, insist: bool
 ) -> tuple[list[ArrayRaster], tuple[int, ...]]:
     """Images as the model of a run reads them, and the shape of what is predicted for them.
 
     Args:
         image: (H, W, C), (H, W) where the model takes one band, or (B, H, W, C).
-        any_dtype: take values of another type than the training's.
+        insist: take values of another type or unit than the training's.
 
     Raises:
         RasterError: it is something else; says what was expected and how it is made.
     """
+    if isinstance(image, (str, os.PathLike)):
+        raise RasterError(
+            f"image: expected an array, got {image!r}; files are mapped by run.map([…], output)"
+        )
     given = np.asanyarray(image)
     if given.ndim == 2 and run.band_count == 1:
         given = given[..., np.newaxis]
     _check_shape(run, given.shape)
-    _check_type(run, given, any_dtype=any_dtype)
+    if given.dtype.kind not in "iuf" or given.dtype.itemsize > 8:
+        raise RasterError(f"image: expected real numbers of at most 64 bits, got {given.dtype}")
     shape = given.shape[:-1]
     seen = None if valid is None else _valid(valid, shape)
     values = _nodata(nodata, run.band_count)
     if given.ndim == 3:
-        return [ArrayRaster(given, seen, values)], shape
-    masks: Iterable[Any] = [None] * len(given) if seen is None else seen
-    return [ArrayRaster(each, mask, values) for each, mask in zip(given, masks, strict=True)], shape
+        rasters = [ArrayRaster(given, seen, values, run.mean_C)]
+    else:
+        masks: Iterable[Any] = [None] * len(given) if seen is None else seen
+        pairs = zip(given, masks, strict=True)
+        rasters = [ArrayRaster(each, mask, values, run.mean_C) for each, mask in pairs]
+    for raster in rasters:
+        for line in check_fit(run, raster, raster.extent, insist=insist):
+            warn(f"image: {line}")
+    return rasters, shape
 
 
 def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:
@@ -60,23 +74,6 @@ def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:
     elif shape[-1] == count + 1:
         hint = f"; if the last is alpha: image[..., :{count}] with valid=image[..., {count}] > 0"
     raise RasterError(f"image: expected an array of {expected}, got {_shown(shape)}{hint}")
-
-
-def _check_type(run: AnyRun, image: NDArray[Any], *, any_dtype: bool) -> None:
-    if image.dtype.kind not in "iuf" or image.dtype.itemsize > 8:
-        raise RasterError(f"image: expected real numbers of at most 64 bits, got {image.dtype}")
-    known = {member.dtype for member in members(run)}
-    # Floats of another width hold the same measurement; integers of one may count something else.
-    same = image.dtype.newbyteorder("=").name in known or any(
-        image.dtype.kind == np.dtype(name).kind == "f" for name in known
-    )
-    if not same and not any_dtype:
-        theirs = sorted(known)[0]
-        raise RasterError(
-            f"image: expected {' or '.join(sorted(known))} as in the training images, got {image.dtype}; "
-            f"give the values as the files hold them, not scaled (image.astype('{theirs}') if only the "
-            "type differs), or say any_dtype=True"
-        )
 
 
 def _valid(valid: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -115,7 +115,7 @@ class OpenRun:
         *,
         nodata: Nodata = None,
         probabilities: Probabilities = False,
-        any_dtype: bool = False,
+        insist: bool = False,
         out: NDArray[Any] | None = None,
         progress: bool = False,
         **options: Unpack[Computing],
@@ -148,7 +148,7 @@ class OpenRun:
             probabilities: give (H, W, K) probabilities instead, as float32 with the precision of float16, NaN
                 without data; "float16" to keep them in half the memory, "uint8" in a quarter: × 255, at most
                 254, and 255 without data.
-            any_dtype: take values of another type than the training images'.
+            insist: take values of another type or unit than the training images'.
             out: array that the result is written to, as a `numpy.memmap` for more than the memory holds.
             progress: show a bar on stderr.
             options: how it is computed, as the options of `predict.py`: `mode`, `overlap`, `blend_weights`,
@@ -158,11 +158,11 @@ class OpenRun:
             (H, W) uint8 class ids.
 
         Raises:
-            RasterError: an array of another shape or type than the model takes.
+            RasterError: an array of another shape, type or unit than the model takes.
             SegmenterError: an option that cannot be, a run that is not whole, a device without memory.
         """
         request = request_of(self.paths, ["image"], "maps", _checked(options, probabilities))
-        rasters, shape = rasters_of(self._run, image, valid, nodata, any_dtype=any_dtype)
+        rasters, shape = rasters_of(self._run, image, valid, nodata, insist=insist)
         result = result_array(shape, len(self.classes), probabilities, out)
         batches = result if len(shape) == 3 else result[np.newaxis]
         with self._ready():

@@ -197,7 +197,7 @@ def _dataset(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
     ]
     root = Path(os.path.commonpath(folders))
     known = class_map(classes)
-    return Dataset(root.name or "scenes", root, found, known, expand_palette=known.encoding == "colours")
+    return Dataset(root.name or "scenes", root, found, known)
 
 
 def _told_apart(scenes: Sequence[Scene]) -> tuple[Scene, ...]:

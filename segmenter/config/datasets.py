@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    PlainSerializer,
     Tag,
     field_serializer,
     field_validator,
@@ -19,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from segmenter.addresses import is_address, masked
 from segmenter.config.sections import Section, kinds_of, setting
 from segmenter.config.vector_labels import VectorLabels
+from segmenter.errors import shortened
 from segmenter.finding import is_vector
 
 CacheCodec = Literal["none", "lz4"]
@@ -69,6 +71,12 @@ class Located(Section):
 
     title: ClassVar[str]
     maps_hold_codes: ClassVar[bool] = False
+
+    label_nodata: Literal["ask", "ignore", "class"] = setting(
+        "ask",
+        "",
+        "meaning of a label file's own nodata value where a class has that value; ask: an error",
+    )
 
     @model_validator(mode="after")
     def _list_is_used(self) -> Located:
@@ -156,7 +164,17 @@ def _scale() -> Scale:
     return found
 
 
-Code = Annotated[int, Field(ge=0, lt=65535)]
+def _several(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Patterns = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_several),
+    PlainSerializer(lambda value: value[0] if len(value) == 1 else list(value)),
+    Field(min_length=1),
+]
+"""One pattern, or a list of them."""
 Band = Annotated[int, Field(ge=1)]
 
 
@@ -205,7 +223,7 @@ class Naic2020Config(Located):
     kind: Literal["naic2020"]
     root: str = setting(..., "", "folder or address with the .tif images and .png labels, and its subfolders")
     round: Literal[1, 2] = setting(1, "", "round 1 has 8 classes (100 … 800), round 2 has 15 (1 … 17)")
-    ignore: tuple[Code, ...] = setting((), "", "further codes of label files that count nowhere")
+    ignore: tuple[int, ...] = setting((), "", "further codes of label files that count nowhere")
     leave_out: tuple[str, ...] = setting(
         (), "", "stems or glob patterns of tiles that are not used; they are counted and printed"
     )
@@ -215,7 +233,11 @@ class Naic2020Config(Located):
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()
     validation_share: float = setting(
-        0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
+        0.1,
+        "share of the tiles",
+        "held out by a hash of the stem: hardly any changes sides when files are added",
+        gt=0,
+        lt=1,
     )
 
 
@@ -261,16 +283,29 @@ class FolderConfig(Located):
     root: str = setting(
         ..., "", "folder or address (s3://, gs://, az://, https://) that the patterns start from"
     )
-    images: str = setting(
+    images: Patterns = setting(
         ...,
         "",
-        "pattern of the image files; * any name, ** any folders, {name} what pairs image and label",
+        "pattern of the image files; * any name, ** any folders, {name} what pairs image and label; a list "
+        "where a scene's bands lie in several files, in the order of the bands",
+    )
+    grid: str | None = setting(
+        None, "", "of several image files, the pattern whose pixels count; default: the smallest pixels"
+    )
+    drivers: tuple[str, ...] = setting(
+        (), "", "further GDAL drivers that may open files: JP2OpenJPEG, VRT (which can read any other file)"
     )
     labels: str = setting(
         ...,
         "",
         "pattern of the label files, with the same {names}; exactly one per image; also of polygons (.gpkg, "
-        ".geojson, .shp, .fgb, .parquet), or the name of one file of polygons for all images",
+        ".geojson, .shp, .fgb, .parquet), or the name of one file, raster or polygons, for all images",
+    )
+    labels_by: Literal["pixels", "georeference"] = setting(
+        "pixels",
+        "",
+        "how label rasters lie on images: pixel on pixel, or by georeference, from any grid and CRS, as one "
+        "for all images always does",
     )
     vector: VectorLabels = setting(VectorLabels(), "", "how polygons become labels")
     encoding: Literal["codes", "colours"] = setting(
@@ -294,6 +329,18 @@ class FolderConfig(Located):
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()
 
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _list_of_classes(cls, value: object) -> object:
+        """One mistake for the whole list, which shows how it is written; what is in a class is said of it."""
+        if not isinstance(value, (list, tuple)) or not all(isinstance(c, (dict, FolderClass)) for c in value):
+            raise PydanticCustomError(
+                "classes",
+                "expected a list of classes, each as {form}, got {value}",
+                {"form": "{name: forest, code: 1}", "value": shortened(repr(value), 80)},
+            )
+        return value
+
     @field_validator("bands")
     @classmethod
     def _some_band(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -302,6 +349,16 @@ class FolderConfig(Located):
                 "bands", "expected at least one band, counted from 1, got []; without this line all are used"
             )
         return value
+
+    @model_validator(mode="after")
+    def _grid_is_one_of_them(self) -> FolderConfig:
+        if self.grid is not None and (len(self.images) < 2 or self.grid not in self.images):
+            raise PydanticCustomError(
+                "dataset.grid",
+                "expected one of several patterns of dataset.images, got {grid}; there are {known}",
+                {"grid": self.grid, "known": ", ".join(self.images)},
+            )
+        return self
 
     @model_validator(mode="after")
     def _classes_fit(self) -> FolderConfig:

@@ -71,7 +71,8 @@ class LossConfig(Section):
     ] = setting(
         "none",
         "",
-        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share), mean 1 over pixels",
+        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share), mean 1 over "
+        "pixels, without a ceiling: a class of a millionth of the pixels has 1000 times the commonest's",
     )
     label_smoothing: Annotated[float, _BY_PIXELS] = setting(
         0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1

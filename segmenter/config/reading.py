@@ -106,7 +106,10 @@ def _override(data: dict[str, Any], override: str) -> None:
         node = node[section]
         if not isinstance(node, dict):
             raise ConfigError(f"--set {override}: {section} is a single setting, it has no {key}")
-    node[key] = parse(value, f"--set {override}")
+    try:
+        node[key] = parse(value, f"--set {override}")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; a text with signs is quoted twice: --set '{dotted}=\"…\"'") from None
 
 
 def _explain(error: ErrorDetails, where: str) -> str:

@@ -224,7 +224,10 @@ class TrainingConfig(Section):
     )
     validate_every: Count = setting(1, "epochs", "between two validations on whole scenes", ge=1)
     best_by: str = setting(
-        "miou", "", "score that the best model is chosen by: miou, mf1, oa, fwiou, kappa, or iou:CLASS"
+        "miou",
+        "",
+        "score that the best model is chosen by: miou, mf1, oa, fwiou, kappa, or iou:CLASS; one pixel "
+        "predicted as a class that no validation label shows is an IoU of 0 in miou, and so in mf1",
     )
     stop_after: Count = setting(
         0, "validations", "in a row without a gain in best_by, which end the training; 0: off", ge=0

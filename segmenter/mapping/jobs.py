@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.errors import ChangedInputError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
-from segmenter.raster import Raster, RasterInfo, open_raster, read_label
+from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.raster.mosaic import Mosaic, MosaicView
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
@@ -74,6 +73,7 @@ class RasterRequest:
         band_count: how many the model takes.
         part: what to map; None: everything.
         max_pixels: see `open_raster`; so `drivers`.
+        mean_C: see `Raster`.
     """
 
     bands: tuple[int, ...] | None
@@ -81,6 +81,7 @@ class RasterRequest:
     part: Bounds | Window | None = None
     max_pixels: int | None = None
     drivers: tuple[str, ...] = ()
+    mean_C: tuple[float, ...] = ()
 
     def open(self, path: Path) -> Raster:
         """Open a raster with the model's bands.
@@ -89,6 +90,7 @@ class RasterRequest:
             RasterError: where it has too few of them, or it cannot be told which.
         """
         raster = open_raster(path, self.bands, max_pixels=self.max_pixels, drivers=self.drivers)
+        raster.mean_C = self.mean_C
         if len(raster.bands) != self.band_count:
             info = raster.info
             raster.__exit__(None, None, None)
@@ -106,9 +108,7 @@ class RasterRequest:
 
     def _band_mismatch(self, info: RasterInfo, got: int) -> str:
         hint = "name the ones to use with --bands"
-        if info.has_palette:
-            hint = "its values are indices of a palette, see gdal_translate -expand rgb"
-        elif info.count == self.band_count:
+        if info.count == self.band_count:
             hint = "if that is data like the others, name all of them with --bands"
         elif got < self.band_count:
             hint = "it does not fit this run"
@@ -131,9 +131,9 @@ class MapJob:
         abandoned: see `predictor.Job`; so `done_rows`.
         mosaic: the files that its windows look into, beside its own; None: only its own.
         remark: a warning about the raster, known once it was read.
-        stamp: `file_stamp` of the raster before its header was read; None: not looked at.
         kept_as_partial: whether what is computed is kept against a kill.
         column: the tiling's, see there; on a `grid`, in the raster's own pixels too.
+        tag: of a raster at a server, when the call began; None: of no other, or the server gives none.
         grid: on which the model sees the raster; None: on its own pixels.
     """
 
@@ -150,7 +150,7 @@ class MapJob:
     label_classes: ClassMap | None = None
     scene: str | None = None
     remark: str | None = None
-    stamp: tuple[int, int] | str | None = None
+    tag: str | None = None
     kept_as_partial: bool = True
     column: int = COLUMN
     grid: ModelGrid | None = None
@@ -186,22 +186,9 @@ class MapJob:
         """Where the picture of the map goes."""
         return self.output.with_name(f"{self.output.stem}.view.png")
 
-    def truth(
-        self, window: Window, classes: ClassMap, where: str, shape: Size | None = None
-    ) -> NDArray[np.uint8]:
-        """(H, W) class ids of the label in a window of the raster, thinned out to `shape`.
-
-        Args:
-            classes: of the map.
-            where: named in errors.
-
-        Raises:
-            RasterError, LabelError: it cannot be read, or has a value that no class has.
-        """
-        assert self.label is not None
-        classes = self.label_classes or classes
-        raw = read_label(self.label, window, expand_palette=classes.encoding == "colours", shape=shape)
-        return classes.decode(raw, where)
+    def truth(self, classes: ClassMap) -> LabelIds | None:
+        """The label by windows of the raster, None where there is none; `classes` are those of the map."""
+        return None if self.label is None else LabelIds(self.label, self.label_classes or classes)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Raster | MosaicView | ResampledRaster]:
@@ -223,7 +210,7 @@ class MapJob:
         with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
             if header(raster.info) != header(self.info):
                 raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
-            if not isinstance(path, RemotePath) and file_stamp(path) != self.stamp is not None:
+            if raster.info.stamp != self.info.stamp:
                 raise changed(path)  # from a server only bytes of one file are read
             yield raster
 
@@ -242,15 +229,12 @@ def _described(info: RasterInfo) -> str:
     return f"{info.size} pixels of {info.count} {info.dtype} bands in {where}"
 
 
-def file_stamp(path: Path) -> tuple[int, int] | str | None:
-    """Bytes and time of change (ns) of a file, at a server its tag; None where it cannot be looked at."""
-    try:
-        if isinstance(path, RemotePath):
+def tag_at_server(path: Path) -> str | None:
+    """Return the tag that a server gives a file now; None of a local file, or if it gives none."""
+    if isinstance(path, RemotePath):
+        with contextlib.suppress(OSError):
             return renewed_tag(path.address)
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
+    return None
 
 
 def header(info: RasterInfo) -> dict[str, Any]:

@@ -26,14 +26,13 @@ from typing import Any, BinaryIO
 from segmenter.errors import SegmenterError
 from segmenter.files import opened, sync
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.stamps import stamp_of
 from segmenter.sealed import sealed, unsealed
 
 JOURNAL = ".journal.jsonl"
 _FORMAT = 4
 """Counted up when outputs of the same options come to hold something else."""
 _PIECES, _PIECE_BYTES = 16, 1 << 16
-_SIDECARS = (".aux.xml", ".msk", ".ovr")
-"""Files beside an image that change what GDAL reads of it."""
 
 Facts = dict[str, Any]
 
@@ -240,11 +239,11 @@ def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
     """
     if isinstance(path, RemotePath):
         return _remote_facts(path, header)
+    stamp = stamp_of(path)
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             sample = _sample(file, status.st_size)
-        beside = {suffix: _sidecar(path.with_name(path.name + suffix)) for suffix in _SIDECARS}
     except OSError as error:
         raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
     return {
@@ -253,7 +252,7 @@ def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
         "mtime_ns": status.st_mtime_ns,
         "sample": sample,
         "header": digest(header),
-        **{suffix: facts for suffix, facts in beside.items() if facts},
+        **{name.removeprefix(path.name): facts for name, *facts in stamp.beside},
     }
 
 
@@ -277,18 +276,6 @@ def _sample(file: BinaryIO, size: int) -> str:
         file.seek((size - _PIECE_BYTES) * piece // (_PIECES - 1))
         total.update(file.read(_PIECE_BYTES))
     return total.hexdigest()
-
-
-def _sidecar(path: Path) -> list[int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # then there is none
-            return None
-        raise
-    return [status.st_size, status.st_mtime_ns]
 
 
 def file_facts(path: Path) -> Facts:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.files import real
+from segmenter.geometry import Window
 from segmenter.mapping.inputs import Inputs
-from segmenter.mapping.jobs import MapJob, RasterRequest, file_stamp
+from segmenter.mapping.jobs import MapJob, RasterRequest, tag_at_server
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.truth import Truth
 from segmenter.raster.alignment import check_label
 from segmenter.raster.mosaic import Mosaic
+from segmenter.raster.readable import Readable
 from segmenter.runs.ensemble import members
 from segmenter.scenes import Layout
 
 if TYPE_CHECKING:
     from segmenter.runs.ensemble import AnyRun
+
+Fit = Callable[[Readable, Window], tuple[str, ...]]
 
 _HEADER_THREADS = 4
 _LONGEST_NAME = 255
@@ -29,12 +34,17 @@ _ROOM = 40
 
 
 def plan_maps(
-    images: Mapping[Path, str], request: RasterRequest, style: MapStyle, truth: Truth | None = None
+    images: Mapping[Path, str],
+    request: RasterRequest,
+    style: MapStyle,
+    truth: Truth | None = None,
+    fit: Fit = lambda raster, part: (),
 ) -> Iterator[tuple[Path, MapJob | SegmenterError | None]]:
-    """What to do for each image (with the name of its output), read from its header only.
+    """Plan what to do for each image (with the name of its output), from its header and a sample.
 
     Args:
         truth: the images' labels.
+        fit: raises what forbids to map part of a raster, and returns warnings about it.
 
     Yields:
         The image with its job, with the error that forbids it, or with None where a bounding box does not
@@ -43,7 +53,7 @@ def plan_maps(
 
     def plan(image: Path) -> MapJob | SegmenterError | None:
         try:
-            return _plan(image, images[image], request, style, truth)
+            return _plan(image, images[image], request, style, truth, fit)
         except SegmenterError as error:
             return error
 
@@ -52,14 +62,14 @@ def plan_maps(
 
 
 def _plan(
-    image: Path, name: str, request: RasterRequest, style: MapStyle, truth: Truth | None
+    image: Path, name: str, request: RasterRequest, style: MapStyle, truth: Truth | None, fit: Fit
 ) -> MapJob | None:
-    stamp = file_stamp(image)
+    tag = tag_at_server(image)
     with request.open(image) as raster:
-        info = raster.info
-    part = request.window(info)
-    if not part.size.pixels:
-        return None
+        part = request.window(raster.info)
+        if not part.size.pixels:
+            return None
+        info = replace(raster.info, remarks=(*raster.info.remarks, *fit(raster, part)))
     label = None if truth is None else truth.label(image)
     if label is not None:
         check_label(label, info)
@@ -67,7 +77,7 @@ def _plan(
     job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
-    job.stamp, job.shown_by = stamp, style.shown_by(name, info)
+    job.tag, job.shown_by = tag, style.shown_by(name, info)
     if max(len(os.fsencode(path.name)) for path in (*job.files, *job.shown_by)) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
@@ -144,13 +154,8 @@ def differences(run: AnyRun, job: MapJob, seen_at: float | None = None) -> list[
         seen_at: metres a pixel that were asked for.
     """
     found = list(job.info.remarks)
-    if job.info.has_palette and run.band_count == 1:
-        found.append("values are indices of a palette, not of light")
     for member in members(run):
-        of_it = [
-            f"values are {job.info.dtype}, the model was trained on {member.dtype}"
-            for _ in range(job.info.dtype != member.dtype)
-        ]
+        of_it = []
         mine, theirs = seen_at or job.info.metres_per_pixel, member.metres_per_pixel
         if mine and theirs:
             low, high = member.recipe.augmentation.scale_to or (theirs, theirs)

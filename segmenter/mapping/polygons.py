@@ -142,6 +142,8 @@ def _wanted(request: MapRequest) -> Wanted:
 
 
 def _check_maps(jobs: Sequence[MapJob]) -> None:
+    from segmenter.raster.crs_units import same_ground
+
     for job in jobs:
         if job.output.suffix != ".tif":
             raise DatasetError(
@@ -153,7 +155,7 @@ def _check_maps(jobs: Sequence[MapJob]) -> None:
                 f"--vectors: expected images whose grid is placed by a transform, {info.path} has control "
                 "points or RPCs; warp it first (gdalwarp)"
             )
-        if info.crs != first.crs:
+        if not same_ground(info.crs, first.crs):
             raise DatasetError(
                 f"--vectors: expected images in one CRS, {info.path} has another than {first.path}; map them "
                 "in calls of their own, each with its file"

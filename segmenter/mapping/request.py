@@ -59,6 +59,7 @@ class MapRequest:
         project: QGIS project of all maps, NAME.qgz or NAME.qgs.
         vectors: file of the maps' polygons, .gpkg or .parquet; None: none is written.
         min_area, simplify, only: see `vectors.vectorise.Wanted`.
+        insist: also inputs unlike the training images; see `inference.fit.check_fit`.
         max_pixels, drivers: limits of what is opened; see `raster.open_raster`.
         remote: whether inputs may be addresses.
         mode: None: exact where that is possible and worth it.
@@ -105,6 +106,7 @@ class MapRequest:
     only: tuple[str, ...] = ()
     max_pixels: int | None = None
     drivers: tuple[str, ...] = ()
+    insist: bool = False
     remote: bool = False
     upload: str | None = None
     mode: Mode | None = None

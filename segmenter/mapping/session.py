@@ -12,6 +12,7 @@ make.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from tqdm import tqdm
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain
 from segmenter.evaluation.scores import ConfusionMatrix
+from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
@@ -190,11 +192,14 @@ def _read_headers(
     """Jobs from the inputs' headers, errors, and the number of inputs beside the bounding box."""
     check_drivers(request.drivers)
     bands = request.bands or run.bands
-    each = RasterRequest(bands, run.band_count, request.part, request.max_pixels, request.drivers)
+    asked = request.part, request.max_pixels, request.drivers
+    each = RasterRequest(bands, run.band_count, *asked, run.mean_C)
     jobs: list[MapJob] = []
     failures: list[SegmenterError] = []
     beside, count = 0, len(images.inputs.files)
-    plans = plan_maps(images.names, each, style, images.truth)
+    sampled = sampled_of(images.inputs.files)
+    fit = functools.partial(check_fit, run, insist=request.insist, sampled=sampled)
+    plans = plan_maps(images.names, each, style, images.truth, fit)
     for _, plan in tqdm(plans, "headers", count, unit="file", disable=no_bar(count < _MANY_FILES or None)):
         if isinstance(plan, MapJob):
             jobs.append(plan)

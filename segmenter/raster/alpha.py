@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from segmenter.errors import BandsError
 from segmenter.geometry import Window
 from segmenter.raster.faults import FAULTS, gdal_window
-from segmenter.raster.opening import raising_damage
+from segmenter.raster.opening import Opened, raising_damage
 from segmenter.raster.remote import as_gdal_takes
 
 _WHOLE_PIXELS = 1 << 20
@@ -36,7 +36,7 @@ _known: dict[tuple[Any, ...], tuple[int, ...]] = {}
 """Of each state of a file: training opens files again and again."""
 
 
-def measured(path: Path, dataset: Any, alpha: Sequence[int]) -> tuple[int, ...]:
+def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...]:
     """Those of the bands tagged as alpha that are measurements, by a bounded sample of their pixels.
 
     Of large rasters some blocks at even distances are read, of a PNG (which is decoded from its top) the
@@ -44,11 +44,10 @@ def measured(path: Path, dataset: Any, alpha: Sequence[int]) -> tuple[int, ...]:
     """
     if not alpha:
         return ()
-    status = path.stat()
-    key = (as_gdal_takes(path), status.st_size, status.st_mtime_ns, tuple(alpha))
+    key = (as_gdal_takes(path), opened.stamp, tuple(alpha))
     if key in _known:
         return _known[key]
-    values_BN = _sample(dataset, alpha)
+    values_BN = _sample(opened.dataset, alpha)
     found = tuple(band for band, values in zip(alpha, values_BN, strict=True) if _is_measured(values))
     if len(_known) >= _MOST_KNOWN:
         _known.clear()

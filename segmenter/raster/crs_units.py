@@ -1,8 +1,10 @@
-"""Metres of a unit of a coordinate reference system: its own unit, on the body that it is of."""
+"""Coordinate reference systems: metres of a unit, and which of them place a pixel alike."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -13,6 +15,8 @@ from rasterio.warp import transform
 from segmenter.raster.faults import FAULTS
 from segmenter.raster.settings import set_up_gdal
 
+_NULL_SHIFT = re.compile(r" using towgs84=0(,0)*(?=\")")
+"""In the name that PROJ gives a datum."""
 _FLATTEST = 0.01
 """Flattening up to which a body counts as a sphere: that of Mars is 0.0059, and along a meridian a degree
 differs from a sphere's by at most twice as much. Jupiter and most small bodies are no spheres."""
@@ -118,3 +122,39 @@ def _metres(length: Any) -> float:
         return float(length)
     unit = length["unit"]
     return float(length["value"]) * (float(unit["conversion_factor"]) if isinstance(unit, dict) else 1.0)
+
+
+def same_ground(one: CRS | None, other: CRS | None) -> bool:
+    """Return whether two CRSs place a pixel alike: they may differ in heights and in a shift of nothing."""
+    return one == other or (one is not None and other is not None and horizontal(one) == horizontal(other))
+
+
+@lru_cache(maxsize=1024)
+def horizontal(crs: CRS) -> CRS:
+    """Return the part of a CRS that places pixels: without heights, and without a null shift (TOWGS84)."""
+    set_up_gdal()
+    try:
+        whole = crs.to_dict(projjson=True)
+        part = _horizontal(whole)
+        return crs if part == whole else CRS.from_user_input(_NULL_SHIFT.sub("", json.dumps(part)))
+    except FAULTS:  # what PROJ cannot write down is compared as it is
+        return crs
+
+
+def _horizontal(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a CRS without heights, both as PROJJSON (https://proj.org/specifications/projjson.html)."""
+    if part["type"] == "CompoundCRS":
+        return _horizontal(part["components"][0])
+    if part["type"] == "BoundCRS":
+        moves = part["transformation"].get("parameters", [{"value": 1}])
+        return part if any(each["value"] for each in moves) else _horizontal(part["source_crs"])
+    axes = part.get("coordinate_system", {}).get("axis", [])
+    if part["type"] == "GeographicCRS":  # GDAL gives rasters with longitudes first, whatever the CRS says
+        axes = sorted(axes[:2], key=lambda axis: str(axis["direction"]), reverse=True)
+    elif part["type"] != "ProjectedCRS" or len(axes) != 3:
+        return part
+    flat = {name: value for name, value in part.items() if name not in ("id", "ids")}
+    flat["coordinate_system"] = {**part["coordinate_system"], "axis": axes[:2]}
+    if "base_crs" in part:
+        flat["base_crs"] = _horizontal({"type": "GeographicCRS", **part["base_crs"]})
+    return flat

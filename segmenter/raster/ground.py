@@ -12,7 +12,7 @@ from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
 from segmenter.geometry import Size, Window
-from segmenter.raster.crs_units import unit_metres
+from segmenter.raster.crs_units import same_ground, unit_metres
 from segmenter.raster.faults import FAULTS
 from segmenter.raster.header import RasterInfo
 
@@ -89,7 +89,7 @@ def box_in(info: RasterInfo, part: Window, crs: CRS | None) -> tuple[float, floa
     height, width = part.height, part.width
     corners = [(x, y) for x in (0, width) for y in (0, height)]
     points = np.array([(x, -y) if move is None else move @ (x, y) for x, y in corners], np.float64)
-    if crs is not None and info.crs != crs:
+    if crs is not None and not same_ground(info.crs, crs):
         if info.crs is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Header of an open raster, and what a map can hold of it."""
+"""Passport of a raster: all that its file, and those beside it, say about its pixels."""
 
 from __future__ import annotations
 
@@ -8,27 +8,39 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import rasterio
 from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
-from rasterio.enums import ColorInterp
+from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.rpc import RPC
 from rasterio.transform import Affine
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.crs_units import unit_metres
+from segmenter.raster.opening import Opened
 from segmenter.raster.settings import set_up_gdal
+from segmenter.raster.stamps import Stamp
+
+_INDICES = "values are indices of a palette, not of light"
 
 
 @dataclass(frozen=True)
 class RasterInfo:
-    """Header of a raster.
+    """Passport of a raster, made once when it is opened.
+
+    A TIFF's smaller pages, and an orientation other than the usual, are no part of it: see `pages` and
+    `orientation`, which refuse or choose before.
 
     Attributes:
         transform: pixel to CRS coordinates; None where the raster has none (or only `gcps`).
         nodata: per band; None where a band has none.
+        descriptions, interpretations, units: of each band, as the file names them; None, `undefined`
+            and None where it does not.
         alpha: 1-based bands that the file tags as alpha.
+        has_palette: the values of the first band are indices of colours, other than a ramp of grey.
+        masked: the file has a mask of its own, inside or beside it.
         gcps: ground control points in `gcp_crs`, where there is no transform.
         metres_per_pixel: approximate, at the raster's centre; None where it cannot be told.
         tiled: stored in tiles, so that reading a window decodes little more than the window.
@@ -36,6 +48,7 @@ class RasterInfo:
         scaling: (scale, offset) of each band where the file gives any: values are scale × stored + offset,
             and `dtype` is float32; empty: values are as stored.
         remarks: warnings about the file.
+        stamp: state of the file and of those beside it, before it was opened; None where no file is.
     """
 
     path: Path
@@ -56,6 +69,21 @@ class RasterInfo:
     scaling: tuple[tuple[float, float], ...] = ()
     rpcs: RPC | None = None
     remarks: tuple[str, ...] = ()
+    masked: bool = False
+    interpretations: tuple[str, ...] = ()
+    units: tuple[str | None, ...] = ()
+    stamp: Stamp | None = None
+
+    @property
+    def validity(self) -> tuple[str, ...]:
+        """The ways in which the file tells pixels without data: mask, alpha, nodata, NaN."""
+        ways = {
+            "mask": self.masked,
+            "alpha": bool(self.alpha),
+            "nodata": any(value is not None for value in self.nodata),
+            "NaN": np.dtype(self.dtype).kind == "f",
+        }
+        return tuple(way for way, is_used in ways.items() if is_used)
 
     @property
     def georeferenced(self) -> bool:
@@ -75,12 +103,13 @@ class RasterInfo:
         return {"crs": self.crs, "transform": move, "rpcs": rpcs}
 
 
-def read_header(path: Path, dataset: Any, remarks: tuple[str, ...] = ()) -> RasterInfo:
-    """The header of an open dataset, with what there is to be told of it.
+def read_header(path: Path, opened: Opened) -> RasterInfo:
+    """Return the passport of an open dataset.
 
     Raises:
         RasterError: the file is nowhere, by a geotransform that is not of numbers, or leads beyond them.
     """
+    dataset = opened.dataset
     transform = None if dataset.transform.is_identity else dataset.transform
     if transform and not all(map(math.isfinite, transform)):
         raise RasterError(f"{path}: expected a geotransform of finite numbers, got {tuple(transform[:6])}")
@@ -110,14 +139,29 @@ def read_header(path: Path, dataset: Any, remarks: tuple[str, ...] = ()) -> Rast
         driver=dataset.driver,
         tiled=dataset.block_shapes[0][1] < dataset.width,
         alpha=tuple(i for i, c in enumerate(dataset.colorinterp, start=1) if c == ColorInterp.alpha),
-        has_palette=dataset.colorinterp[0] == ColorInterp.palette,
+        has_palette=(palette := _has_palette(dataset)),
         metres_per_pixel=_metres(dataset.crs, transform, size),
         gcps=tuple(gcps),
         gcp_crs=gcp_crs,
         scaling=scaling,
         rpcs=_rpcs(path, dataset),
-        remarks=remarks,
+        remarks=opened.remarks + ((_INDICES,) if palette else ()),
+        masked=any(
+            MaskFlags.per_dataset in each and MaskFlags.alpha not in each for each in dataset.mask_flag_enums
+        ),
+        interpretations=tuple(each.name for each in dataset.colorinterp),
+        units=tuple(dataset.units),
+        stamp=opened.stamp,
     )
+
+
+def _has_palette(dataset: Any) -> bool:
+    """Return whether the first band holds indices of a palette that is no ramp of grey."""
+    if dataset.colorinterp[0] != ColorInterp.palette:
+        return False
+    colours = np.array(list(dataset.colormap(1).values()))
+    ramp = np.arange(len(colours))[:, np.newaxis]
+    return not (colours[:, :3] == ramp).all()
 
 
 def _is_somewhere(transform: Affine, size: Size) -> bool:

@@ -7,7 +7,6 @@ is opened by its driver alone, and without its georeference, which no pixel depe
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 from rasterio.io import DatasetReader
 
+from segmenter.labels import ClassMap
 from segmenter.raster.faults import naming
 from segmenter.raster.gdal_files import own_env
 from segmenter.raster.header import RasterInfo
@@ -22,13 +22,14 @@ from segmenter.raster.label import LabelRaster
 from segmenter.raster.reading import Raster, open_raster
 from segmenter.raster.remote import RemotePath, as_gdal_takes
 from segmenter.raster.served import patiently
-from segmenter.raster.sidecars import anything_beside
+from segmenter.raster.settings import MEANING
+from segmenter.raster.stamps import Stamp, stamp_of
 
 _SETTLED_NS = 2_000_000_000
-"""Age of a folder's last change from which on another one shows: clocks of file systems tick in up to 2 s."""
+"""Age of a file from which on another change shows: clocks of file systems tick in up to 2 s."""
 _MOST = 1 << 20
 _Key = tuple[Path, tuple[int, ...] | Literal["label"] | None]
-_PIXELS_ALONE = {"GDAL_GEOREF_SOURCES": "NONE", "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"}
+_PIXELS_ALONE = MEANING | {"GDAL_GEOREF_SOURCES": "NONE", "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"}
 
 
 @dataclass(frozen=True)
@@ -43,61 +44,50 @@ class _Found:
 class KnownRasters:
     """Opens images and labels for their pixels; `info` of what it opens has no georeference.
 
-    A file is known while its size, its times, its inode and its folder's time stay as they were, and only
-    where nothing lies beside it. Safe to use from several threads; pickled, another process knows them too.
+    A file is known while its stamp stays as it was, and only where nothing lies beside it. Safe to use from
+    several threads; pickled, another process knows them too.
     """
 
     def __init__(self) -> None:
-        self._known: dict[_Key, tuple[int, _Found]] = {}
+        self._known: dict[_Key, tuple[Stamp, _Found]] = {}
         self._same: dict[_Found, _Found] = {}
 
     def image(self, path: Path, bands: tuple[int, ...] | None) -> Raster:
         """As `open_raster`."""
-        state = _state(path)
-        if (found := self._find((path, bands), state)) and (dataset := _opened(path, found)) is not None:
+        stamp = _stamp(path)
+        if (found := self._find((path, bands), stamp)) and (dataset := _opened(path, found)) is not None:
             return Raster(dataset, replace(found.info, path=path), found.bands, found.alpha)
         raster = open_raster(path, bands)
-        self._keep((path, bands), state, _Found(_bare(raster.info), raster.bands, raster.alpha))
+        self._keep((path, bands), stamp, _Found(_bare(raster.info), raster.bands, raster.alpha))
         return raster
 
-    def label(self, path: Path, *, expand_palette: bool) -> LabelRaster:
+    def label(self, path: Path, classes: ClassMap) -> LabelRaster:
         """As `LabelRaster`."""
-        state = _state(path)
-        if (found := self._find((path, "label"), state)) and (dataset := _opened(path, found)) is not None:
-            info = replace(found.info, path=path)
-            return LabelRaster.checked(dataset, info, expand_palette=expand_palette)
-        label = LabelRaster(path, expand_palette=expand_palette)
-        self._keep((path, "label"), state, _Found(_bare(label.info), (), ()))
+        stamp = _stamp(path)
+        if (found := self._find((path, "label"), stamp)) and (dataset := _opened(path, found)) is not None:
+            return LabelRaster.checked(dataset, replace(found.info, path=path), classes)
+        label = LabelRaster(path, classes)
+        self._keep((path, "label"), stamp, _Found(_bare(label.info), (), ()))
         return label
 
-    def _find(self, key: _Key, state: int | None) -> _Found | None:
+    def _find(self, key: _Key, stamp: Stamp | None) -> _Found | None:
         known = self._known.get(key)
-        return known[1] if known is not None and known[0] == state else None
+        return known[1] if known is not None and known[0] == stamp else None
 
-    def _keep(self, key: _Key, state: int | None, found: _Found) -> None:
+    def _keep(self, key: _Key, stamp: Stamp | None, found: _Found) -> None:
         """Keep what was found in a state that was taken before, if it is still that."""
-        beside = not isinstance(key[0], RemotePath) and anything_beside(key[0])
-        if state is None or len(self._known) >= _MOST or beside or _state(key[0]) != state:
+        if stamp is None or stamp.beside or len(self._known) >= _MOST or _stamp(key[0]) != stamp:
             self._known.pop(key, None)
             return
-        self._known[key] = state, self._same.setdefault(found, found)
+        self._known[key] = stamp, self._same.setdefault(found, found)
 
 
-def _state(path: Path) -> int | None:
-    """The state of a file and of its folder, in short; None where a change might not show in it.
-
-    Of a remote file, what its server said once in this process: each look would be a request.
-    """
+def _stamp(path: Path) -> Stamp | None:
+    """Return the state of a file; None where a change might not show in it, or a server does not tell it."""
     if isinstance(path, RemotePath):
-        return path.known_state()
-    try:
-        file, folder = os.stat(path), os.stat(os.path.dirname(path) or ".")
-    except OSError:
-        return None
-    if time.time_ns() - folder.st_mtime_ns < _SETTLED_NS:
-        return None
-    stamps = file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino, file.st_dev
-    return hash((*stamps, folder.st_ino, folder.st_mtime_ns))
+        return stamp_of(path) if path.known_state() is not None else None
+    stamp = stamp_of(path)
+    return stamp if time.time_ns() - stamp.file[2] > _SETTLED_NS else None
 
 
 def _opened(path: Path, found: _Found) -> Any:
@@ -124,4 +114,4 @@ def _dataset(path: Path, driver: str) -> Any:
 def _bare(info: RasterInfo) -> RasterInfo:
     """A header without what differs from tile to tile and no pixel depends on."""
     nowhere: dict[str, Any] = {"crs": None, "transform": None, "gcps": (), "gcp_crs": None, "rpcs": None}
-    return replace(info, path=Path(), metres_per_pixel=None, remarks=(), **nowhere)
+    return replace(info, path=Path(), metres_per_pixel=None, remarks=(), stamp=None, **nowhere)

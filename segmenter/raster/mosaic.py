@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.raster import Raster, RasterInfo
+from segmenter.raster.crs_units import same_ground
 
 _OFF_GRID = 0.05
 """Share of a pixel by which a file may lie off the others' grid: coordinates are rounded in headers."""
@@ -204,7 +205,7 @@ def _place(first: RasterInfo, info: RasterInfo) -> Window:
             raise refuse(f"the pixels of {one.path} have no area")
     assert first.transform is not None
     assert info.transform is not None
-    if info.crs != first.crs:
+    if not same_ground(info.crs, first.crs):
         raise refuse(f"{info.path} has {info.crs or 'no CRS'}, {first.path} {first.crs or 'none'}")
     if info.dtype != first.dtype:
         raise refuse(f"{info.path} has {info.dtype}, {first.path} {first.dtype}")

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import rasterio
 from rasterio.enums import MaskFlags
@@ -16,11 +16,14 @@ from segmenter.raster.faults import FAULTS, naming
 from segmenter.raster.gdal_files import own_env
 from segmenter.raster.gdal_private import messages
 from segmenter.raster.jpeg import check_jpeg
+from segmenter.raster.orientation import check_orientation
+from segmenter.raster.pages import full_page
 from segmenter.raster.png import check_png
 from segmenter.raster.remote import RemotePath, as_gdal_takes, open_bytes
 from segmenter.raster.served import patiently
-from segmenter.raster.settings import set_up_gdal
+from segmenter.raster.settings import MEANING, set_up_gdal
 from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
+from segmenter.raster.stamps import Stamp, stamp_of
 
 # How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL gets the driver, so
 # that it never tries another one on a file that says it is something else.
@@ -50,11 +53,16 @@ def raising_damage() -> Iterator[None]:
             raise OSError(text)
 
 
-def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[str, ...]]:
-    """A rasterio dataset, opened by the driver that the file's first bytes name, or by one of `drivers`.
+class Opened(NamedTuple):
+    """An open rasterio dataset, the state of its files before that, and warnings about them."""
 
-    Returns:
-        It and what is to be told of it: that some of its tags do not count, for instance.
+    dataset: Any
+    stamp: Stamp
+    remarks: tuple[str, ...]
+
+
+def open_dataset(path: Path, drivers: Sequence[str] = ()) -> Opened:
+    """Open a dataset by the driver that the file's first bytes name, or by one of `drivers`.
 
     Raises:
         RasterError: none of them can, or something in the header or beside the file is damaged that says
@@ -70,25 +78,28 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> tuple[Any, tuple[st
     return _open_dataset(path, drivers)
 
 
-def _open_dataset(path: Path, drivers: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+def _open_dataset(path: Path, drivers: Sequence[str]) -> Opened:
     with (
         naming(path, "cannot open it", "expected a GeoTIFF, PNG or JPEG that is whole"),
         contextlib.ExitStack() as undo,
     ):
         wanted = _drivers(path, drivers)
+        stamp = stamp_of(path)
         if not isinstance(path, RemotePath):  # there GDAL is set to look for nothing beside it
             check_beside(path)
         alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
-        with own_env(**alone), messages() as said:
+        with own_env(**MEANING | alone), messages() as said:
             dataset = undo.enter_context(_opened(path, wanted, said))
+            if (page := full_page(path, dataset, stamp)) is not None:
+                dataset = undo.enter_context(rasterio.open(page, driver=dataset.driver, sharing=False))
             check_overviews(path, dataset)
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
         remarks = _judged(path, said) + _world_file(path, dataset)
         if any(MaskFlags.per_dataset in each for each in flags):
             _check_mask(path, dataset)
         undo.pop_all()
-        return dataset, remarks
+        return Opened(dataset, stamp, remarks)
 
 
 def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
@@ -112,8 +123,32 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
         start = file.read(4)
     driver = _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
     if driver is None and not allowed:
-        raise RasterError(f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}")
+        raise RasterError(
+            f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}; other formats are "
+            "opened by drivers of GDAL that are named, in dataset.drivers or --drivers: [JP2OpenJPEG], [VRT]"
+        )
     return allowed if driver is None else (driver,)
+
+
+def opens_by_itself(path: Path) -> bool:
+    """Return whether a file is a GeoTIFF, PNG or JPEG by its first bytes, and needs no driver to be named."""
+    with naming(path, "cannot open it", "expected a raster file"), open_bytes(path) as file:
+        start = file.read(4)
+    return start in _SIGNATURES or start[:3] in _SIGNATURES
+
+
+def files_behind(path: Path, drivers: Sequence[str] = ()) -> list[Path]:
+    """Return a raster's file and, of one that is opened by `drivers`, all that GDAL reads for it.
+
+    A VRT has changed when any of the files has that it names.
+
+    Raises:
+        RasterError: it cannot be opened.
+    """
+    if not drivers or opens_by_itself(path):
+        return [path]
+    with open_dataset(path, drivers).dataset as dataset:
+        return [path, *sorted(Path(name) for name in dataset.files if Path(name) != path)]
 
 
 def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
@@ -142,18 +177,19 @@ def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
     return tuple(f"its world file {world.name} tells no place" for world in worlds if world.is_file())
 
 
-def check_pixels(path: Path, dataset: Any) -> None:
-    """Refuse an open image that GDAL would read on though pixels lack, or cannot read though it is whole.
+def check_pixels(path: Path, opened: Opened) -> None:
+    """Refuse an open image that GDAL would read on though pixels lack or are stored turned, or cannot read.
 
     Raises:
-        RasterError: what it lacks.
+        RasterError: what it lacks, or how it is turned.
     """
-    if dataset.driver == "PNG":
-        with naming(path, "cannot open it", "expected a PNG that is whole"):
-            check_png(path)
-    if dataset.driver == "JPEG":
-        with naming(path, "cannot open it", "expected a JPEG that is whole"):
+    driver = opened.dataset.driver
+    with naming(path, "cannot open it", f"expected a {driver} that is whole"):
+        if driver == "PNG":
+            check_png(path, opened.stamp)
+        if driver == "JPEG":
             check_jpeg(path)
+        check_orientation(path, opened.stamp)
 
 
 def _check_mask(path: Path, dataset: Any) -> None:
@@ -169,9 +205,9 @@ def _check_mask(path: Path, dataset: Any) -> None:
             raise RasterError(f"{path}: expected a mask of {sizes[0]} pixels, {beside.name} has {sizes[1]}")
 
 
-def check_drivers(names: Sequence[str]) -> None:
-    """Refuse names that GDAL does not know."""
+def check_drivers(names: Sequence[str], asked: str = "--drivers") -> None:
+    """Refuse names that GDAL does not know; `asked`: the setting."""
     set_up_gdal()
     with rasterio.Env() as env:
         if unknown := sorted(set(names) - env.drivers().keys()):
-            raise RasterError(f"--drivers: GDAL has no driver {unknown[0]}; `gdalinfo --formats` lists them")
+            raise RasterError(f"{asked}: GDAL has no driver {unknown[0]}; `gdalinfo --formats` lists them")

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from segmenter.errors import RasterError
 from segmenter.raster.remote import open_bytes
+from segmenter.raster.stamps import Stamp
 
 _SIGNATURE_BYTES, _CHECKSUM_BYTES, _PIECE_BYTES = 8, 4, 1 << 20
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -21,7 +22,7 @@ _MOST_INTERLACED_BYTES = 1 << 28
 """GDAL decodes an interlaced image anew for every 100 MB of its rows."""
 
 
-def check_png(path: Path) -> None:
+def check_png(path: Path, stamp: Stamp) -> None:
     """Refuse a PNG that ends early or has fewer pixels than it declares; once for each state of a file.
 
     Raises:
@@ -29,8 +30,7 @@ def check_png(path: Path) -> None:
         OSError: what it lacks.
     """
     _check_interlacing(path)
-    status = path.stat()
-    if (fault := _fault(path, status.st_size, status.st_mtime_ns)) is not None:
+    if (fault := _fault(path, stamp)) is not None:
         raise OSError(fault)
 
 
@@ -47,7 +47,7 @@ def _check_interlacing(path: Path) -> None:
 
 
 @lru_cache(maxsize=1 << 20)
-def _fault(path: Path, size: int, changed: int) -> str | None:
+def _fault(path: Path, stamp: Stamp) -> str | None:
     with open_bytes(path) as file:
         try:
             wanted, got = _counted(file)

@@ -22,7 +22,7 @@ from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.served import patiently
 from segmenter.raster.sparse import Blocks
-from segmenter.raster.validity import Validity
+from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
 MAX_EMPTY_PIXELS = 1 << 30
 """A raster may always declare so many pixels, and more only where its file has bytes for them."""
@@ -40,12 +40,15 @@ class Raster:
         info: the header.
         bands: the 1-based bands that `read` gives, in that order.
         alpha: those that are transparent where there is no data.
+        mean_C: the model's mean of each band, which is read where that band alone has no data; empty: its
+            own value is.
     """
 
     def __init__(
         self, dataset: Any, info: RasterInfo, bands: tuple[int, ...], alpha: tuple[int, ...]
     ) -> None:
         self._dataset, self.info, self.bands, self.alpha = dataset, info, bands, alpha
+        self.mean_C: Sequence[float] = ()
         self._validity = Validity(dataset, info, bands, alpha)
         self._missing_have_data: bool | None = None
 
@@ -121,9 +124,16 @@ class Raster:
             data = self._scaled(stored)
             valid = self._validity.of(stored, data, window)
         image = _interleaved(data)
+        if len(self.mean_C):
+            fill_void(image, void_in_bands(image, valid, self.void_values), self.mean_C)
         if not valid.all():
             image[~valid] = 0
         return image, valid
+
+    @cached_property
+    def void_values(self) -> tuple[float | None, ...]:
+        """As `validity.void_values`."""
+        return void_values(self.info, self.bands)
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """As `read`, of a window inside the raster, by nearest neighbour on a coarser grid of `shape`.
@@ -209,17 +219,18 @@ def open_raster(
         RasterError: where there is no such file, it cannot be opened, has not the bands, or it cannot be told
             which are data.
     """
-    dataset, remarks = open_dataset(path, drivers)
+    opened = open_dataset(path, drivers)
+    dataset = opened.dataset
     try:
         with naming(path, "cannot read its header", "the file is damaged"):
-            info = read_header(path, dataset, remarks)
+            info = read_header(path, opened)
         check_types(info, dataset)
         check_size(info, dataset, max_pixels)
-        check_pixels(path, dataset)
+        check_pixels(path, opened)
         used = _bands(info, bands)
         _check_scaling(info, used)
         others = tuple(band for band in info.alpha if band not in used)
-        data = measured(path, dataset, others)
+        data = measured(path, opened, others)
         if data and bands is None:
             raise refuse(path, info.count, data)
         return Raster(dataset, info, used, tuple(band for band in others if band not in data))
@@ -230,14 +241,20 @@ def open_raster(
 
 def raster_info(path: Path) -> RasterInfo:
     """The header of a raster; no limit on its declared size."""
-    dataset, remarks = open_dataset(path)
-    with dataset, naming(path, "cannot read its header", "the file is damaged"):
-        return read_header(path, dataset, remarks)
+    opened = open_dataset(path)
+    with opened.dataset, naming(path, "cannot read its header", "the file is damaged"):
+        return read_header(path, opened)
 
 
 def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
     if bands is None:
         bands = tuple(b for b in range(1, info.count + 1) if b not in info.alpha)
+        if info.has_palette:
+            raise BandsError(
+                f"{info.path}: its values are indices of a palette, not measurements; make colours of them: "
+                f"gdal_translate -expand rgb {info.path.name} RGB.tif (`-expand rgba` where some are "
+                "transparent), or take the indices as they are by dataset.bands: [1] or --bands 1"
+            )
     if not bands:
         raise RasterError(f"{info.path}: expected a band of data, every band is tagged as alpha; name it")
     if len(bands) > MAX_BANDS:

@@ -1,4 +1,4 @@
-"""Settings of GDAL for the whole process; nothing is set by an import. A user's own setting wins."""
+"""Settings of GDAL; nothing is set by an import. A user's own wins, but for what changes a file's meaning."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ _SETTINGS = {
     "GDAL_ERROR_ON_LIBJPEG_WARNING": "TRUE",
 }
 
+MEANING = {
+    "GDAL_DISABLE_READDIR_ON_OPEN": "TRUE",
+    "GDAL_PAM_ENABLED": "YES",
+    "GDAL_PAM_PROXY_DIR": "",
+    "GDAL_GEOREF_SOURCES": "PAM,INTERNAL,TABFILE,WORLDFILE,XML",
+    "GTIFF_POINT_GEO_IGNORE": "NO",
+    "GTIFF_IGNORE_READ_ERRORS": "NO",
+    "GTIFF_FORCE_RGBA": "NO",
+    "GDAL_JPEG_TO_RGB": "YES",
+}
+"""At GDAL's defaults: settings that decide which pixels have data, where a file lies, or what its values are.
+In force while a file is opened, whatever the environment says: guides for buckets advise some of them."""
+
 
 @functools.cache
 def set_up_gdal() -> None:
@@ -29,6 +42,9 @@ def set_up_gdal() -> None:
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    # Images without georeferencing are ordinary input (NAIC, JPEG), and so are ours on the way; appended, so
+    # that a filter of the user's own goes first. `RasterInfo.transform` says what a file has.
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning, append=True)
     # The GeoTIFF library inside GDAL looks for PROJ's data by itself, and prints that it found none.
     data = proj_data()
     if data is not None and not os.environ.get("PROJ_LIB"):
@@ -40,5 +56,4 @@ def quiet_gdal() -> None:
     """Keep what GDAL and rasterio print off the terminal: for programs, before the first raster."""
     # Outside of rasterio's care, GDAL's lines would stand on stderr between ours.
     os.environ.setdefault("CPL_LOG", os.devnull)
-    # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
     warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.parsers import expat
@@ -22,7 +22,8 @@ from segmenter.files import read_regular, special
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TEXT_BYTES = 16 << 20
 """GDAL reads texts beside a raster whole, and keeps an XML tree of several times their size."""
-_CITATION_BYTES = 1 << 20
+_FIELD_BYTES = 1 << 20
+_GEO_ASCII = 34737
 
 # What GDAL 3.10 looks for beside x.tif: georeference, satellites' metadata and camera models. It tries both
 # capital and small letters.
@@ -53,13 +54,13 @@ def check_beside(path: Path) -> None:
     _check_beside(path, str(path.absolute()))
 
 
-def anything_beside(path: Path) -> bool:
-    """Whether there is any file that GDAL would look for beside a raster, whatever it holds."""
-    name = str(path.absolute())
-    stem = f"{_stem(name)}."
-    images = [*_cases(f"{name}.", "msk"), *_cases(f"{name}.", "ovr"), f"{name}.aux.xml"]
-    names = [*images, *_cases(stem, "aux"), *_cases(f"{name}.", "aux"), *_texts(name)]
-    return any(os.access(text, os.F_OK) for text in names)
+def names_beside(name: str) -> Iterator[str]:
+    """Yield the names of all files that can change what a raster of that file name means.
+
+    Its mask, .aux.xml, world file and texts of position; no overviews, of which no pixel is taken.
+    """
+    yield from (*_cases(f"{name}.", "msk"), f"{name}.aux.xml")
+    yield from (*_cases(f"{_stem(name)}.", "aux"), *_cases(f"{name}.", "aux"), *_texts(name))
 
 
 def check_overviews(path: Path, dataset: Any) -> None:
@@ -223,7 +224,8 @@ class _Texts:
 def _check_crs_inside(path: Path, name: str) -> None:
     """Refuse a GeoTIFF with a CRS as WKT (`ESRI PE String`) that names files."""
     with open(name, "rb") as file:
-        for text in _citations(file):
+        for _, value in tiff_fields(file, (_GEO_ASCII,)):
+            text = value.decode("latin-1")
             if "pe string" in text.lower() and _NAMES_FILES.search(text):
                 start = text.lower().index("pe string")
                 raise RasterError(
@@ -232,8 +234,16 @@ def _check_crs_inside(path: Path, name: str) -> None:
                 )
 
 
-def _citations(file: BinaryIO) -> Iterator[str]:
-    """GeoAsciiParams of a TIFF's first directory; none where it is no TIFF, or a damaged one."""
+def tiff_fields(file: BinaryIO, tags: Collection[int], base: int = 0) -> Iterator[tuple[str, bytes]]:
+    """Yield the fields of a TIFF's first directory that have one of the tags; none of a damaged TIFF.
+
+    Args:
+        base: byte at which the TIFF begins, within an Exif header for instance.
+
+    Yields:
+        The order of bytes, `<` or `>`, and the field's value, at most 1 MiB of it.
+    """
+    file.seek(base)
     head = file.read(16)
     if head[:4] not in TIFF_SIGNATURES:
         return
@@ -241,23 +251,23 @@ def _citations(file: BinaryIO) -> Iterator[str]:
     count, entry, word = ("Q", "HHQ", 8) if big else ("H", "HHI", 4)
     try:
         (at,) = struct.unpack_from(order + "IQ"[big], head, 8 if big else 4)
-        file.seek(at)
+        file.seek(base + at)
         size = struct.calcsize(order + count)
         (entries,) = struct.unpack(order + count, file.read(size))
         length = struct.calcsize(order + entry) + word
         table = file.read(min(entries, 1 << 16) * length)
         for start in range(0, len(table) - length + 1, length):
             tag, kind, number = struct.unpack_from(order + entry, table, start)
-            if tag != 34737:
+            if tag not in tags:
                 continue
             value = table[start + length - word : start + length]
             number *= {3: 2, 4: 4, 8: 2, 9: 4, 11: 4, 13: 4}.get(
                 kind, 8 if kind in (5, 10, 12, 16, 17, 18) else 1
             )
             if number > word:
-                file.seek(struct.unpack(order + "IQ"[big], value)[0])
-                value = file.read(min(number, _CITATION_BYTES))
-            yield value.decode("latin-1")
+                file.seek(base + struct.unpack(order + "IQ"[big], value)[0])
+                value = file.read(min(number, _FIELD_BYTES))
+            yield order, value[:number]
     except (struct.error, OSError, OverflowError, ValueError):  # GDAL cannot read it either
         return
 

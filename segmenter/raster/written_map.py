@@ -93,7 +93,7 @@ class WrittenMap:
 
 def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
     """The classes, and the id of each value that a pixel may have."""
-    dataset, _ = open_dataset(path)
+    dataset = open_dataset(path).dataset
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])
         shares = (dataset.scales[0], dataset.offsets[0]) != (1.0, 0.0)

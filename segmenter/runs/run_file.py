@@ -48,7 +48,8 @@ class _Class(_Strict):
 class _Classes(_Strict):
     classes: tuple[_Class, ...] = Field(min_length=1, max_length=MAX_CLASSES)
     encoding: Literal["codes", "colours"]
-    ignored: tuple[Code | Colour, ...] = Field(max_length=1 << 16)
+    ignored: tuple[int | Colour, ...] = Field(max_length=1 << 16)
+    nodata: Literal["ask", "ignore", "class"] = "ask"
 
 
 class _Normalisation(_Strict):
@@ -90,6 +91,7 @@ class RunFile(_Strict):
     normalisation: _Normalisation
     scenes: _Normalisation | None = None
     shares: _Shares | None = None
+    band_names: tuple[Annotated[str, Field(max_length=10_000)] | None, ...] = ()
     extensions: tuple[_Extension, ...] = Field((), max_length=10_000)
     metres_per_pixel: float | None = Field(gt=0, le=1e9)
     labels: Literal["full", "eroded"]
@@ -100,13 +102,18 @@ class RunFile(_Strict):
 
     @model_validator(mode="after")
     def _counts_agree(self) -> RunFile:
-        counts = {"normalisation.mean": self.normalisation.mean, "normalisation.std": self.normalisation.std}
+        counts: dict[str, tuple[Any, ...]] = {
+            "normalisation.mean": self.normalisation.mean,
+            "normalisation.std": self.normalisation.std,
+        }
         if self.scenes is not None:
             counts |= {"scenes.mean": self.scenes.mean, "scenes.std": self.scenes.std}
         if self.bands is not None:
             counts |= {"bands": self.bands}
         if self.shares is not None and len(self.shares.tiles) != len(self.shares.devices):
             raise PydanticCustomError("count", "shares: expected as many tiles as devices")
+        if self.band_names:
+            counts |= {"band_names": self.band_names}
         for name, values in counts.items():
             if len(values) != self.band_count:
                 raise PydanticCustomError(

@@ -13,7 +13,7 @@ import yaml
 
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.named import title_of
-from segmenter.evaluation.scores import MEANS, Scores, percent
+from segmenter.evaluation.scores import FIGURES, Scores, percent
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.origin import Place
 from segmenter.sharing.known import Known
@@ -86,7 +86,7 @@ def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
             "type": known.run.dataset,
         },
         "metrics": [
-            {"type": _HUB_METRICS[key], "name": MEANS[key], "value": round(value, 4)}
+            {"type": _HUB_METRICS[key], "name": FIGURES[key], "value": round(value, 4)}
             for key, value in found.items()
             if not math.isnan(value)
         ],
@@ -258,7 +258,7 @@ def _scores(known: Known) -> list[str]:
         [plain_markdown(name), *(percent(float(column[i])) for column in columns)]
         for i, name in enumerate(scores.protocol.classes)
     ]
-    means = ", ".join(f"{title} {percent(getattr(scores, key))}" for key, title in MEANS.items())
+    means = ", ".join(f"{title} {percent(getattr(scores, key))}" for key, title in FIGURES.items())
     return [
         f"In percent, on the {scores.protocol.split} scenes that the best weights were chosen by "
         f"({title_of(known.run.recipe.training.best_by)}).",

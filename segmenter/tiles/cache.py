@@ -20,20 +20,21 @@ from numpy.typing import NDArray
 from segmenter.errors import SegmenterError, plain, shortened
 from segmenter.files import caches, write_whole
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.stamps import stamp_of
 from segmenter.scenes import Dataset, Scene
 from segmenter.terminal import say
 
-_VERSION = 2
+_VERSION = 3
 """Of the rules that decide what is counted; it is part of the key."""
-_FORMAT = b"2"
-"""Of the file; 1 had no checksum over all of it."""
+_FORMAT = b"3"
+"""Of the file; 1 had no checksum over all of it, 2 knew nothing of files beside images and labels."""
 _DAMAGE = (
     *(pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError, IndexError),
     *(OverflowError, MemoryError, RecursionError),
 )
 """What pyarrow, JSON and NumPy raise of damaged files."""
-Stamp = tuple[int, int, int, int]
-"""Size and modification time (ns) of an image and of its label."""
+Keys = tuple[str, str]
+"""Keys of the stamps of an image and of its label."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class SceneTiles:
     counts_NK: NDArray[np.int64]
 
 
-Entries = dict[tuple[str, str], tuple[Stamp, SceneTiles]]
+Entries = dict[tuple[str, str], tuple[Keys, SceneTiles]]
 """(image, label), relative to the root → what was found, and in which state of the files."""
 
 
@@ -98,17 +99,9 @@ def relative_paths(dataset: Dataset, scene: Scene) -> tuple[str, str]:
     return Path(image).as_posix(), Path(label).as_posix()
 
 
-def stamp_of(image: Path, label: Path) -> Stamp:
-    """The state of two files; a file that is not there has the size -1."""
-    return *_state(image), *_state(label)
-
-
-def _state(path: Path) -> tuple[int, int]:
-    try:
-        state = path.stat()
-    except OSError:
-        return -1, -1
-    return state.st_size, state.st_mtime_ns
+def keys_of(image: Path, label: Path) -> Keys:
+    """Return the keys of two files' states, with all that lies beside them and has a say."""
+    return stamp_of(image).key, stamp_of(label).key
 
 
 def key_of(what: Mapping[str, Any]) -> str:
@@ -141,10 +134,10 @@ def _entries(table: pa.Table, classes: int) -> Entries:
     scenes = json.loads(said[b"scenes"])
     cuts = np.searchsorted(scene_N, np.arange(len(scenes) + 1))
     entries: Entries = {}
-    for i, (image, label, stamp) in enumerate(scenes):
+    for i, (image, label, image_key, label_key) in enumerate(scenes):
         part = slice(int(cuts[i]), int(cuts[i + 1]))
-        a, b, c, d = stamp
-        entries[image, label] = (a, b, c, d), SceneTiles(row_N[part], col_N[part], counts_NK[part])
+        tiles = SceneTiles(row_N[part], col_N[part], counts_NK[part])
+        entries[image, label] = (image_key, label_key), tiles
     return entries
 
 
@@ -169,7 +162,7 @@ def save_entries(path: Path, entries: Entries, classes: int) -> None:
         **{name: pa.array(column) for name, column in (("scene", scene), ("row", row), ("col", col))},
         "counts": pa.FixedSizeListArray.from_arrays(pa.array(counts), classes),
     }
-    names = [[image, label, list(stamp)] for (image, label), (stamp, _) in entries.items()]
+    names = [[*files, *keys] for files, (keys, _) in entries.items()]
     scenes = json.dumps(names).encode()
     said = {"format": _FORMAT, "scenes": scenes, "sha256": _checksum(scenes, scene, row, col, counts)}
     table = pa.table(columns).replace_schema_metadata(said)

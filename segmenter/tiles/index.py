@@ -24,14 +24,14 @@ from segmenter.terminal import warn
 from segmenter.threads import Spread, in_threads
 from segmenter.tiles.cache import (
     Entries,
+    Keys,
     SceneTiles,
-    Stamp,
     cache_folder,
     key_of,
+    keys_of,
     load_entries,
     relative_paths,
     save_entries,
-    stamp_of,
 )
 from segmenter.tiles.pairs import check_fit, class_ids, row_strips
 from segmenter.tiles.statistics import BandStatistics, band_statistics
@@ -115,11 +115,11 @@ def build_index(
     scenes, tile = dataset.of(split), Size(tiles.size, tiles.size)
     path = cache_folder(dataset) / f"tiles-{_key(dataset, tiles)}.parquet"
     before = load_entries(path, len(dataset.classes))
-    stamps = {relative_paths(dataset, s): stamp_of(s.image, s.label or s.image) for s in scenes}
-    entries = _still_there(before, dataset, stamps)
+    keys = {relative_paths(dataset, s): keys_of(s.image, s.label or s.image) for s in scenes}
+    entries = _still_there(before, dataset, keys)
     missing = [s for s in scenes if relative_paths(dataset, s) not in entries]
     try:
-        _measure(dataset, missing, tiles, stamps, entries, workers, progress, spread)
+        _measure(dataset, missing, tiles, keys, entries, workers, progress, spread)
     finally:
         if entries.keys() != before.keys() or missing:
             save_entries(path, entries, len(dataset.classes))
@@ -129,15 +129,15 @@ def build_index(
 
 def _key(dataset: Dataset, tiles: TilesConfig) -> str:
     what = {"size": tiles.size, "overlap": tiles.overlap, "bands": dataset.bands}
-    return key_of(what | {"classes": dataset.classes.to_dict(), "expand_palette": dataset.expand_palette})
+    return key_of(what | {"classes": dataset.classes.to_dict()})
 
 
-def _still_there(before: Entries, dataset: Dataset, stamps: dict[tuple[str, str], Stamp]) -> Entries:
+def _still_there(before: Entries, dataset: Dataset, now: dict[tuple[str, str], Keys]) -> Entries:
     """Entries whose files are as they were; other splits' and recipes' entries stay as long as that."""
     return {
-        key: (stamp, tiles)
-        for key, (stamp, tiles) in before.items()
-        if stamp == (stamps.get(key) or stamp_of(dataset.root / key[0], dataset.root / key[1]))
+        files: (keys, tiles)
+        for files, (keys, tiles) in before.items()
+        if keys == (now.get(files) or keys_of(dataset.root / files[0], dataset.root / files[1]))
     }
 
 
@@ -145,7 +145,7 @@ def _measure(
     dataset: Dataset,
     scenes: list[Scene],
     tiles: TilesConfig,
-    stamps: dict[tuple[str, str], Stamp],
+    keys: dict[tuple[str, str], Keys],
     entries: Entries,
     workers: int | None,
     progress: bool,
@@ -176,8 +176,8 @@ def _measure(
     )
     for scene, (found, said) in zip(scenes, results, strict=True):
         remarks += said
-        key = relative_paths(dataset, scene)
-        entries[key] = stamps[key], found
+        files = relative_paths(dataset, scene)
+        entries[files] = keys[files], found
     for remark in sorted(remarks)[:_REMARKS]:
         warn(plain(remark))
     if len(remarks) > _REMARKS:
@@ -197,8 +197,8 @@ def _joined(
     enough = labelled_N >= min_labelled * tile.pixels
     if len(enough) and not enough.any():
         raise DatasetError(
-            f"expected tiles with at least {min_labelled:.1%} labelled pixels with data, none of "
-            f"{len(enough)} has so many; lower tiles.min_labelled or look at the labels"
+            f"{scenes[0].split}: expected tiles with at least {min_labelled:.1%} labelled pixels with data, "
+            f"none of {len(enough)} has so many; lower tiles.min_labelled or look at the labels"
         )
     return TileIndex(
         scenes=scenes,

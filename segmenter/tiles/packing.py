@@ -15,13 +15,15 @@ import numpy as np
 from segmenter.errors import DatasetError, OutputError
 from segmenter.geometry import Size, Window
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
+from segmenter.raster.stamps import stamp_of
+from segmenter.raster.validity import void_values
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.pack_file import STRIP_ROWS, Kind, PackedArray, Rows
 from segmenter.tiles.pack_folder import PackFolder
 from segmenter.tiles.pack_writer import PackWriter
 
-_VALIDITY = 2
+_VALIDITY = 3
 """Number of the rule which pixels have data: what was packed under another is made anew."""
 _PACK_BYTES = 1 << 30
 """A pack is finished from this size on: what a kill loses for each thread."""
@@ -35,6 +37,7 @@ class Job:
 
     Attributes:
         bytes: that it takes without compression.
+        nodata: of an image's bands, as `raster.validity.void_values`.
     """
 
     scene: Scene
@@ -42,13 +45,15 @@ class Job:
     key: str
     size: Size
     bytes: int
+    nodata: tuple[float | None, ...] = ()
 
     @classmethod
     def of_image(cls, dataset: Dataset, scene: Scene, info: RasterInfo) -> Job:
         """`info`: the image's header."""
-        wide = (len(dataset.bands) if dataset.bands else info.count) * np.dtype(info.dtype).itemsize
+        bands = dataset.bands or [b for b in range(1, info.count + 1) if b not in info.alpha]
+        wide = len(bands) * np.dtype(info.dtype).itemsize
         key = key_of(dataset, scene, "image") or ""
-        return cls(scene, "image", key, info.size, info.size.pixels * wide)
+        return cls(scene, "image", key, info.size, info.size.pixels * wide, void_values(info, bands))
 
     @classmethod
     def of_label(cls, dataset: Dataset, scene: Scene, size: Size) -> Job:
@@ -65,18 +70,17 @@ def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
     path = scene.image if kind == "image" else scene.label
     if path is None:
         return None
-    try:
-        status = path.stat()
-    except OSError:
+    stamp = stamp_of(path)
+    if stamp.file[1] < 0:
         return None
-    stamp = os.path.relpath(path, dataset.root), status.st_size, status.st_mtime_ns
     if kind == "image":
         rule: tuple[object, ...] = _VALIDITY, dataset.bands
     else:
         classes = dataset.classes
         signs = [one.code if classes.encoding == "codes" else one.colour for one in classes.classes]
-        rule = classes.encoding, signs, classes.ignored, dataset.expand_palette
-    return hashlib.sha256(repr((kind, stamp, rule)).encode()).hexdigest()[:24]
+        rule = classes.encoding, signs, classes.ignored, classes.nodata
+    where = os.path.relpath(path, dataset.root), stamp.key
+    return hashlib.sha256(repr((kind, where, rule)).encode()).hexdigest()[:24]
 
 
 def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
@@ -86,9 +90,9 @@ def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
             for strip in _strips(raster.info.size):
                 yield raster.read(strip)
     elif scene.label is not None:
-        with LabelRaster(scene.label, expand_palette=dataset.expand_palette) as label:
+        with LabelRaster(scene.label, dataset.classes) as label:
             for strip in _strips(label.info.size):
-                yield dataset.classes.decode(label.read(strip), str(scene.label)), None
+                yield label.ids(strip), None
 
 
 def _strips(size: Size) -> Iterator[Window]:
@@ -176,7 +180,7 @@ class _Writers:
         writer = self._take(job.kind)
         try:
             with _writing(self._folder.path, writer):
-                writer.add(job.key, job.size, self._rows(job))
+                writer.add(job.key, job.size, self._rows(job), job.nodata)
                 if writer.bytes >= self._full:
                     writer.finish()
                     return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from segmenter.errors import DatasetError
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE
-from segmenter.raster import Raster, RasterInfo, read_label
+from segmenter.raster import LabelRaster, Raster, RasterInfo
 from segmenter.raster.alignment import check_label
 from segmenter.scenes import Dataset, Scene
 
@@ -37,12 +36,6 @@ def row_strips(size: Size, pixels: int = _STRIP_PIXELS) -> Iterator[Window]:
         yield Window(row, 0, min(step, size.height - row), size.width)
 
 
-def raw_label(dataset: Dataset, scene: Scene, window: Window) -> NDArray[Any]:
-    """Values of a scene's label file in a window."""
-    assert scene.label is not None, "check_fit comes first"
-    return read_label(scene.label, window, expand_palette=dataset.expand_palette)
-
-
 def class_ids(dataset: Dataset, scene: Scene, raster: Raster, window: Window) -> NDArray[np.uint8]:
     """(H, W) class ids, `IGNORE` also where the image has no data (it is read only if it can lack some).
 
@@ -50,7 +43,9 @@ def class_ids(dataset: Dataset, scene: Scene, raster: Raster, window: Window) ->
         LabelError: for a value that the class map does not know.
         RasterError: for a damaged file.
     """
-    ids = dataset.classes.decode(raw_label(dataset, scene, window), str(scene.label))
+    assert scene.label is not None, "check_fit comes first"
+    with LabelRaster(scene.label, dataset.classes) as label:
+        ids = label.ids(window)
     if raster.may_have_nodata:
         ids[~raster.read(window)[1]] = IGNORE
     return ids

@@ -17,6 +17,7 @@ from pathlib import Path
 from segmenter.errors import DatasetError, SegmenterError
 from segmenter.files import read_regular, write_whole
 from segmenter.raster.remote import RemotePath, open_bytes
+from segmenter.raster.stamps import stamp_of
 from segmenter.scenes import Scene
 from segmenter.sealed import sealed, unsealed
 from segmenter.threads import in_threads
@@ -82,12 +83,9 @@ class _Kept:
     def digest(self, path: Path) -> str:
         if not isinstance(path, RemotePath):
             return file_digest(path)
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise DatasetError(f"{path}: cannot read it: {error.strerror}") from None
-        key = f"{path} {status.st_size} {status.st_mtime_ns}"
-        if key not in self._known or not status.st_mtime_ns:
+        stamp = stamp_of(path)
+        key = f"{path} {stamp.key}"
+        if key not in self._known or not stamp.file[2]:
             self._known[key], self._new = file_digest(path), True
         return self._known[key]
 

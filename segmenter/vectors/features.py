@@ -70,22 +70,14 @@ class Features:
         return Features(self.shape_F[which], self.value_F[which], self.fid_F[which])
 
 
-def stamps(path: Path) -> list[list[int]]:
-    """Size and time of change of a file and of what belongs to it; [] where something is not there."""
+def files_of(path: Path) -> list[Path]:
+    """A file of polygons, and those beside it that belong to it, whether they are there or not."""
     ending = path.suffix.lower()
-    files = [path]
-    for companion in _COMPANIONS.get(ending, ()):
-        beside = f"{path}{companion}" if companion.startswith("-") else path.with_suffix(companion)
-        files.append(Path(beside))
-    found = []
-    for file in files:
-        try:
-            state = file.stat()
-        except OSError:
-            found.append(list[int]())
-            continue
-        found.append([state.st_size, state.st_mtime_ns])
-    return found
+    beside = (
+        Path(f"{path}{also}") if also.startswith("-") else path.with_suffix(also)
+        for also in _COMPANIONS.get(ending, ())
+    )
+    return [path, *beside]
 
 
 class VectorFile:
@@ -206,7 +198,7 @@ class VectorFile:
         if not self._indexed:
             yield self._all_features()
             return
-        what: Any = {"layer": self._layer, "columns": [], "return_fids": True, "force_2d": True}
+        what: dict[str, Any] = {"layer": self._layer, "columns": [], "return_fids": True, "force_2d": True}
         for first in range(0, self.count, _BATCH):
             _, fids, wkb, _ = pyogrio.raw.read(self.path, skip_features=first, max_features=_BATCH, **what)
             yield Features(_shapes(wkb), np.zeros(len(wkb), object), np.asarray(fids, np.int64))

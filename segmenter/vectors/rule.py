@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from segmenter.config.vector_labels import IGNORE_WORD, VectorLabels
 from segmenter.errors import LabelError, shortened
 from segmenter.labels import IGNORE, ClassMap, rasterised_classes
+from segmenter.raster.made import stored_values
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,7 @@ class BurnRule:
 
     def stored(self) -> NDArray[np.uint16]:
         """(256,) value in the rasterised file of each id."""
-        none = self.classes.ignored[0]
-        assert isinstance(none, int), "they hold codes"
-        table = np.full(256, none, np.uint16)
-        table[: len(self.classes)] = self.classes.codes()
-        return table
+        return stored_values(self.classes)
 
     def key(self) -> str:
         """A digest of all that the ids of pixels depend on, beside the file."""

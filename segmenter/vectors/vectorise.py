@@ -15,6 +15,7 @@ from tqdm import tqdm
 from segmenter.errors import SegmenterError
 from segmenter.labels import IGNORE
 from segmenter.raster import RasterInfo, pixel_sides
+from segmenter.raster.crs_units import same_ground
 from segmenter.raster.written_map import WrittenMap
 from segmenter.vectors.area import on_the_ground, pixel_square_metres, square_metres
 from segmenter.vectors.components import Strip, components, strips_of
@@ -81,7 +82,7 @@ def _check(maps: Sequence[Path], wanted: Wanted) -> Any:
                 "warp it first (gdalwarp -r near)"
             )
         first = first or info
-        if info.crs != first.crs:
+        if not same_ground(info.crs, first.crs):
             raise SegmenterError(
                 f"{path}: expected the CRS of {first.path}, got another one; write them to files of their own"
             )

@@ -13,6 +13,7 @@ import predict
 from segmenter.errors import run_script
 from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
 from segmenter.labels import ClassMap
+from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 
 RADIUS, STRIDE = 2, 8
@@ -87,6 +88,10 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
         "bands": None,
         "band_count": 3,
         "dtype": "uint8",
+        "band_names": (),
+        "scenes": None,
+        "normalisation": Normalisation((), ()),  # whatever the values, they fit
+        "mean_C": (),
         "metres_per_pixel": 0.5,
         "labels": "full",
         "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
@@ -97,8 +102,10 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
                 kind="folder",
                 maps_hold_codes=False,
                 root=".",
-                images="{name}.tif",
+                images=("{name}.tif",),
                 labels="{name}_label.tif",
+                grid=None,
+                labels_by="pixels",
             ),
             prediction=SimpleNamespace(window=64, batch=4),
             augmentation=SimpleNamespace(scale_to=scale_to),
@@ -117,10 +124,19 @@ def fake_load_predictor(
     return run.predictor(wanted, tta=tta)
 
 
-def run_predict(monkeypatch: pytest.MonkeyPatch, run: SimpleNamespace, *arguments: Any) -> int:
-    """`predict.py` with a stand-in for the run directory, in small windows; gives the exit code."""
+def run_predict(
+    monkeypatch: pytest.MonkeyPatch, run: SimpleNamespace, *arguments: Any, insist: bool = True
+) -> int:
+    """`predict.py` with a stand-in for the run directory, in small windows; gives the exit code.
+
+    Args:
+        insist: take inputs of any type: the network computes with whatever it gets.
+    """
     if "--window-size" not in arguments and "--memory" not in arguments:
         arguments = (*arguments, "--window-size", 64, "--batch", 4)
     monkeypatch.setattr("segmenter.runs.run.load_run", lambda _: run)
     monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
+    if insist:
+        arguments = (*arguments, "--insist")
+        monkeypatch.setattr("segmenter.mapping.session.sampled_of", lambda files: frozenset())
     return run_script(lambda: predict.main(["run", *map(str, arguments)]))

@@ -13,15 +13,16 @@ import pytest
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Window
+from segmenter.labels import ClassMap, Encoding, LandCoverClass
 from segmenter.raster import KnownRasters, LabelRaster, known, open_raster
 
 SIZE = (45, 61)
 WHOLE = Window(-3, 2, 60, 61)
 
 
-def settle(folder: Path) -> None:
-    """Give the folder an old time: only then a change of it shows for sure."""
-    os.utime(folder, (1_000_000_000, 1_000_000_000))
+def settle(path: Path) -> None:
+    """Give a file an old time: only then a change of it shows for sure."""
+    os.utime(path, (1_000_000_000, 1_000_000_000))
 
 
 def count_full(monkeypatch: Any) -> list[Path]:
@@ -33,9 +34,9 @@ def count_full(monkeypatch: Any) -> list[Path]:
         return open_raster(path, *rest)
 
     class Label(LabelRaster):
-        def __init__(self, path: Path, **rest: Any) -> None:
+        def __init__(self, path: Path, *rest: Any) -> None:
             opened.append(path)
-            super().__init__(path, **rest)
+            super().__init__(path, *rest)
 
     monkeypatch.setattr(known, "open_raster", image)
     monkeypatch.setattr(known, "LabelRaster", Label)
@@ -64,7 +65,7 @@ def test_an_image_is_opened_in_full_once(
     make_geotiff: Callable[..., Path], rng: Any, monkeypatch: Any, form: dict[str, Any]
 ) -> None:
     path = make_geotiff("a.tif", rng.integers(0, 9, (*SIZE, 3), np.uint8), **form)
-    settle(path.parent)
+    settle(path)
     opened, files = count_full(monkeypatch), KnownRasters()
     for _ in range(3):
         check(files, path)
@@ -77,26 +78,28 @@ def test_alpha_and_its_bands_stay_what_they_were(make_geotiff: Callable[..., Pat
     values = rng.integers(0, 9, (*SIZE, 4), np.uint8)
     values[..., 3] = 255 * (values[..., 3] > 4)
     path = make_geotiff("a.tif", values, alpha=True)
-    settle(path.parent)
+    settle(path)
     files = KnownRasters()
     for _ in range(2):
         check(files, path)
         check(files, path, (1, 2, 3, 4))
 
 
-@pytest.mark.parametrize("expand", [False, True])
+@pytest.mark.parametrize("encoding", ["codes", "colours"])
 def test_a_label_is_opened_in_full_once_and_keeps_its_palette(
-    make_png: Callable[..., Path], rng: Any, monkeypatch: Any, expand: bool
+    make_png: Callable[..., Path], rng: Any, monkeypatch: Any, encoding: Encoding
 ) -> None:
     colours = {i: (10 * i, 7, i) for i in range(5)}
     path = make_png("l.png", rng.integers(0, 5, SIZE, np.uint8), colours=colours)
-    settle(path.parent)
-    with LabelRaster(path, expand_palette=expand) as label:
-        expected = label.read()
+    settle(path)
+    classes = tuple(LandCoverClass(str(i), colour, i) for i, colour in colours.items())
+    known = ClassMap(classes, encoding)
+    with LabelRaster(path, known) as label:
+        expected = label.ids()
     opened, files = count_full(monkeypatch), KnownRasters()
     for _ in range(3):
-        with files.label(path, expand_palette=expand) as again:
-            np.testing.assert_array_equal(again.read(), expected, strict=True)
+        with files.label(path, known) as again:
+            np.testing.assert_array_equal(again.ids(), expected, strict=True)
     assert opened == [path]
 
 
@@ -106,15 +109,15 @@ def test_what_has_changed_is_opened_in_full(
     """Other pixels, another size, another nodata value in a file that appears beside it, another file."""
     values = rng.integers(0, 9, (*SIZE, 1), np.uint8)
     path = make_geotiff("a.tif", values)
-    settle(path.parent)
+    settle(path)
     files = KnownRasters()
     check(files, path)
     for changed in (values[::-1], values[:30]):
         make_geotiff("a.tif", np.ascontiguousarray(changed))
-        settle(path.parent)
+        settle(path)
         check(files, path)
     make_geotiff("a.tif", values)
-    settle(path.parent)
+    settle(path)
     check(files, path)
     beside = path.with_name("a.tif.aux.xml")
     beside.write_text(
@@ -125,7 +128,7 @@ def test_what_has_changed_is_opened_in_full(
         with files.image(path, None) as again:
             assert not again.read(Window(0, 0, *SIZE))[1][values[..., 0] == 4].any()
     beside.unlink()
-    settle(path.parent)
+    settle(path)
     check(files, path)
 
 
@@ -137,7 +140,7 @@ def test_where_a_change_might_not_show_files_are_opened_in_full(
     for _ in range(3):  # the folder was changed just now
         check(files, path)
     path.with_name("a.tfw").write_text("1\n0\n0\n-1\n5\n6\n")
-    settle(path.parent)
+    settle(path)
     for _ in range(3):  # something lies beside it
         check(files, path)
     assert len(opened) == 6
@@ -147,14 +150,14 @@ def test_a_known_file_that_is_gone_or_damaged_is_one_line(
     make_geotiff: Callable[..., Path], rng: Any
 ) -> None:
     path = make_geotiff("a.tif", rng.integers(0, 9, (*SIZE, 1), np.uint8), compress="deflate")
-    settle(path.parent)
+    settle(path)
     files = KnownRasters()
     check(files, path)
     state, content = path.stat(), path.read_bytes()
     first = content.index(b"\x78") + 2  # of the pixels, after zlib's header
     path.write_bytes(content[:first] + bytes(200) + content[first + 200 :])
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    settle(path.parent)
+    settle(path)
     with pytest.raises(RasterError, match=r"a\.tif"), files.image(path, None) as again:
         again.read(WHOLE)
     path.unlink()

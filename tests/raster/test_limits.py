@@ -139,8 +139,8 @@ def test_the_header_of_many_bands_is_asked_for_once(tmp_path: Path, monkeypatch:
             return getattr(self._dataset, name)
 
     def counting(*given: Any) -> Any:
-        dataset, remarks = real(*given)
-        return Counting(dataset), remarks
+        opened = real(*given)
+        return opened._replace(dataset=Counting(opened.dataset))
 
     monkeypatch.setattr(reading, "open_dataset", counting)
     counts = []

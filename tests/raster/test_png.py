@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from segmenter.raster.png import check_png
+from segmenter.raster.stamps import stamp_of
 
 ADAM7 = ("16462646", "77777777", "56565656", "77777777", "36463646", "77777777", "56565656", "77777777")
 """Of each pixel of an 8×8 block, the pass that holds it."""
@@ -48,6 +49,6 @@ def test_what_a_png_declares(
         )
         if lack:
             with pytest.raises(OSError, match=f"it has {wanted - 1} of the {wanted} bytes"):
-                check_png(path)
+                check_png(path, stamp_of(path))
         else:
-            check_png(path)
+            check_png(path, stamp_of(path))

@@ -308,6 +308,6 @@ def test_a_png_is_refused_by_its_size_before_it_is_read(
     make_png: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_png("a.png", np.ones((40, 50, 3), np.uint8))
-    monkeypatch.setattr("segmenter.raster.opening.check_png", lambda path: pytest.fail("it is inflated"))
+    monkeypatch.setattr("segmenter.raster.opening.check_png", lambda *_: pytest.fail("it is inflated"))
     with pytest.raises(RasterError, match="declares 50×40 pixels"):
         open_raster(path, max_pixels=1000)

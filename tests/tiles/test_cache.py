@@ -27,9 +27,9 @@ def entries(rng: np.random.Generator) -> Entries:
         return SceneTiles(row, col, rng.integers(0, 9**5, (count, 3)))
 
     return {
-        ("a.tif", "b.tif"): ((1, 2, 3, 4), tiles(5)),
-        ("wäld/c.tif", "d.tif"): ((5, 6, 7, 2**60), tiles(0)),
-        ("e.tif", "e.tif"): ((9, 9, 9, 9), tiles(3)),
+        ("a.tif", "b.tif"): (("1f", "2a"), tiles(5)),
+        ("wäld/c.tif", "d.tif"): (("5", "6"), tiles(0)),
+        ("e.tif", "e.tif"): (("9", "9"), tiles(3)),
     }
 
 
@@ -37,7 +37,7 @@ def plain(entries: Entries) -> Any:
     def values(tiles: SceneTiles) -> list[Any]:
         return [tiles.row_N.tolist(), tiles.col_N.tolist(), tiles.counts_NK.tolist()]
 
-    return [(key, stamp, values(tiles)) for key, (stamp, tiles) in entries.items()]
+    return [(files, keys, values(tiles)) for files, (keys, tiles) in entries.items()]
 
 
 def test_no_flipped_bit_of_an_index_gives_other_tiles(
@@ -87,7 +87,8 @@ def test_an_index_that_says_nothing_or_else_of_itself_is_none(
 # -------------------------------------------------------------------------------- band statistics
 
 FOUND = BandStatistics(
-    np.array([1.5, 2.0]), np.array([0.25, 3]), 7, "uint16", np.array([0.0, 1]), np.array([9.0, 8])
+    *(np.array([1.5, 2.0]), np.array([0.25, 3]), 7, "uint16", np.array([0.0, 1]), np.array([9.0, 8])),
+    np.array([0.2, 2.5]),
 )
 
 
@@ -117,6 +118,7 @@ def test_no_flipped_bit_of_the_statistics_gives_other_numbers(
         *({"dtype": "zzz"}, {"dtype": 3}, {"pixels": float("inf")}, {"pixels": 0}, {"pixels": "7"}),
         *({"mean": [1.0]}, {"mean": [[1.0], [2.0]]}, {"std": [0.0, 1.0]}, {"std": [float("nan"), 1.0]}),
         *({"mean": [], "std": [], "min": [], "max": []}, {"format": 1}, {"more": 1}, {"max": None}),
+        *({"spread": [1.0]}, {"spread": [-1.0, 1.0]}, {"format": 2}),
     ],
     ids=str,
 )

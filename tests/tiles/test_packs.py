@@ -59,7 +59,7 @@ def test_every_window_is_the_same_from_files_and_packs(
     elif form != "none":
         write_raster(root / "l.tif", label if form == "codes" else classes.palette()[label])
     scene = Scene("s", root / "i.tif", None if form == "none" else root / "l.tif", "s", "train")
-    dataset = Dataset("made", root, (scene,), classes, expand_palette=form == "palette")
+    dataset = Dataset("made", root, (scene,), classes)
     in_place = store_of(dataset, 4096)
     assert "packed" not in os.listdir(cache_folder(dataset))
     codec = data.draw(st.sampled_from(["none", "lz4"]))

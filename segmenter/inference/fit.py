@@ -1,0 +1,204 @@
+"""Fit of a raster to a run: type, names of bands, and range of values, before anything is computed.
+
+A model sees numbers. The same landscape in other units, or with its bands in another order, gives a map that
+is wrong everywhere and looks like one. Compared are the names that a raster gives its bands, and its values
+with the mean and deviation of each band in training. Means of one landscape differ from those of another; a
+common factor or offset of all bands does not come from a landscape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import RasterError, SegmenterError
+from segmenter.geometry import Window
+from segmenter.model.normalisation import Normalisation
+from segmenter.raster import RasterInfo
+from segmenter.raster.band_names import names_of, order_of
+from segmenter.raster.readable import Readable
+from segmenter.runs.ensemble import AnyRun, members
+
+_INSIST = "to take it all the same: --insist, in Python insist=True"
+_ACROSS, _SIDE = 4, 64
+"""Windows of the sample: so many in each direction, of so many pixels a side."""
+_SMALL_PIXELS = 1 << 18
+_MOST_SAMPLED = 1000
+"""Inputs of a call whose values are read ahead: of more, so many at even distances."""
+_LEAST_PIXELS = 256
+"""Fewer of them say nothing."""
+_FAR, _NOTABLE = 10.0, 4.0
+"""Deviations of training by which all bands' means are another quantity, and one band's is worth a line."""
+_FACTOR, _NOTABLE_FACTOR = 6.0, 3.0
+"""Common factor of all bands, or its inverse, that is another unit, and one that is worth a line."""
+_ALIKE = 4.0
+"""Ratio of the largest to the smallest of the bands' factors up to which they are one."""
+_OFFSETS = (1000.0, 0.1)
+"""Of reflectances since processing baseline 04.00 of Sentinel-2, times 10,000 and as they are."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Mean and deviation of each band of a raster, over some windows at even distances."""
+
+    mean_C: NDArray[np.float64]
+    std_C: NDArray[np.float64]
+    pixels: int
+
+    @classmethod
+    def of(cls, raster: Readable, part: Window) -> Sample:
+        """Read 16 windows from the top, or a small part at once; windows that cannot be read are left out."""
+        found = [np.empty((0, len(raster.bands)))]
+        for window in _windows(part):
+            try:
+                image, valid = raster.read(window)
+            except SegmenterError:  # said when it is mapped
+                continue
+            step = max(1, max(window.height, window.width) // _SIDE)
+            found.append(image[::step, ::step][valid[::step, ::step]].astype(np.float64))
+        values = np.concatenate(found)
+        if not len(values):
+            none = np.zeros(values.shape[1])
+            return cls(none, none, 0)
+        return cls(values.mean(axis=0), values.std(axis=0), len(values))
+
+
+def _windows(part: Window) -> list[Window]:
+    if part.size.pixels <= _SMALL_PIXELS:  # it is decoded whole for any of them
+        return [part]
+    height, width = min(_SIDE, part.height), min(_SIDE, part.width)
+    rows = sorted({(part.height - height) * i // (_ACROSS - 1) for i in range(_ACROSS)})
+    cols = sorted({(part.width - width) * i // (_ACROSS - 1) for i in range(_ACROSS)})
+    return [Window(part.row + row, part.col + col, height, width) for row in rows for col in cols]
+
+
+def sampled_of(paths: Sequence[Path]) -> frozenset[Path]:
+    """Return the inputs of a call whose values are compared: all, or 1,000 at even distances."""
+    count = min(len(paths), _MOST_SAMPLED)
+    return frozenset(paths[i * len(paths) // count] for i in range(count))
+
+
+def check_fit(
+    run: AnyRun,
+    raster: Readable,
+    part: Window,
+    *,
+    insist: bool = False,
+    sampled: Container[Path] | None = None,
+) -> tuple[str, ...]:
+    """Return warnings about a raster that the model of a run is to see.
+
+    Args:
+        part: of the raster.
+        insist: give a warning where else the raster is refused.
+        sampled: files whose values are looked at; None: any.
+
+    Raises:
+        RasterError: its values are of another type or unit, or its bands in another order, than in training.
+    """
+    info = raster.info
+    told: list[str] = []
+    doubts = [*_other_type(run, info), *_other_order(run, info, raster.bands)]
+    if sampled is None or info.path in sampled:
+        sample = Sample.of(raster, part)
+        for member in members(run):
+            refused, line = unlike(sample, member.scenes or member.normalisation)
+            (doubts if refused else told).extend([line] if line else [])
+    if doubts and not insist:
+        raise RasterError(f"{info.path}: {doubts[0]}; {_INSIST}")
+    return tuple(dict.fromkeys((*doubts, *told)))
+
+
+def _other_type(run: AnyRun, info: RasterInfo) -> list[str]:
+    known = sorted({member.dtype for member in members(run)})
+    # Floats of another width hold the same measurement; integers of one may count something else.
+    same = info.dtype in known or any(
+        np.dtype(info.dtype).kind == np.dtype(each).kind == "f" for each in known
+    )
+    if same:
+        return []
+    return [
+        f"expected values of {' or '.join(known)} as in the training images, got {info.dtype}; give "
+        "them as the files of training hold them, not scaled"
+    ]
+
+
+def _other_order(run: AnyRun, info: RasterInfo, bands: Sequence[int]) -> list[str]:
+    names = names_of(info)
+    for member in members(run):
+        order = order_of(member.band_names, names, bands)
+        if order is not None:
+            mine = ", ".join(names[band - 1] or "unnamed" for band in bands)
+            theirs = ", ".join(name or "unnamed" for name in member.band_names)
+            mend = f"; in that order: --bands {','.join(map(str, order))}" if order else ""
+            return [f"expected bands named {theirs} as in the training images, got {mine}{mend}"]
+    return []
+
+
+def unlike(sample: Sample, trained: Normalisation) -> tuple[bool, str]:
+    """Compare values with those of training: whether they are another quantity, and a line on it, if any."""
+    mean, std = np.array(trained.mean), np.array(trained.std)
+    if sample.pixels < _LEAST_PIXELS or len(mean) != len(sample.mean_C):
+        return False, ""
+    both = f"band means are {_numbers(sample.mean_C)}, in training {_numbers(mean)} ± {_numbers(std)}"
+    off = (sample.mean_C - mean) / std
+    if (guess := _offset(sample, mean, std)) or (guess := _decibels(sample, mean, std)):
+        return True, f"{both}: {guess}"
+    factor = _common_factor(sample, mean, std)
+    if factor is not None and not 1 / _NOTABLE_FACTOR <= factor <= _NOTABLE_FACTOR:
+        refused = not 1 / _FACTOR <= factor <= _FACTOR
+        return refused, f"{both}: all are about {factor:.3g} times as large; are they of another unit?"
+    if (np.abs(off) > _FAR).all():
+        return True, f"{both}: all are more than {_FAR:.0f} deviations off; are they of another unit?"
+    if len(off) > 2 and _fits_reversed(sample, mean, std):
+        return False, f"{both}: they fit better in reverse order; are they blue, green, red?"
+    if (np.abs(off) > _NOTABLE).any():
+        return False, both
+    return False, ""
+
+
+def _common_factor(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> float | None:
+    """Return by what all bands are larger, in mean and in deviation; None where they are not alike."""
+    told = np.abs(mean_C) > std_C / 2  # a mean near 0 has no ratio
+    factors = np.concatenate([sample.std_C / std_C, sample.mean_C[told] / mean_C[told]])
+    if not (factors > 0).all() or factors.max() > _ALIKE * factors.min():
+        return None
+    return float(np.exp(np.log(factors).mean()))
+
+
+def _offset(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> str:
+    """Return what to say of a well-known number that was added to all bands."""
+    more = sample.mean_C - mean_C
+    spread = sample.std_C / std_C
+    common = float(more.mean())
+    alike = bool((np.abs(more - common) < 0.2 * abs(common)).all() and ((spread > 0.5) & (spread < 2)).all())
+    known = any(math.isclose(abs(common), each, rel_tol=0.15) for each in _OFFSETS)
+    if len(more) < 2 or not alike or not known or not (np.abs(more) > std_C).all():
+        return ""
+    return f"each is about {common:+.3g} off; Sentinel-2 has such an offset since processing baseline 04.00"
+
+
+def _decibels(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> str:
+    """Return what to say of values that are never negative where those of training are."""
+    negative, positive = (mean_C < -std_C).all(), (sample.mean_C >= 0).all()
+    return "are they linear, and those of training decibels?" if negative and positive else ""
+
+
+def _fits_reversed(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> bool:
+    misses = [float((((order - mean_C) / std_C) ** 2).sum()) for order in _orders(sample.mean_C)]
+    return misses[0] > len(mean_C) and misses[1] < misses[0] / 9
+
+
+def _orders(mean_C: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the means as they are, and with the first three in reverse order."""
+    return mean_C, np.concatenate([mean_C[2::-1], mean_C[3:]])
+
+
+def _numbers(values_C: NDArray[np.float64]) -> str:
+    shown = ", ".join(f"{value:.3g}" for value in values_C[:4])
+    return shown + (", …" if len(values_C) > 4 else "")

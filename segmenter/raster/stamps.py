@@ -1,0 +1,109 @@
+"""Stamp of a raster: the state of its file and of every file beside it that has a say in what it means.
+
+The one rule by which a change is recognised: index, statistics, packs, maps and files opened again all
+compare stamps, or keep what they made under a stamp's key. The rule: each file's name, size and time of
+change; of an .aux.xml its text, but for the statistics that viewers write into it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from segmenter.errors import SegmenterError
+from segmenter.files import read_regular
+from segmenter.raster.remote import RemotePath
+from segmenter.raster.sidecars import names_beside
+
+_SETTLED_NS = 2_000_000_000
+"""Age of a folder's last change from which on another one shows: clocks of file systems tick in up to 2 s."""
+_ENDINGS = re.compile(r"\.(msk|aux|xml|txt|tab|imd|rpb|pvl|rpc|pass|wld|dim|\w{1,4}w)$", re.IGNORECASE)
+"""Of all that `names_beside` gives: most folders have no such file."""
+_STATISTICS = re.compile(rb'<Histograms>.*?</Histograms>|<MDI key="STATISTICS_[^<]*</MDI>|<Metadata/>', re.S)
+_FRAME = re.compile(rb"</?(PAMDataset|PAMRasterBand|Metadata)\b[^>]*>|\s+")
+_MOST_LISTED = 1 << 12
+
+_listed: dict[str, tuple[int, int, frozenset[str]]] = {}
+"""Folder → its time of change, when it was listed, and those of its files that may have a say."""
+
+FileState = tuple[str, int, int]
+"""Name, bytes, and time of change in nanoseconds; -1 and -1 where a file is not there."""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """State of a raster's file, and of the files beside it.
+
+    Attributes:
+        file: the raster's own state.
+        beside: those of its side files, sorted by name; of an .aux.xml the length and CRC-32 of its text.
+    """
+
+    file: FileState
+    beside: tuple[FileState, ...] = ()
+
+    @functools.cached_property
+    def key(self) -> str:
+        """24 hexadecimal digits that name this state, wherever the folder lies."""
+        text = json.dumps([self.file, *self.beside])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return the state of a raster and its side files; beside a remote one GDAL looks for none."""
+    if isinstance(path, RemotePath):
+        return Stamp(_state(path, path.name))
+    folder, name = os.path.split(os.path.abspath(path))
+    if not (sides := _sides(folder)):
+        return Stamp(_state(path, name))
+    return Stamp(_state(path, name), tuple(_beside(folder, sorted(sides.intersection(names_beside(name))))))
+
+
+def _beside(folder: str, names: list[str]) -> Iterator[FileState]:
+    for name in names:
+        path = os.path.join(folder, name)
+        state = _text_state(path, name) if name.lower().endswith(".aux.xml") else _state(path, name)
+        if state is not None:
+            yield state
+
+
+def _state(path: Path | str, name: str) -> FileState:
+    try:
+        state = path.stat() if isinstance(path, RemotePath) else os.stat(path)
+    except (OSError, ValueError):
+        return name, -1, -1
+    return name, state.st_size, state.st_mtime_ns
+
+
+def _text_state(path: str, name: str) -> FileState | None:
+    """Return the state of an .aux.xml's text; None where it holds nothing but statistics."""
+    try:
+        text = _STATISTICS.sub(b"", read_regular(Path(path)))
+    except SegmenterError:  # what is wrong with it is said when the raster is opened
+        return _state(path, name)
+    return (name, len(text), zlib.crc32(text)) if _FRAME.sub(b"", text) else None
+
+
+def _sides(folder: str) -> frozenset[str]:
+    """Return the names of a folder's files that may be side files; listed anew once the folder changes."""
+    try:
+        changed, now = os.stat(folder).st_mtime_ns, time.time_ns()
+        at, listed, names = _listed.get(folder, (-1, 0, frozenset[str]()))
+        if at == changed and (listed - changed > _SETTLED_NS or now - listed < _SETTLED_NS):
+            return names
+        with os.scandir(folder) as entries:
+            names = frozenset(entry.name for entry in entries if _ENDINGS.search(entry.name))
+    except OSError:
+        return frozenset()
+    if len(_listed) >= _MOST_LISTED:
+        _listed.clear()
+    _listed[folder] = changed, now, names
+    return names

@@ -1,0 +1,172 @@
+"""Fit of a raster to a run: other units, orders and types are refused, another landscape is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from segmenter.errors import RasterError
+from segmenter.geometry import Window
+from segmenter.inference.fit import Sample, check_fit
+from segmenter.model.normalisation import Normalisation
+from segmenter.raster import open_raster
+from segmenter.raster.band_names import order_of
+from segmenter.raster.in_memory import ArrayRaster
+
+Make = Callable[..., Path]
+SIZE = (150, 190)
+MEAN, STD = np.array([912.0, 1045.0, 1180.0, 2400.0]), np.array([510.0, 480.0, 600.0, 900.0])
+
+
+def landscape(seed: int = 0, moved: float = 0.0) -> NDArray[np.float64]:
+    """(H, W, 4) reflectance × 10,000; `moved`: by so many deviations, another in each band."""
+    rng = np.random.default_rng(seed)
+    blocks = rng.normal(0, 1, (15, 19, 4)).repeat(10, axis=0).repeat(10, axis=1)
+    shift = moved * np.array([1, -0.6, 0.3, 0.9])
+    values = MEAN + STD * (0.9 * blocks + 0.4 * rng.normal(0, 1, (*SIZE, 4)) + shift)
+    return np.clip(values, 1, None)
+
+
+def run_of(
+    image: NDArray[Any] | None = None, dtype: str = "uint16", names: tuple[str | None, ...] = ()
+) -> Any:
+    trained = landscape() if image is None else image
+    mean, std = trained.mean(axis=(0, 1)), trained.std(axis=(0, 1))
+    return SimpleNamespace(
+        dtype=dtype, scenes=None, normalisation=Normalisation.of(mean, std), band_names=names
+    )
+
+
+def fit(run: Any, image: NDArray[Any], *, insist: bool = False) -> tuple[str, ...]:
+    return check_fit(run, ArrayRaster(image), Window(0, 0, *image.shape[:2]), insist=insist)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("moved", [0.0, 0.7, -0.7])
+def test_another_landscape_fits(seed: int, moved: float) -> None:
+    assert fit(run_of(), landscape(seed, moved).astype(np.uint16)) == ()
+
+
+def test_water_alone_is_dark_but_not_of_another_unit() -> None:
+    rng = np.random.default_rng(5)
+    water = rng.normal([420, 330, 210, 90], [25, 22, 20, 15], (*SIZE, 4))
+    fit(run_of(), water.astype(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("what", "image"),
+    [
+        ("tenth", lambda values: values / 10),
+        ("hundred times", lambda values: values * 10),
+        ("offset of newer products", lambda values: values + 1000),
+        ("offset taken off", lambda values: np.clip(values - 1000, 0, None)),
+        ("clouds' values everywhere", lambda values: values * 0 + 20000 + values % 7),
+    ],
+)
+def test_whole_numbers_of_another_unit_are_refused(
+    what: str, image: Callable[[NDArray[Any]], NDArray[Any]]
+) -> None:
+    """What becomes negative without the offset is 0 in such products: a band may lose its shape by that."""
+    trained = landscape() + 1000 if what == "offset taken off" else landscape()
+    values = image(trained).astype(np.uint16)
+    with pytest.raises(RasterError, match=r"band means are .* in training .*--insist"):
+        fit(run_of(trained), values)
+    assert len(fit(run_of(trained), values, insist=True)) == 1
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1e-3, 1 / 255, 1e4])
+def test_floats_of_another_unit_are_refused(factor: float) -> None:
+    with pytest.raises(RasterError, match="band means"):
+        fit(run_of(dtype="float32"), (landscape() * factor).astype(np.float32))
+
+
+@pytest.mark.parametrize("trained_in", ["linear", "decibels"])
+@pytest.mark.parametrize("bands", [1, 2])
+def test_decibels_are_no_linear_values(trained_in: str, bands: int) -> None:
+    rng = np.random.default_rng(1)
+    decibels = rng.normal([-9.0, -16.0], [3.0, 3.5], (*SIZE, 2))[..., :bands].astype(np.float32)
+    linear = (10 ** (decibels / 10)).astype(np.float32)
+    trained, other = (linear, decibels) if trained_in == "linear" else (decibels, linear)
+    assert fit(run_of(trained, "float32"), trained[::-1].copy()) == ()
+    with pytest.raises(RasterError, match="band means"):
+        fit(run_of(trained, "float32"), other)
+
+
+def test_bands_in_reverse_order_are_said() -> None:
+    apart = np.array([200.0, 900.0, 3000.0])
+    trained = np.random.default_rng(0).normal(apart, 150, (*SIZE, 3)).astype(np.uint16)
+    assert any("reverse" in line for line in fit(run_of(trained), trained[..., ::-1].copy()))
+
+
+def test_another_type_is_refused_by_one_rule() -> None:
+    values = landscape()
+    for dtype, trained in (("uint8", "uint16"), ("int16", "uint16"), ("float32", "uint16")):
+        image = (values / 12 if dtype == "uint8" else values).astype(dtype)
+        with pytest.raises(RasterError, match=f"expected values of {trained} .*got {dtype}"):
+            fit(run_of(dtype=trained), image)
+        assert fit(run_of(dtype=trained), image, insist=True)
+    assert fit(run_of(dtype="float32"), values) == ()  # float64 holds the same measurement
+
+
+def test_too_little_to_tell_fits() -> None:
+    fit(run_of(), np.full((9, 9, 4), 60000, np.uint16))
+    fit(run_of(), np.zeros((*SIZE, 4), np.uint16))
+
+
+def test_a_sample_is_of_the_whole_part_and_without_what_has_no_data() -> None:
+    image = np.full((400, 500, 1), 7, np.uint8)
+    image[200:] = 9
+    valid = np.ones((400, 500), bool)
+    valid[:, :250] = False
+    sample = Sample.of(ArrayRaster(image, valid), Window(0, 0, 400, 500))
+    assert (sample.mean_C, sample.std_C) == (8.0, 1.0)
+    assert 0 < sample.pixels < 16 * 64**2
+
+
+# ------------------------------------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names", "bands", "order"),
+    [
+        (("red", "green", "blue"), ("red", "green", "blue"), (1, 2, 3), None),
+        (("red", "green", "blue"), ("blue", "green", "red"), (1, 2, 3), (3, 2, 1)),
+        (("red", "green", "blue"), ("blue", "green", "red", "nir"), (3, 2, 1), None),
+        (("red", "green", "blue"), ("nir", "red", "green"), (1, 2, 3), ()),
+        (("red", None), (None, "red"), (1, 2), ()),
+        (("b04", "b03"), ("red", "green"), (1, 2), None),
+        ((), ("blue", "green"), (1, 2), None),
+        (("red", "green"), (None, None), (1, 2), None),
+    ],
+)
+def test_names_tell_another_order(
+    wanted: Any, names: Any, bands: tuple[int, ...], order: tuple[int, ...] | None
+) -> None:
+    assert order_of(wanted, names, bands) == order
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"descriptions": ("Blue", "GREEN", "red")},
+        {"descriptions": ("Blue", "GREEN", "red"), "photometric": "MINISBLACK"},
+    ],
+)
+def test_bands_named_in_another_order_are_refused_with_what_mends_it(
+    make_geotiff: Make, rng: np.random.Generator, options: dict[str, Any]
+) -> None:
+    values = rng.integers(0, 256, (*SIZE, 3), np.uint8)
+    run = run_of(values, "uint8", ("red", "green", "blue"))
+    path = make_geotiff("bgr.tif", values, **options)
+    with open_raster(path) as raster, pytest.raises(RasterError, match="--bands 3,2,1"):
+        check_fit(run, raster, raster.extent)
+    with open_raster(path, (3, 2, 1)) as raster:
+        check_fit(run, raster, raster.extent)
+    with open_raster(make_geotiff("rgb.tif", values)) as raster:  # named by their colours
+        assert check_fit(run, raster, raster.extent) == ()
