@@ -177,7 +177,7 @@ class _Judge:
         for i in range(self._probe_tiles // batch):
             # One of each epoch: the batches of one epoch share no tile, and their mean would be too good.
             rows = rows_of(material, recipe, epoch := _PROBE_EPOCH + i)
-            parts = self._gradients[batch](*loader.load(rows, epoch, i % rows.steps))
+            parts = self._gradients[batch](*loader.load(rows, epoch, i % rows.steps)[:3])
             found.append([part.numpy() for part in parts])
         everything, row = (gradient_noise(np.stack(parts)) for parts in zip(*found, strict=True))
         return {"all": everything, "rare": row}

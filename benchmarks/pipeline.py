@@ -99,7 +99,7 @@ class _Case:
             self.rates[workers].milliseconds.append(1000 * (_processor(pids) - processor) / tiles)
 
     def _epoch(self, feed: Feed, epoch: int) -> int:
-        return sum(int(image.shape[0]) for image, _, _ in epoch_dataset(feed, self._rows, epoch))
+        return sum(int(image.shape[0]) for image, *_ in epoch_dataset(feed, self._rows, epoch))
 
     def close(self) -> None:
         """End the worker processes."""

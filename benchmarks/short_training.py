@@ -76,7 +76,10 @@ def train(
     weights, shares = class_weights(recipe, material.train), material.train.shares().tolist()
     loss = segmentation_loss(recipe.loss, weights, recipe.training.global_batch, shares)
     step = make_step(
-        StepParts(strategy, model, optimiser, loss, material.normalisation, recipe.sampling.min_pixels)
+        StepParts(
+            *(strategy, model, optimiser, loss, material.normalisation, recipe.sampling.min_pixels),
+            batch=recipe.training.global_batch,
+        )
     )
     held = []
     for done, batch in enumerate(_batches(material, recipe, steps), start=1):

@@ -162,7 +162,7 @@ def _train(model: Any, recipe: Recipe, dataset: Dataset, tiles: Tiles, seconds: 
     model.train()
     began, step = time.process_time(), 0
     with tqdm(total=round(seconds), unit="s") as bar:
-        for image, valid, label in Prefetch(_batches(loader, recipe, dataset, tiles), 2, "batches"):
+        for image, valid, label, _ in Prefetch(_batches(loader, recipe, dataset, tiles), 2, "batches"):
             used = time.process_time() - began
             if used >= seconds:
                 break

@@ -119,7 +119,7 @@ def _timed(
         optimiser = build_optimiser(recipe.training, model, 1000)
     loss = _waiting(segmentation_loss(recipe.loss, None, batch), list(delays))
     plain = Normalisation.of([120.0] * _BANDS, [60.0] * _BANDS)
-    step = make_step(StepParts(devices.strategy, model, optimiser, loss, plain, 8, shares=shares))
+    step = make_step(StepParts(devices.strategy, model, optimiser, loss, plain, 8))
     rng = np.random.default_rng(0)
     shape = (batch, recipe.tiles.size, recipe.tiles.size)
     image, label = rng.integers(0, 256, (*shape, _BANDS), np.uint8), rng.integers(0, 3, shape, np.uint8)

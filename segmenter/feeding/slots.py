@@ -7,6 +7,8 @@ where all are killed, and the size of /dev/shm, 64 MB in a Docker container, is 
 from __future__ import annotations
 
 import errno
+import itertools
+import math
 import mmap
 import os
 import tempfile
@@ -25,16 +27,22 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Shape of a batch: images (B, S, S, C) of a dtype, valid (B, S, S), class ids (B, S, S)."""
+    """Shape of a batch (`tiles.batches.Batch`), whose images are of a dtype."""
 
     batch: int
     tile: tuple[int, int, int]
     dtype: str
 
     @property
-    def _sizes(self) -> tuple[int, int, int]:
-        pixels = self.batch * self.tile[0] * self.tile[1]
-        return pixels * self.tile[2] * np.dtype(self.dtype).itemsize, pixels, pixels
+    def arrays(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Shape and dtype of each array."""
+        plane = (self.batch, *self.tile[:2])
+        image = ((*plane, self.tile[2]), self.dtype)
+        return image, (plane, "bool"), (plane, "uint8"), ((self.batch,), "int64")
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.arrays]
 
     @property
     def bytes(self) -> int:
@@ -43,19 +51,17 @@ class BatchShape:
 
     def empty(self, stacked: tuple[int, ...] = ()) -> Batch:
         """Arrays of so many batches, not filled."""
-        shape = (*stacked, self.batch, *self.tile[:2])
-        image = np.empty((*shape, self.tile[2]), self.dtype)
-        return image, np.empty(shape, np.bool_), np.empty(shape, np.uint8)
+        image, valid, label, slot = (np.empty((*stacked, *shape), dtype) for shape, dtype in self.arrays)
+        return image, valid, label, slot
 
     def views(self, memory: mmap.mmap, start: int) -> Batch:
         """Arrays of a batch that lies in memory from a byte on."""
-        shape, arrays = (self.batch, *self.tile[:2]), []
-        kinds = (((*shape, self.tile[2]), self.dtype), (shape, "bool"), (shape, "uint8"))
-        for (full, dtype), size in zip(kinds, self._sizes, strict=True):
-            arrays.append(np.ndarray(full, dtype, memory, start))
-            start += _aligned(size)
-        image, valid, label = arrays
-        return image, valid, label
+        starts = itertools.accumulate(map(_aligned, self._sizes), initial=start)
+        image, valid, label, slot = (
+            np.ndarray(shape, dtype, memory, first)
+            for (shape, dtype), first in zip(self.arrays, starts, strict=False)
+        )
+        return image, valid, label, slot
 
 
 def _aligned(size: int) -> int:
@@ -85,7 +91,7 @@ class Slots:
         self._memory = mmap.mmap(self.descriptor, size)
 
     def batch(self, slot: int) -> Batch:
-        """Arrays of a slot: (B, S, S, C), (B, S, S), (B, S, S)."""
+        """Arrays of a slot."""
         return self.shape.views(self._memory, slot * self.shape.bytes)
 
     def close(self) -> None:

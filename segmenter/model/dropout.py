@@ -1,10 +1,11 @@
-"""Dropout whose masks belong to the images of the global batch, whichever replica has them.
+"""Dropout whose masks belong to the images of the global batch, whichever replica has them, and where.
 
 Keras' Dropout draws the same mask on every replica: its state is one variable that all replicas share. Here
 a mask is read off Philox (Salmon et al., doi:10.1145/2063384.2063405), which computes random numbers from a
 key and a counter, four for each value of the counter. The key is the layer's; the counter's upper half is the
-number of the mask, its lower half the place in the global batch. So R replicas together draw what one device
-would, without a word between them, and a resumed run what it would have drawn.
+number of the mask, its lower half begins with the image's slot, which the plan of the step gave it. So R
+replicas together draw what one device would, without a word between them, in whatever order they have the
+images, and a resumed run what it would have drawn.
 """
 
 from __future__ import annotations
@@ -25,23 +26,19 @@ _here = threading.local()  # a replica is traced in a thread of its own
 
 
 @contextmanager
-def images_before(count: Any) -> Iterator[None]:
-    """Within it, this replica's images come after so many of the global batch; None: parts are equal.
+def masks_of(slot_b: Any, batch: int) -> Iterator[None]:
+    """Within it, this replica's images are those of some slots of a global batch of so many.
+
+    Outside of it, slots are places: each replica has a contiguous part of the batch, all equally large.
 
     Args:
-        count: int64 scalar. In a replica, around the call of the model.
+        slot_b: (b,) int64. In a replica, around the call of the model.
     """
-    before, _here.images = getattr(_here, "images", None), count
+    before, _here.slots = getattr(_here, "slots", None), (slot_b, batch)
     try:
         yield
     finally:
-        _here.images = before
-
-
-def _images_before(images: Any) -> Any:
-    """Images of the global batch before this replica's, which are so many (int64)."""
-    count = getattr(_here, "images", None)
-    return _replica() * images if count is None else count
+        _here.slots = before
 
 
 class _Masked(keras.layers.Layer):
@@ -104,25 +101,25 @@ class _Masked(keras.layers.Layer):
 class GlobalDropout(_Masked):
     """Sets a share of the inputs to 0 in training and multiplies the others by 1 / (1 − rate).
 
-    Srivastava et al., JMLR 15 (2014). The masks of R replicas, each with its contiguous and equally large
-    part of the batch, are those of one device with the whole batch, in every precision; they go by the place
-    in the batch, which `sampling.per_replica` may change with R. Where the parts are not equally large, the
-    caller has to say how many images come before (`images_before`): else images of two replicas may have the
-    same mask. Each call in training draws a mask of its own, also those
-    for the micro-batches of one step: there the place is the one in the micro-batch, which is a part of each
-    replica's images, so that with R replicas a mask falls on other images than with one. XLA has
-    other numbers than TensorFlow for the same key and counter: compiled by it, a run repeats itself, and no
-    other.
+    Srivastava et al., JMLR 15 (2014). The masks of R replicas are those of one device with the whole batch,
+    in every precision: they go by the images' slots (`masks_of`). Each call in training draws a mask of its
+    own, also those for the micro-batches of one step, so that with R replicas and micro-batches a mask falls
+    on other images than with one. XLA has other numbers than TensorFlow for the same key and counter:
+    compiled by it, a run repeats itself, and no other.
     """
 
     def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
-        """Random numbers in [0, 1) of the shape of a replica's part: those at its place in the batch."""
-        # Whole counters for each pixel, so that a replica's part starts with one whatever its size.
+        """Random numbers in [0, 1) of the shape of a replica's part: of each image those of its slot."""
+        # Whole counters for each pixel, so that an image starts with one whatever its size.
         drawn = -(-channels // _NUMBERS) * _NUMBERS
         shape = tf.concat([shape[:-1], [drawn]], axis=0)
-        images = tf.cast(shape[0], tf.int64)
         each = tf.reduce_prod(tf.cast(shape[1:], tf.int64)) // _NUMBERS
-        uniform = _uniform(shape, seed, number, _images_before(images) * each)
+        slots = getattr(_here, "slots", None)
+        if slots is None:
+            uniform = _uniform(shape, seed, number, _replica() * tf.cast(shape[0], tf.int64) * each)
+        else:
+            of_images = [_uniform(shape[1:], seed, number, slot * each) for slot in tf.unstack(slots[0])]
+            uniform = tf.stack(of_images) if of_images else tf.zeros(shape)
         return uniform if drawn == channels else uniform[..., :channels]
 
 
@@ -132,15 +129,20 @@ class DropPath(_Masked):
 
     Stochastic depth (Huang et al. 2016, arXiv:1603.09382), image by image: put at the end of a residual
     block's branch, it leaves the block out. Which images of the global batch is the same for any number of
-    replicas, under the conditions of `GlobalDropout`.
+    replicas, as with `GlobalDropout`.
     """
 
     def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
-        """Random numbers in [0, 1), (b, 1, …): one for each image, at its place in the batch."""
-        images = tf.cast(shape[0], tf.int64)
-        one = tf.concat([shape[:1], [_NUMBERS]], axis=0)  # a whole counter for each image
-        uniform = _uniform(one, seed, number, _images_before(images))[:, :1]
-        return tf.reshape(uniform, tf.concat([shape[:1], tf.ones_like(shape[1:])], axis=0))
+        """Random numbers in [0, 1), (b, 1, …): one for each image, that of its slot."""
+        slots = getattr(_here, "slots", None)
+        if slots is None:
+            images = tf.cast(shape[0], tf.int64)
+            uniform = _uniform([shape[0], _NUMBERS], seed, number, _replica() * images)
+        else:  # of all slots: fewer operations than one for each image
+            uniform = tf.gather(
+                _uniform([slots[1], _NUMBERS], seed, number, tf.zeros((), tf.int64)), slots[0]
+            )
+        return tf.reshape(uniform[:, :1], tf.concat([shape[:1], tf.ones_like(shape[1:])], axis=0))
 
 
 def _uniform(shape: Any, seed: Any, number: Any, first: Any) -> Any:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 
 def order_for_replicas(
-    row: NDArray[np.integer], shares: Sequence[int], holds: NDArray[np.bool_]
-) -> NDArray[np.integer]:
+    row: NDArray[np.int64], shares: Sequence[int], holds: NDArray[np.bool_]
+) -> NDArray[np.int64]:
     """The tiles of a row in another order, for replicas that take contiguous blocks of it.
 
     Only the order changes, so the step as a whole is what it was. The same input gives the same order.

@@ -39,9 +39,9 @@ class GlobalLoss(keras.losses.Loss):
 
 
 def fit_dataset(batches: Any, normalisation: Normalisation, dtype: str = "float32") -> Any:
-    """`pipeline.epoch_dataset`'s (image, valid, label) as (normalised pixels, label), which `fit` takes."""
+    """`pipeline.epoch_dataset`'s batches as (normalised pixels, label), which `fit` takes."""
 
-    def pair(image: Any, valid: Any, label: Any) -> Any:
+    def pair(image: Any, valid: Any, label: Any, slot: Any) -> Any:
         return normalisation.apply(image, valid, dtype), label
 
     return batches.map(pair, num_parallel_calls=2, deterministic=True)

@@ -33,19 +33,16 @@ def epoch_dataset(
             feed.take(plan, epoch, int(first) + place, tuple(part[place] for part in batches))
         for part in batches:
             part[done:] = 0
-        image, valid, label = batches if stacked else (part[0] for part in batches)
-        return image, valid, label
-
-    shape = (*((count,) if stacked else ()), feed.shape.batch, *feed.shape.tile)
+        image, valid, label, slot = batches if stacked else (part[0] for part in batches)
+        return image, valid, label, slot
 
     def from_step(first: Any) -> Any:
         # Stateless, as far as TensorFlow is concerned: the batches follow from the step alone.
-        types = (tf.as_dtype(feed.shape.dtype), tf.bool, tf.uint8)
-        image, valid, label = tf.numpy_function(load, [first], types, stateful=False)
-        image.set_shape(shape)
-        valid.set_shape(shape[:-1])
-        label.set_shape(shape[:-1])
-        return image, valid, label
+        types = [tf.as_dtype(dtype) for _, dtype in feed.shape.arrays]
+        parts = tf.numpy_function(load, [first], types, stateful=False)
+        for part, (shape, _) in zip(parts, feed.shape.arrays, strict=True):
+            part.set_shape((*((count,) if stacked else ()), *shape))
+        return tuple(parts)
 
     options = tf.data.Options()
     # Nothing is left to tune, and its thread sleeps for longer and longer: ending an epoch would wait for it,

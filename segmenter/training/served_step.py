@@ -26,13 +26,14 @@ class _Read(NamedTuple):
 
 
 def make_served_step(parts: StepParts, state: ServedState) -> Any:
-    """A compiled function (image, valid, label) → (`StepResult`, updates of others meanwhile), for a worker.
+    """A compiled function of a batch → (`StepResult`, updates of others meanwhile), for a worker.
 
-    The batch is a whole global batch. Made for the weights that train now (`set_trained`).
+    The batch is a whole global batch, in the order of its slots. Made for the weights that train now
+    (`set_trained`).
     """
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def step(image: Any, valid: Any, label: Any) -> Any:
+    def step(image: Any, valid: Any, label: Any, slot: Any = None) -> Any:
         read = _read(state)
         loss, gradient, statistics = _computed(parts, state, read, image, valid, label)
         held = tf.cast(held_in(parts, label), tf.int32)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from segmenter.devices.strategy import is_central
-from segmenter.model.dropout import images_before
+from segmenter.model.dropout import masks_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.training.ema import AveragedWeights
 from segmenter.training.flat import FlatOptimiser
@@ -29,7 +30,7 @@ class StepParts:
         accumulate: micro-batches that each replica cuts its part of the batch into.
         averaged: takes part in each step, where the weights are averaged over the steps.
         xla: compile a replica's work with XLA; for one device or for GPUs, without accumulation.
-        shares: tiles that each replica gets of a step; empty: equal parts.
+        batch: tiles of a step over all replicas; for batches that tell the slots of their tiles.
     """
 
     strategy: Any
@@ -41,7 +42,7 @@ class StepParts:
     accumulate: int = 1
     averaged: AveragedWeights | None = None
     xla: bool = False
-    shares: tuple[int, ...] = ()
+    batch: int = 0
 
 
 class StepResult(NamedTuple):
@@ -63,7 +64,9 @@ class StepResult(NamedTuple):
 
 
 def make_step(parts: StepParts) -> Any:
-    """A compiled function of a distributed batch (image, valid, label) → `StepResult`.
+    """A compiled function of a distributed batch (image, valid, label[, slot]) → `StepResult`.
+
+    Slots are where the plan has the tiles; without them, places: replicas have contiguous parts of one size.
 
     Law 2, *equivalence*: the sum of the replicas' shares is the loss of the global batch, and the summed
     gradients are its gradients, whatever the number of replicas and of micro-batches.
@@ -130,13 +133,13 @@ def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
 def _at_once(parts: StepParts) -> Callable[[Any], Any]:
     """All of a replica's part in one forward and one backward pass."""
 
-    def own(image: Any, valid: Any, label: Any) -> Any:
-        loss, gradients = _gradients(parts, image, valid, label)
+    def own(*batch: Any) -> Any:
+        loss, gradients = _gradients(parts, batch)
         gradient = parts.optimiser.flat(gradients, parts.model.trainable_variables)
-        return loss, held_in(parts, label), gradient
+        return loss, held_in(parts, batch[2]), gradient
 
-    def replica(image: Any, valid: Any, label: Any) -> Any:
-        loss, held, gradient = own(image, valid, label)
+    def replica(*batch: Any) -> Any:
+        loss, held, gradient = own(*batch)
         return loss, held, *_applied(parts, gradient)
 
     def centrally(batch: Any) -> Any:
@@ -189,25 +192,25 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
         gradient_sum = tf.Variable(tf.zeros((total,), trained[0].dtype), False, **local)
         loss_sum = tf.Variable(tf.zeros((), dtype), False, **local)
 
-    def start(image: Any, valid: Any, label: Any) -> Any:
+    def start(image: Any, valid: Any, label: Any, *slot: Any) -> Any:
         for variable in (gradient_sum, loss_sum):
             variable.assign(tf.zeros(variable.shape, variable.dtype))
         known = parts.loss.needs_valid_weight
         return parts.loss.valid_weight(label, dtype) if known else tf.zeros((), dtype)
 
-    def micro(image: Any, valid: Any, label: Any, weight: Any, i: Any) -> None:
-        own = (micro_batch(tensor, parts.accumulate, i) for tensor in (image, valid, label))
+    def micro(weight: Any, i: Any, *batch: Any) -> None:
+        own = [micro_batch(tensor, parts.accumulate, i) for tensor in batch]
         known = (weight,) if parts.loss.needs_valid_weight else ()
-        loss, gradients = _gradients(parts, *own, *known)
+        loss, gradients = _gradients(parts, own, *known)
         gradient_sum.assign_add(parts.optimiser.flat(gradients, trained))
         loss_sum.assign_add(loss)
 
-    def finish(image: Any, valid: Any, label: Any) -> Any:
+    def finish(image: Any, valid: Any, label: Any, *slot: Any) -> Any:
         # A copy: over several processes, what is read of such a variable has no device to be summed on.
         own = tf.identity(gradient_sum)
         return tf.identity(loss_sum), held_in(parts, label), *_applied(parts, own)
 
-    def finish_own(image: Any, valid: Any, label: Any) -> Any:
+    def finish_own(image: Any, valid: Any, label: Any, *slot: Any) -> Any:
         return tf.identity(loss_sum) / strategy.num_replicas_in_sync, held_in(parts, label)
 
     def finish_centrally(batch: Any) -> Any:
@@ -219,7 +222,7 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
         weight = strategy.run(start, args=batch)
 
         def body(i: Any) -> Any:
-            strategy.run(micro, args=(*batch, weight, i))
+            strategy.run(micro, args=(weight, i, *batch))
             return i + 1
 
         # One at a time: side by side, they would need the memory that they are to save.
@@ -234,25 +237,18 @@ def micro_batch(tensor: Any, parts: int, i: Any) -> Any:
     return tf.reshape(tensor, (parts, tensor.shape[0] // parts, *tensor.shape[1:]))[i]
 
 
-def _gradients(parts: StepParts, image: Any, valid: Any, label: Any, *weight: Any) -> Any:
+def _gradients(parts: StepParts, batch: Sequence[Any], *weight: Any) -> Any:
     """This replica's share of the loss, and its gradients times the loss scale."""
+    image, valid, label, *slot = batch
+    masks = masks_of(slot[0], parts.batch) if slot else nullcontext()
     pixels = parts.normalisation.apply(image, valid, parts.model.inputs[0].dtype)
     trained = [v.value for v in parts.model.trainable_variables]
-    with tf.GradientTape(watch_accessed_variables=False) as tape, images_before(_images_before(parts)):
+    with tf.GradientTape(watch_accessed_variables=False) as tape, masks:
         for variable in trained:  # what lies before the first of these has no backward pass
             tape.watch(variable)
         loss = parts.loss(label, parts.model(pixels, training=True), *weight)
         scaled = parts.optimiser.scale_loss(loss)
     return loss, tape.gradient(scaled, trained)
-
-
-def _images_before(parts: StepParts) -> Any:
-    """Images of what is computed at once that are on the replicas before this one; None: parts are equal."""
-    if not parts.shares:
-        return None
-    before = np.cumsum([0, *parts.shares[:-1]]) // parts.accumulate
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return tf.constant(before, tf.int64)[replica]
 
 
 def held_in(parts: StepParts, label: Any) -> Any:

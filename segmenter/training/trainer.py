@@ -111,7 +111,7 @@ class Trainer:
             recipe.training.accumulate,
             self.averaged,
             recipe.training.xla,
-            self.devices.dealt(recipe.training.global_batch) if self.devices.shares else (),
+            recipe.training.global_batch,
         )
         held = (self.model, self._optimiser, *([] if averaged is None else [averaged]))
         self._agreement = Agreement(self.devices, [v for part in held for v in part.variables])

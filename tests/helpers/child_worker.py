@@ -15,7 +15,16 @@ from unittest import mock
 import numpy as np
 
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig
-from tests.helpers.small_training import NO_NORM, NORM, PER_IMAGE, PER_PIXEL, SGD, Training, batches
+from tests.helpers.small_training import (
+    NO_NORM,
+    NORM,
+    PER_IMAGE,
+    PER_PIXEL,
+    SGD,
+    Training,
+    batches,
+    with_slots,
+)
 
 STEPS = 5
 CLIPPED = SGD.model_copy(update={"clip_norm": 0.01})
@@ -92,7 +101,7 @@ def main() -> None:
             with strategy:
                 training = row.made(len(addresses))
             training.devices = devices
-            arrays = done(training, tuple(part[:, own] for part in row.stack()))
+            arrays = done(training, tuple(part[:, own] for part in with_slots(row.stack())))
             np.savez(target.with_name(f"{index}-{list(ROWS).index(name)}.npz"), **arrays)
         target.write_text(json.dumps(facts(devices)))
 

@@ -52,8 +52,9 @@ class FailingLoader(BatchLoader):
                 cv2.resize(np.ones((4, 4), np.uint8), (2**30, 2**30))
             raise {"user": RasterError, "memory": MemoryError, "defect": ValueError}[error](f"bad {step}")
         shape = (BATCH, SIDE, SIDE)
-        made = np.full((*shape, BANDS), step, np.uint8), np.ones(shape, np.bool_), np.zeros(shape, np.uint8)
-        for target, values in zip(into or (), made, strict=False):
+        image, valid = np.full((*shape, BANDS), step, np.uint8), np.ones(shape, np.bool_)
+        made = image, valid, np.zeros(shape, np.uint8), np.arange(BATCH)
+        for target, values in zip(into or made, made, strict=True):
             np.copyto(target, values)
         return into or made
 

@@ -35,6 +35,11 @@ def batches(steps: int, side: int = SIDE) -> tuple[NDArray[Any], NDArray[np.bool
     return image, valid, label
 
 
+def with_slots(stack: Any) -> Any:
+    """Stacked batches with the slots of their images, unless they have them; those of batches in order."""
+    return stack if len(stack) == 4 else (*stack, np.tile(np.arange(BATCH), (len(stack[0]), 1)))
+
+
 class Training:
     """A model, its optimiser and a step on so many replicas."""
 
@@ -80,7 +85,7 @@ class Training:
             Normalisation.of([120.0] * BANDS, [60.0] * BANDS),
             8,
             averaged=self.averaged,
-            shares=shares,
+            batch=BATCH,
             **options,
         )
         self.enter(0)
@@ -96,14 +101,14 @@ class Training:
     def operations(self, stack: Any) -> Counter[str]:
         """Kinds of operations of the compiled step, with those of the functions in it."""
         graph = self.step.get_concrete_function(
-            self.devices.distributed(tuple(part[0] for part in stack))
+            self.devices.distributed(tuple(part[0] for part in with_slots(stack)))
         ).graph.as_graph_def()
         nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
         return Counter(node.op for node in nodes)
 
     def each(self, stack: Any) -> list[float]:
         """The losses of steps, one call each."""
-        steps = len(stack[0])
+        steps, stack = len(stack[0]), with_slots(stack)
         return [
             float(self.step(self.devices.distributed(tuple(p[i] for p in stack)))[0]) for i in range(steps)
         ]
@@ -112,7 +117,7 @@ class Training:
         """The losses and the classes held of the first steps of a stack, in one call."""
         import tensorflow as tf
 
-        return self._many(self.devices.distributed(stack, axis=1), tf.constant(count))
+        return self._many(self.devices.distributed(with_slots(stack), axis=1), tf.constant(count))
 
     def weights(self, averaged: bool = False) -> list[NDArray[Any]]:
         model = self.averaged.model if averaged and self.averaged is not None else self.model

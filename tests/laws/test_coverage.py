@@ -49,7 +49,7 @@ def run(config: Path, *settings: str, epochs: int = 1) -> Epochs:
         rows = plan(index.counts_NK, recipe.training.global_batch, recipe.sampling, recipe.seed, epoch)
 
         def is_short(step: int, rows=rows, epoch: int = epoch) -> bool:
-            _, _, label = loader.load(rows, epoch, step)
+            _, _, label, _ = loader.load(rows, epoch, step)
             pixels = np.stack([class_pixels(one, len(dataset.classes)) for one in label])
             return not (pixels.max(axis=0)[list(rows.promised)] >= recipe.sampling.min_pixels).all()
 

@@ -67,6 +67,38 @@ def test_replicas_draw_the_mask_of_the_global_batch(shape: tuple[int, ...], dtyp
         assert np.array_equal(masks(replicas, shape, dtype), one)
 
 
+@pytest.mark.parametrize("kind", ["GlobalDropout", "DropPath"])
+@pytest.mark.parametrize("shares", [(8,), (2, 2, 2, 2), (3, 0, 1, 4)])
+def test_masks_go_with_the_images_in_whatever_order(shares: tuple[int, ...], kind: str) -> None:
+    """Replicas that have the images of some slots, as many as each can, draw the masks of these slots."""
+    import tensorflow as tf
+
+    from segmenter.model.dropout import masks_of
+
+    shape, order = (8, 3, 5, 6), np.random.default_rng(4).permutation(8)
+    blocks = np.split(order, np.cumsum(shares)[:-1])
+    strategy = strategy_of(len(shares))
+    with strategy.scope():
+        dropout = layer(kind=kind)
+        dropout.build(shape)
+
+    def own(slot_b: Any) -> Any:
+        with masks_of(slot_b, 8):
+            return dropout(tf.ones((slot_b.shape[0], *shape[1:])), training=True)
+
+    @tf.function
+    def step() -> Any:
+        slots = strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(blocks[context.replica_id_in_sync_group], tf.int64)
+        )
+        return strategy.run(own, args=(slots,))
+
+    expected = masks(1, shape, steps=2, kind=kind)
+    for in_order in expected:
+        found = np.concatenate(strategy.experimental_local_results(step()))
+        np.testing.assert_array_equal(found != 0, in_order[order])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_float16"])
 def test_drop_path_leaves_out_whole_images_the_same_ones_on_any_number_of_replicas(dtype: str) -> None:
     shape, steps = (8, 3, 5, 6), 40

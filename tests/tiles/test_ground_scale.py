@@ -148,7 +148,7 @@ def test_one_ground_is_shown_alike_whatever_the_scene_s_scale(dataset: Dataset) 
     rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0)
     changes: dict[int, list[int]] = {}
     for step in range(rows.steps):
-        _, _, label = loader.load(rows, 0, step)
+        _, _, label, _ = loader.load(rows, 0, step)
         for tile, one in zip(rows.rows_SB[step], label, strict=True):
             scene = int(index.scene_N[tile])
             clean = one[:, ~(one > 1).any(axis=0)]  # without the patch
@@ -173,10 +173,10 @@ def test_every_class_is_in_every_step_at_any_scale_and_twice_the_same(dataset: D
         rows = plan(index.counts_NK, 12, recipe.sampling, 3, epoch, strata=index.strata)
         assert len(rows.parts) == 9
         for step in range(1, rows.steps, 2):
-            image, valid, label = loaders[0].load(rows, epoch, step)
+            image, valid, label, _ = loaders[0].load(rows, epoch, step)
             if step % 4 == 1:  # any one can be had without those before it
                 again = loaders[1].load(rows, epoch, step)
-                assert all(np.array_equal(a, b) for a, b in zip((image, valid, label), again, strict=True))
+                assert all(np.array_equal(a, b) for a, b in zip((image, valid, label), again[:3], strict=True))
             held = np.stack([[np.count_nonzero(one == c) >= 32 for c in range(3)] for one in label])
             assert held.any(axis=0).all()
             assert (label[~valid] == IGNORE).all()
@@ -199,7 +199,7 @@ def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(
     rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0, strata=index.strata)
     assert index.strata is not None
     for step in range(rows.steps):
-        _, _, label = loader.load(rows, 0, step)
+        _, _, label, _ = loader.load(rows, 0, step)
         stratum_B = index.strata.number_N[rows.rows_SB[step]]
         for part in rows.parts:
             tiles = [one for one, t in zip(label, stratum_B, strict=True) if part.stratum in (None, t)]

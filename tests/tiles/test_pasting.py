@@ -109,7 +109,7 @@ def test_promised_classes_stay_in_every_batch(dataset: Dataset, pasted: dict[str
     """Law 1 on the labels as they come out, with turns and zoom on top."""
     settings = recipe({**pasted, "scale": 0.2, "rotation": 20})
     batches, loader = epoch_of(dataset, settings, epochs=3)
-    for image, valid, label in batches:
+    for image, valid, label, _ in batches:
         pixels = np.stack([[np.count_nonzero(one == c) for c in range(3)] for one in label])
         assert (pixels.max(axis=0) >= settings.sampling.min_pixels).all()
         assert (label[~valid] == IGNORE).all()
@@ -121,12 +121,12 @@ def test_promised_classes_stay_in_every_batch(dataset: Dataset, pasted: dict[str
 @pytest.mark.parametrize("pasted", [{"mosaic": 1.0}, {"copy_paste": {"p": 1.0}}, BOTH], ids=str)
 def test_label_and_validity_move_with_what_is_pasted(dataset: Dataset, pasted: dict[str, Any]) -> None:
     batches, _ = epoch_of(dataset, recipe(pasted))
-    for image, valid, label in batches:
+    for image, valid, label, _ in batches:
         np.testing.assert_array_equal(image[..., 0][valid], label[valid] + 1)
         assert (image[~valid] == 0).all()
     mixed = [
         len(np.unique(one[..., 1][there]))
-        for image, v, _ in batches
+        for image, v, *_ in batches
         for one, there in zip(image, v, strict=True)
     ]
     assert max(mixed) > 1  # pixels of two scenes in one tile
@@ -135,7 +135,7 @@ def test_label_and_validity_move_with_what_is_pasted(dataset: Dataset, pasted: d
 def test_pasting_shows_the_rare_class_more_often(dataset: Dataset) -> None:
     def pixels(augmentation: dict[str, Any]) -> int:
         batches, _ = epoch_of(dataset, recipe(augmentation), epochs=2)
-        return sum(int((label == RARE).sum()) for _, _, label in batches)
+        return sum(int((label == RARE).sum()) for _, _, label, _ in batches)
 
     assert pixels({"copy_paste": {"p": 1.0}}) > 2 * pixels({})
 

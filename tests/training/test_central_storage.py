@@ -104,7 +104,7 @@ def test_what_it_cannot_do_is_refused() -> None:
 @pytest.mark.slow
 def test_a_run_goes_on_mirrored_and_a_mirrored_one_there(tmp_path: Path) -> None:
     """By train.py, which validates and writes checkpoints; in float32, within rounding."""
-    recipe, two = made(tmp_path / "data"), ("--logical-devices", "2", "--set", "sampling.per_replica=off")
+    recipe, two = made(tmp_path / "data"), ("--logical-devices", "2")
     central = ("--set", "distribution.strategy=central_storage", "--set", "distribution.shares=[5,3]")
     kinds_of = {"mirrored": (), "central": central}
     for first, then in (("mirrored", "central"), ("central", "mirrored")):

@@ -93,7 +93,7 @@ def test_coverage_as_the_model_receives_it(dataset: Dataset) -> None:
         rows = plan_of(index, settings, epoch)
         assert rows.promised == (0, 1, 2)
         for step in range(rows.steps):
-            image, valid, label = loader.load(rows, epoch, step)
+            image, valid, label, _ = loader.load(rows, epoch, step)
             pixels = np.stack([[np.count_nonzero(one == c) for c in range(3)] for one in label])
             assert (pixels.max(axis=0) >= settings.sampling.min_pixels).all()
             assert (label[~valid] == IGNORE).all()
@@ -112,7 +112,7 @@ def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
     for epoch in range(8):
         rows = plan_of(index, settings, epoch)
         for step in range(rows.steps):
-            _, _, label = loader.load(rows, epoch, step)
+            _, _, label, _ = loader.load(rows, epoch, step)
             held = np.stack([[np.count_nonzero(one == c) >= 32 for c in range(3)] for one in label])
             assert held.any(axis=0).all()
     assert loader.drawn.replaced > 0
@@ -163,7 +163,7 @@ def test_tiles_are_the_pixels_of_their_files(dataset: Dataset) -> None:
     loader, index = loader_of(dataset, settings)
     rows = plan_of(index, settings)
     for step in range(rows.steps):
-        image, valid, label = loader.load(rows, 0, step)
+        image, valid, label, _ = loader.load(rows, 0, step)
         np.testing.assert_array_equal(image[..., 0][valid], label[valid])
         assert (image[~valid] == 0).all()
 
