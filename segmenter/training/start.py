@@ -357,7 +357,7 @@ def _new_run(
     pace = pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
     network = network_geometry(model)
     side = recipe.tiles.size
-    mixed = recipe.training.precision != "float32"
+    mixed = recipe.training.precision.startswith("mixed")
     normalisation, scenes = normalisation_of(
         recipe, statistics, source, shapes=shapes, classes=names, pace=pace, chief=devices.workers.chief
     )

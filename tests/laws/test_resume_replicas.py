@@ -22,8 +22,6 @@ from tests.helpers.small_training import PER_IMAGE, Training, batches, differenc
 
 NARROW = UNetConfig(depth=2, width=2)
 STEPS, STOP = 5, 3
-FLOAT32 = 1e-3
-"""Largest difference of a weight after two epochs, relative to the largest weight: rounding, amplified."""
 
 
 def state(training: Training) -> dict[str, NDArray[Any]]:
@@ -106,18 +104,22 @@ def test_moments_that_are_left_behind_are_seen(trainings: dict[int, Training], t
     assert difference(kinds(state(one))["model/"], whole["model/"]) > SEEN
 
 
-# --------------------------------------------------------------------------- real processes, float32
+# --------------------------------------------------------------------------- real processes, the defaults
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """A run on one device and one on four, with dropout; classes are dealt to the replicas, as by default."""
+    """A run on one device and one on four, with dropout; classes are dealt to the replicas, as by default.
+
+    In float64: AdamW divides by the gradients' size, and so makes of the rounding of weights that have hardly
+    any a change that can be seen, on each number of devices another one.
+    """
     folder = tmp_path_factory.mktemp("replicas")
     recipe = made(folder / "data")
     text = yaml.safe_load(recipe.read_text())
     assert text["model"]["dropout"] > 0
     assert "sampling" not in text
-    text["training"]["epochs"] = 2
+    text["training"] |= {"epochs": 2, "precision": "float64"}
     recipe.write_text(yaml.safe_dump(text))
     runs = {replicas: folder / str(replicas) for replicas in (1, 4)}
     for replicas, run in runs.items():
@@ -140,8 +142,7 @@ def apart(a: Path, b: Path) -> float:
 
 
 def test_four_replicas_train_as_one(runs: dict[int, Path]) -> None:
-    # float32, a dozen steps: rounding differs, the computation does not (in float64: test_equivalence).
-    assert apart(runs[1], runs[4]) < FLOAT32
+    assert apart(runs[1], runs[4]) <= LIMIT
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4)])
@@ -155,5 +156,5 @@ def test_a_run_goes_on_with_other_devices(
     output = train(recipe, "--run", str(run), "--resume-from", str(first), *devices(after)).stdout
     assert f"resumed after step {first} of {2 * first}" in output
     assert f"made on {before} devices, this is {after}" in output
-    assert apart(run, runs[before]) < FLOAT32
+    assert apart(run, runs[before]) <= LIMIT
     np.testing.assert_array_equal(weights(run)["position"][:3], weights(runs[before])["position"][:3])

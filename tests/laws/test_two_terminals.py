@@ -12,17 +12,15 @@ import numpy as np
 import pytest
 
 from segmenter.runs.checkpoints import checkpoints
+from tests.helpers.equivalence_matrix import LIMIT
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.several_workers import ROOT, ended_with, free_ports
 from tests.helpers.small_training import difference
 from tests.helpers.time_limits import wait_until
 
 PAGE = ROOT / "docs" / "several_machines.md"
-FLOAT32 = 1e-3
-"""Largest difference of a weight after two epochs, relative to the largest: rounding, amplified."""
-QUICK = ["--set", "distribution.heartbeat_timeout=20", "--set", "training.epochs=2"]
-UNDEALT = ["--set", "sampling.per_replica=off"]
-"""Dealing would change the images' places with the number of replicas, by which dropout's masks go."""
+CHANGED = ("distribution.heartbeat_timeout=20", "training.epochs=2", "training.precision=float64")
+QUICK = [word for change in CHANGED for word in ("--set", change)]
 
 
 def terminals(recipe: Path, *more: str) -> list[list[str]]:
@@ -55,24 +53,24 @@ def apart(a: Path, b: Path) -> float:
 def test_two_terminals_train_what_two_replicas_would(tmp_path: Path) -> None:
     recipe = made(tmp_path / "data")
     run, here = tmp_path / "run", tmp_path / "here"
-    said = run_both(recipe, "--run", str(run), *QUICK, *UNDEALT)
+    said = run_both(recipe, "--run", str(run), *QUICK)
     assert "2 workers of 1 device each" in said[0]
     assert said[0].count("after epoch") == 2
     assert "after epoch" not in said[1]
     assert len(list(run.glob("checkpoints/*.npz"))) == 2
 
-    train(recipe, "--run", str(here), "--logical-devices", "2", *QUICK, *UNDEALT)
-    assert apart(run, here) < FLOAT32
+    train(recipe, "--run", str(here), "--logical-devices", "2", *QUICK)
+    assert apart(run, here) <= LIMIT
     assert weights(run)["position"][:2].tolist() == weights(here)["position"][:2].tolist()
 
     # From two workers to one process, and back to two, from the checkpoint after the first epoch.
     first = str(min(checkpoints(run)))
-    alone = train(recipe, "--run", str(run), "--resume-from", first, *QUICK, *UNDEALT).stdout
+    alone = train(recipe, "--run", str(run), "--resume-from", first, *QUICK).stdout
     assert f"resumed after step {first}" in alone
-    assert apart(run, here) < FLOAT32
-    both = run_both(recipe, "--run", str(run), "--resume-from", first, *QUICK, *UNDEALT)
+    assert apart(run, here) <= LIMIT
+    both = run_both(recipe, "--run", str(run), "--resume-from", first, *QUICK)
     assert "made on 1 devices, this is 2" not in both[1]
-    assert apart(run, here) < FLOAT32
+    assert apart(run, here) <= LIMIT
 
 
 @pytest.mark.slow

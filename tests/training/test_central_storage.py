@@ -103,8 +103,9 @@ def test_what_it_cannot_do_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_mirrored_and_a_mirrored_one_there(tmp_path: Path) -> None:
-    """By train.py, which validates and writes checkpoints; in float32, within rounding."""
-    recipe, two = made(tmp_path / "data"), ("--logical-devices", "2")
+    """By train.py, which validates and writes checkpoints."""
+    recipe = made(tmp_path / "data")
+    two = ("--logical-devices", "2", "--set", "training.precision=float64")
     central = ("--set", "distribution.strategy=central_storage", "--set", "distribution.shares=[5,3]")
     kinds_of = {"mirrored": (), "central": central}
     for first, then in (("mirrored", "central"), ("central", "mirrored")):
@@ -116,4 +117,4 @@ def test_a_run_goes_on_mirrored_and_a_mirrored_one_there(tmp_path: Path) -> None
         assert "computed otherwise, the bits of what follows may differ: " in out
         assert "variables" in out
         names = [name for name in whole if name.startswith("model/") and not name.endswith("/masks")]
-        assert difference([weights(run)[n] for n in names], [whole[n] for n in names]) < 1e-3
+        assert difference([weights(run)[n] for n in names], [whole[n] for n in names]) <= LIMIT
