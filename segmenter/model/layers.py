@@ -108,6 +108,10 @@ class Share(keras.layers.Layer):
         """Shape of the output: that of the input."""
         return input_shape
 
+    def get_config(self) -> dict[str, Any]:
+        """Keras' own: what it would note by itself cannot be a dtype policy."""
+        return dict(super().get_config())
+
 
 @tf.custom_gradient
 def _shared(x: Any) -> tuple[Any, Callable[[Any], Any]]:
