@@ -176,6 +176,12 @@ def test_learning_curves_have_the_colours_of_the_map(tmp_path: Path) -> None:
         assert sum(_pixels_of(panel, c) for c in (*others, (31, 119, 180))) == 0  # the last is matplotlib's
 
 
+def test_learning_rates_are_drawn(tmp_path: Path) -> None:
+    learning_curves([{"step": s, "learning_rate": 1e-3} for s in (10, 20, 30)], tmp_path / "c.png")
+    panel = _picture(tmp_path / "c.png")[760:, 95:760]  # the lowest
+    assert _pixels_of(panel, (31, 119, 180)) > 30  # what is not at the edge of the line
+
+
 def test_learning_curves_take_any_log(tmp_path: Path) -> None:
     records: list[dict[str, Any]] = [
         {"step": step, "epoch": step // 10, "loss": 1 / (1 + step), "learning_rate": 1e-3}

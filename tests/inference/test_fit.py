@@ -86,6 +86,18 @@ def test_floats_of_another_unit_are_refused(factor: float) -> None:
         fit(run_of(dtype="float32"), (landscape() * factor).astype(np.float32))
 
 
+def test_a_common_factor_is_said_before_it_is_refused() -> None:
+    def answer(factor: float) -> str:
+        try:
+            return "said" if fit(run_of(dtype="float32"), (landscape() * factor).astype(np.float32)) else ""
+        except RasterError:
+            return "refused"
+
+    darker = [answer(1 / factor) for factor in (2.0, 2.6, 4.0, 5.2, 7.5)]
+    assert darker == ["", "", "said", "said", "refused"]
+    assert [answer(factor) for factor in (1.5, 4.0, 5.2, 7.5)] == ["", "said", "said", "refused"]
+
+
 @pytest.mark.parametrize("trained_in", ["linear", "decibels"])
 @pytest.mark.parametrize("bands", [1, 2])
 def test_decibels_are_no_linear_values(trained_in: str, bands: int) -> None:
