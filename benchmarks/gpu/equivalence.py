@@ -15,7 +15,8 @@ from benchmarks.gpu.figures import Figure
 from tests.helpers.equivalence_matrix import KINDS, LIMIT, ROWS, Laboratory, Row
 
 LIMITS = {"float64": LIMIT, "float32": 2e-3}
-"""In float32, rounding is what is left; it is amplified by five steps."""
+"""In float32, rounding is what is left; it is amplified by five steps. Rows of a loss that jumps, as OHEM
+keeps a pixel or does not, are compared in float64 alone: in float32 a rounding decides about whole pixels."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
@@ -31,6 +32,8 @@ def figures(bench: Bench) -> Iterator[Figure]:
         name: replace(ROWS[name], depth=1) if bench.sizes.tiny else ROWS[name] for name in bench.sizes.rows
     }
     for dtype, limit in LIMITS.items():
+        if dtype == "float32":
+            rows = {name: row for name, row in rows.items() if not row.loss.ohem}
         try:
             yield from _in(bench, rows, dtype, limit)
         except (tf.errors.UnimplementedError, tf.errors.NotFoundError) as error:

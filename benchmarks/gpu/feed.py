@@ -65,18 +65,16 @@ def figures(bench: Bench) -> Iterator[Figure]:
             rate = by_workers(made, rows, workers, bench.sizes.feed)
             best = max(best, rate)
             yield Figure(f"{kind}, {workers} worker process{'es' * (workers > 1)}", rate, "tiles/s")
+        yield best_over_need(best, need, source)
+
+
+def best_over_need(best: float, need: float | None, source: str) -> Figure:
+    """The verdict, of what was measured until now."""
+    name = "best input over need"
     if need is None:
-        yield Figure("best input over need", None, "×", note="what the step takes is not known")
-        return
+        return Figure(name, None, "×", note="what the step takes is not known")
     ratio = best / need
-    yield Figure(
-        "best input over need",
-        ratio,
-        "×",
-        f"≥ {ENOUGH}",
-        ratio >= ENOUGH,
-        note=f"{need:.0f} tiles/s: {source}",
-    )
+    return Figure(name, ratio, "×", f"≥ {ENOUGH}", ratio >= ENOUGH, note=f"{need:.0f} tiles/s: {source}")
 
 
 def needed(bench: Bench) -> tuple[float | None, str]:
@@ -91,32 +89,32 @@ def needed(bench: Bench) -> tuple[float | None, str]:
 
 
 def counts(bench: Bench) -> list[int]:
-    """1, 2, 4 … threads, up to the cores that this process may use."""
+    """… 4, 2, 1 threads, from the cores that this process may use: the fastest first."""
     cores = len(os.sched_getaffinity(0))
-    return [1] if bench.sizes.tiny else [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= cores]
+    return [1] if bench.sizes.tiny else [n for n in (64, 32, 16, 8, 4, 2, 1) if n <= cores]
 
 
 def tiles_per_second(load: Load, batch: int, threads: int, batches: int) -> tuple[float, float]:
-    """By the clock, and seconds of processor a tile; each thread makes so many batches."""
+    """By the clock, and seconds of processor a tile, of so many batches, or one for each thread."""
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(load, range(threads)))  # opens files
-        steps = range(threads * batches)
+        steps = range(max(batches, threads))
         started, used = time.perf_counter(), time.process_time()
         made = sum(1 for _ in pool.map(load, steps)) * batch
         return made / (time.perf_counter() - started), (time.process_time() - used) / made
 
 
 def by_workers(made: BatchLoader, rows: Plan, workers: int, batches: int) -> float:
-    """Tiles a second by the clock, of as many batches for each worker process."""
+    """Tiles a second by the clock, of so many batches, or one for each worker process."""
     shape = BatchShape(rows.rows_SB.shape[1], made.tile_shape, made.dtype)
     pool, into = WorkerPool(workers, shape, ahead_of(workers, shape.bytes)), shape.empty()
     with Feed(made, shape.batch, pool) as feed:
         feed.take(rows, 0, 0, into)  # imports libraries, opens files
-        started, first = time.perf_counter(), 1
-        for number in range(first, first + workers * batches):
+        started, taken = time.perf_counter(), max(batches, workers)
+        for number in range(1, 1 + taken):
             epoch, step = divmod(number, rows.steps)
             feed.take(rows, epoch, step, into)
-        return workers * batches * shape.batch / (time.perf_counter() - started)
+        return taken * shape.batch / (time.perf_counter() - started)
 
 
 def _load(made: BatchLoader, rows: Plan, step: int) -> Any:

@@ -72,9 +72,14 @@ class Section:
 
     @property
     def fails(self) -> bool:
-        """A law does not hold or was not shown, or the section could not be run."""
+        """A law does not hold, or the section could not be run."""
         broken = any(figure.law and figure.holds is False for figure in self.figures)
-        return broken or self.verdict == "failed" or (self.is_law and self.cut_off)
+        return broken or self.verdict == "failed"
+
+    @property
+    def not_shown(self) -> bool:
+        """It ended before all of a law was shown."""
+        return self.is_law and self.cut_off
 
     def as_line(self) -> dict[str, Any]:
         """For gpu.json."""
@@ -82,6 +87,7 @@ class Section:
             "section": self.name,
             "verdict": self.verdict,
             "fails": self.fails,
+            "not_shown": self.not_shown,
             "seconds": round(self.seconds, 1),
             "limit": round(self.limit, 1),
             **({"fault": self.fault} if self.fault else {}),

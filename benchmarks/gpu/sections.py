@@ -14,18 +14,24 @@ from benchmarks.gpu.bench import TINY, Bench, Place, Sizes
 from benchmarks.gpu.figures import Figure, Value, line_of
 from segmenter.errors import SegmenterError
 
+_LAW_LIMIT = 600.0
+
 
 @dataclass(frozen=True)
 class Entry:
     """Attributes:
     module: in this package, whose `figures` gives what it finds.
     share: of the time, in seconds of ten minutes.
-    is_law: it shows laws of the program: not shown is as bad as broken.
+    is_law: it shows laws of the program, and takes the time that it needs: tracing is one thread of Python.
     """
 
     module: str
     share: float
     is_law: bool = False
+
+    def limit(self, minutes: float, whole: float) -> float:
+        """Seconds that it may take of so many minutes; `whole`: the sum of all shares."""
+        return _LAW_LIMIT if self.is_law else 60 * minutes * self.share / whole
 
     @property
     def figures(self) -> Callable[[Bench], Iterator[Figure]]:

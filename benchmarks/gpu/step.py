@@ -1,7 +1,7 @@
 """The training step on 1 … N devices, in each precision, with and without XLA, in images a second.
 
-The steps of the program (`benchmarks.scaling`), with batches that lie on the devices. The two ends first, one
-device and all of them, so that a section that is cut off at its limit has what matters.
+The steps of the program (`benchmarks.scaling`), with batches that lie on the devices. One device and all of
+them in mixed precision first, then both with XLA, so that a section that is cut off has what matters.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def cases(bench: Bench) -> list[Case]:
     ends, between = sorted({1, most}), range(2, most)
     both = ["float32", "mixed_float16"]
     every = [*both, *(["mixed_bfloat16"] if has_bfloat16(bench) else [])]
-    found = [Case(precision, n) for precision in both for n in ends]
-    found += [Case(precision, n, xla=True) for precision in reversed(both) for n in ends]
-    found += [Case(precision, n) for precision in every[2:] for n in ends]
+    found = [Case("mixed_float16", n, xla) for xla in (False, True) for n in ends]
+    found += [Case(precision, n) for precision in ("float32", *every[2:]) for n in ends]
+    found += [Case("float32", n, xla=True) for n in ends]
     found += [Case(precision, n) for precision in both for n in between]
     return TINY_CASES if bench.sizes.tiny else found
 

@@ -87,7 +87,7 @@ def test_a_replica_that_computes_something_else_is_seen(
         (Section("a", 1, figures=[GOOD, BROKEN]), "no", True),
         (Section("a", 1, figures=[Figure("rate", 3.0)]), "measured", False),
         (Section("a", 1, figures=[GOOD], fault="late", cut_off=True), "cut off", False),
-        (Section("a", 1, figures=[GOOD], fault="late", cut_off=True, is_law=True), "cut off", True),
+        (Section("a", 1, figures=[GOOD], fault="late", cut_off=True, is_law=True), "cut off", False),
         (Section("a", 1, figures=[BROKEN], fault="late", cut_off=True), "no", True),
         (Section("a", 1, figures=[GOOD], fault="died"), "failed", True),
     ],
@@ -103,15 +103,18 @@ def test_the_exit_code_is_that_of_the_laws(
 
     def run(task: running.Task, known: Mapping[str, Any]) -> Any:
         for name in task.names:
-            yield Section(name, 1, figures=[BROKEN if name == "equivalence" else SLOW])
+            late = name == "resume"
+            figures = [BROKEN if name == "equivalence" else SLOW]
+            yield Section(name, 1, figures=figures, cut_off=late, fault="late" * late, is_law=late)
             written.append(len(json.loads((tmp_path / page.JSON).read_text())["sections"]))
 
     monkeypatch.setattr(running, "run", run)
     call = ["--tiny", "--output", str(tmp_path), "--only"]
     assert command.main([*call, "facts", "step"]) == 0
     assert command.main([*call, "facts", "equivalence"]) == 1
-    assert written == [1, 2] * 2, "written after each section"
-    assert "a law does not hold, or was not shown: equivalence" in capsys.readouterr().err
+    assert command.main([*call, "resume"]) == 3
+    assert written == [1, 2, 1, 2, 1], "written after each section"
+    assert "a law does not hold, or a section could not be run: equivalence" in capsys.readouterr().err
     assert "| weights, 4 replicas | 0.001 | ≤ 1e-10 | no (law) |  |" in (tmp_path / page.PAGE).read_text()
 
 

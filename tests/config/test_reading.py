@@ -102,7 +102,7 @@ def test_defaults_are_a_whole_recipe() -> None:
         ),
         (
             {"training": {"precision": "float16"}},
-            "expected 'float32', 'mixed_float16' or 'mixed_bfloat16', got",
+            "expected 'float32', 'float64', 'mixed_float16' or 'mixed_bfloat16', got",
         ),
         ({"training": None}, "training: expected a mapping of settings, got None"),
         (
