@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import run_tool
+from segmenter.errors import run_script, run_tool
 from segmenter.invocation import ToolParser, invocation, recipes_hint
 from segmenter.machine import keep_freed_memory
 from segmenter.terminal import enduring_output
@@ -152,12 +152,18 @@ def _with_recipe(arguments: argparse.Namespace) -> int:
     from segmenter.devices.control import watching
 
     roles, cluster = _place(arguments, recipe)
-    if roles is not None and roles.role != "chief":
-        from segmenter.devices.serving import serve
+    if roles is None:
+        return _train(arguments, recipe, cluster, None)
+    from segmenter.devices.serving import leave, serve
 
+    if roles.role != "chief":
         serve(recipe.distribution, roles)
-    with watching(roles) as watch:
-        return _train(arguments, recipe, cluster, watch)
+
+    def as_chief() -> int:
+        with watching(roles) as watch:
+            return _train(arguments, recipe, None, watch)
+
+    return leave(run_script(as_chief))
 
 
 def _place(arguments: argparse.Namespace, recipe: Any) -> tuple[Any, Any]:

@@ -209,11 +209,8 @@ class Watch:
 
 
 @contextmanager
-def watching(roles: Roles | None, say: Callable[[str], None] = print) -> Iterator[Watch | None]:
-    """The chief's watch, for as long as the context lasts; None without a cluster."""
-    if roles is None:
-        yield None
-        return
+def watching(roles: Roles, say: Callable[[str], None] = print) -> Iterator[Watch]:
+    """The chief's watch, for as long as the context lasts."""
     watch = Watch(roles, say)
     last = "has failed"
     try:

@@ -37,10 +37,17 @@ def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
     except tf.errors.OpError as error:
         raise DeviceError(f"{title}: TensorFlow cannot serve there: {str(error).splitlines()[0]}") from None
     print(f"{title}: serves as {server.target}", flush=True)
-    code = run_script(functools.partial(stay, roles, lambda line: print(line, flush=True)))
+    leave(run_script(functools.partial(stay, roles, lambda line: print(line, flush=True))))
+
+
+def leave(code: int) -> NoReturn:
+    """End a process of a cluster at once.
+
+    TensorFlow's server cannot be stopped, and crashes where Python ends around it in the middle of a step;
+    a chief that ends waits for ever for a worker that was lost.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    # TensorFlow's server cannot be stopped, and crashes where Python ends around it in the middle of a step.
     os._exit(code)
 
 

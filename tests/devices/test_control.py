@@ -62,7 +62,6 @@ def test_members_end_with_the_chief_and_say_so(roles: Roles) -> None:
     members = [Member(roles, "worker", 0)]  # before there is a chief
     assert wait_until(lambda: members[0].lines == [f"worker 0: waiting for the chief at {roles.chief}"])
     with watching(roles, print) as watch:
-        assert watch is not None
         members += [Member(roles, "worker", 1), Member(roles, "ps", 0)]
         watch.wait_for_all()
         assert watch.missing == []
@@ -74,7 +73,6 @@ def test_members_end_with_the_chief_and_say_so(roles: Roles) -> None:
 def test_members_end_with_a_chief_that_fails_or_is_gone_without_a_word(roles: Roles) -> None:
     member = Member(roles, "worker", 0)
     with suppress(TrainingError), watching(roles, print) as watch:
-        assert watch is not None
         assert wait_until(lambda: ("worker", 0) not in watch.missing)
         raise TrainingError
     assert (member.ended(), member.lines[-1]) == (0, "worker 0: the chief has failed, so this ends")
@@ -92,7 +90,6 @@ def test_members_end_with_a_chief_that_fails_or_is_gone_without_a_word(roles: Ro
 def test_the_chief_names_who_is_not_there(roles: Roles) -> None:
     lines: list[str] = []
     with watching(roles, lines.append) as watch, raw(roles):
-        assert watch is not None
         assert wait_until(lambda: ("worker", 0) not in watch.missing)
         with pytest.raises(
             DeviceError, match=rf"^worker 1 \({roles.workers[1]}\), ps 0 .*: not there after 0 s"
@@ -115,7 +112,6 @@ def test_a_member_that_differs_is_refused_by_name_before_the_first_step(
     roles: Roles, facts: dict[str, Any], message: str
 ) -> None:
     with watching(roles, print) as watch, raw(roles, **facts) as connection:
-        assert watch is not None
         with pytest.raises(DeviceError, match=message):
             watch.wait_for_all()
         assert b"refused" in connection.recv(4096)
@@ -123,7 +119,6 @@ def test_a_member_that_differs_is_refused_by_name_before_the_first_step(
 
 def test_a_second_process_of_a_role_and_one_of_no_role_are_refused(roles: Roles) -> None:
     with watching(roles, print) as watch, raw(roles):
-        assert watch is not None
         assert wait_until(lambda: ("worker", 0) not in watch.missing)
         assert f"{roles.title('worker', 0)} is there already" in Member(roles, "worker", 0).ended()
         with raw(roles, "worker", 7) as connection:
@@ -133,7 +128,6 @@ def test_a_second_process_of_a_role_and_one_of_no_role_are_refused(roles: Roles)
 def test_foreign_bytes_change_nothing(roles: Roles) -> None:
     host, port = roles.chief.split(":")
     with watching(roles, print) as watch, raw(roles):
-        assert watch is not None
         assert wait_until(lambda: ("worker", 0) not in watch.missing)
         for sent in (
             b"GET / HTTP/1.1\r\n\r\n",
@@ -154,7 +148,6 @@ def test_foreign_bytes_change_nothing(roles: Roles) -> None:
 def test_lost_and_returned_workers_are_named(roles: Roles) -> None:
     lines: list[str] = []
     with watching(roles, lines.append) as watch, raw(roles, "ps"):
-        assert watch is not None
         with raw(roles), raw(roles, index=1):
             watch.wait_for_all()
         assert wait_until(lambda: len(watch.missing) == 2)
@@ -174,7 +167,6 @@ def test_lost_and_returned_workers_are_named(roles: Roles) -> None:
 
 def test_a_lost_server_is_known(roles: Roles) -> None:
     with watching(roles, print) as watch, raw(roles), raw(roles, index=1):
-        assert watch is not None
         with raw(roles, "ps"):
             watch.wait_for_all()
             assert watch.lost_servers == ""

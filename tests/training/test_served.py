@@ -125,6 +125,17 @@ def test_a_killed_worker_costs_nothing_and_is_taken_in_again(tmp_path: Path, rec
 
 
 @pytest.mark.slow
+def test_a_chief_that_has_lost_a_worker_ends_when_it_is_done(tmp_path: Path, recipe: Path) -> None:
+    run = tmp_path / "run"
+    with Cluster(tmp_path, recipe, 2, 1, *LONG, "--set", "training.epochs=20") as cluster:
+        cluster.start_all("--run", str(run))
+        cluster.until(lambda: last_step(run) >= 20)
+        cluster.kill("worker", 1)
+        assert cluster.codes()["chief", 0] == 0
+    assert saved_step(run) == 20 * 7
+
+
+@pytest.mark.slow
 def test_a_lost_server_ends_the_run_in_one_line_and_resume_goes_on(tmp_path: Path, recipe: Path) -> None:
     run = tmp_path / "run"
     with Cluster(tmp_path / "first", recipe, 2, 2, *LONG) as cluster:
