@@ -292,8 +292,7 @@ def _check_tables(path: Path) -> None:
     if asked:
         name = shortened(min(asked), 60)
         raise DatasetError(
-            f"{path}: {name} is a view, expected a table; write it as one "
-            f"({_CONVERT} {path.name} {name})"
+            f"{path}: {name} is a view, expected a table; write it as one ({_CONVERT} {path.name} {name})"
         )
 
 
