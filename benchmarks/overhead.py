@@ -80,6 +80,7 @@ class _Loader:
 def _trainer(options: argparse.Namespace, folder: Path) -> Any:
     """The trainer, on made tables: it never sees a file of imagery."""
     from segmenter.runs.run import Run
+    from segmenter.scenes import Dataset
     from segmenter.training.trainer import Trainer
 
     recipe = Recipe.model_validate(
@@ -108,7 +109,8 @@ def _trainer(options: argparse.Namespace, folder: Path) -> Any:
     index = SimpleNamespace(counts_NK=counts_NK, strata=None, shares=lambda: shares)
     devices = make_devices(DistributionConfig(), options.logical_devices)
     feed = Feed(_Loader(options), options.batch)  # type: ignore[arg-type]
-    return Trainer(run, index, feed, devices, None)  # type: ignore[arg-type]
+    dataset = Dataset("overhead", folder, (), classes)
+    return Trainer(run, index, feed, devices, dataset)  # type: ignore[arg-type]
 
 
 def _bare(trainer: Any, options: argparse.Namespace) -> Any:

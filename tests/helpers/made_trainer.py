@@ -16,6 +16,7 @@ from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.run import Run
+from segmenter.scenes import Dataset
 from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.index import TileIndex
 from tests.helpers.equivalence_matrix import strategy_of
@@ -62,4 +63,4 @@ def made_trainer(folder: Path, classes: ClassMap, replicas: int, steps: int = ST
     used: Any = tuple(SimpleNamespace(name=f"CPU:{i}", model="a processor") for i in range(replicas))
     devices = Devices(strategy_of(replicas), used)
     feed = Feed(OneBatch(len(classes)), BATCH)  # type: ignore[arg-type]
-    return Trainer(run, index, feed, devices, None)  # type: ignore[arg-type]
+    return Trainer(run, index, feed, devices, Dataset("made", folder, (), classes))
