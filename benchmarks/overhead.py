@@ -69,7 +69,7 @@ class _Loader:
         shape = (options.batch, options.side, options.side)
         image = rng.integers(0, 256, (*shape, 3)).astype(np.uint8)
         label = rng.integers(0, _CLASSES, shape).astype(np.uint8)
-        self.batch = image, np.ones(shape, np.bool_), label
+        self.batch = image, np.ones(shape, np.bool_), label, np.arange(options.batch)
         self.tile_shape, self.dtype = (options.side, options.side, 3), "uint8"
 
     def load(self, *_: Any) -> Any:
@@ -120,7 +120,7 @@ def _bare(trainer: Any, options: argparse.Namespace) -> Any:
 
     loss = segmentation_loss(trainer.run.recipe.loss, None, options.batch)
     optimiser, normalisation = trainer._optimiser, trainer.run.normalisation
-    parts = StepParts(trainer.devices.strategy, trainer.model, optimiser, loss, normalisation, 32)
+    parts = StepParts(trainer.devices.strategy, trainer.model, optimiser, loss, normalisation, 32, batch=options.batch)
     step, batch = make_step(parts), trainer.devices.distributed(trainer.feed.loader.batch)
     float(step(batch)[0])
 

@@ -33,7 +33,8 @@ class OneBatch:
         rng = np.random.default_rng(4)
         shape = (BATCH, SIDE, SIDE)
         image = rng.integers(0, 256, (*shape, 3), np.uint8)
-        self.batch = image, np.ones(shape, bool), rng.integers(0, classes, shape, np.uint8)
+        label = rng.integers(0, classes, shape, np.uint8)
+        self.batch = image, np.ones(shape, bool), label, np.arange(BATCH)
 
     def load(self, *_: Any) -> tuple[NDArray[Any], ...]:
         return self.batch
