@@ -120,7 +120,9 @@ def _bare(trainer: Any, options: argparse.Namespace) -> Any:
 
     loss = segmentation_loss(trainer.run.recipe.loss, None, options.batch)
     optimiser, normalisation = trainer._optimiser, trainer.run.normalisation
-    parts = StepParts(trainer.devices.strategy, trainer.model, optimiser, loss, normalisation, 32, batch=options.batch)
+    parts = StepParts(
+        trainer.devices.strategy, trainer.model, optimiser, loss, normalisation, 32, batch=options.batch
+    )
     step, batch = make_step(parts), trainer.devices.distributed(trainer.feed.loader.batch)
     float(step(batch)[0])
 

@@ -123,7 +123,7 @@ def test_where_the_host_validates_it_has_the_weights_of_now(
     classes, there = make_classes(3), made_trainer(tmp_path, make_classes(3), 1)
     monkeypatch.setattr(Devices, "predicts_on_host", True)
     here = made_trainer(tmp_path, classes, 1)
-    image, valid, _ = here.feed.loader.batch
+    image, valid, *_ = here.feed.loader.batch
     for variable in here.model.trainable_variables:
         variable.assign(variable.value * 1.5)
     assert here._predictor() is not here._on_host
