@@ -7,6 +7,7 @@ heartbeats, holds texts that all can read, and ends the others' collectives wher
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import re
@@ -122,6 +123,7 @@ class ClusterWorkers(Workers):
     def together(self) -> Iterator[None]:
         import tensorflow as tf
 
+        self._probe()
         watch = threading.Thread(target=self._watch, name="watch", daemon=True)
         watch.start()
         try:
@@ -139,6 +141,25 @@ class ClusterWorkers(Workers):
             self._ended.set()
 
     # ------------------------------------------------------------------------------------ failures
+
+    def _probe(self) -> None:
+        """Call once what is called later where no error may stop: TensorFlow's service is no public one.
+
+        Raises:
+            WorkerError: this TensorFlow has not those calls: it would not be noticed that a worker hangs.
+        """
+        service, key = _service(), f"probe/{self.index}"
+        try:
+            service.set_config_key_value(key, "here")
+            service.get_config_key_value(key, _POLL_MS)
+            service.delete_config_key_value(key)
+            service.get_task_states([("worker", self.count)])
+            inspect.signature(service.report_error_to_cluster).bind(_INTERNAL, "")
+        except (AttributeError, TypeError) as error:
+            raise WorkerError(
+                f"{self.name()}: TensorFlow's service for several workers has changed ({error}): expected a "
+                "TensorFlow of the versions that pyproject.toml names"
+            ) from None
 
     def _fail(self, line: str) -> None:
         """Tell the others that this worker ends, and why."""
