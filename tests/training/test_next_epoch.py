@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_the_next_epoch_is_begun_before_the_validation_and_none_after_the_last(
     training = SimpleNamespace(epochs=3, stop_after=0, validate_every=1)
     trainer.run, trainer.steps = SimpleNamespace(recipe=SimpleNamespace(training=training)), 6  # type: ignore[assignment]
     trainer.position, trainer.dataset = Position(), Mock()
-    trainer.devices = Devices(None, ())
+    trainer.devices, trainer._time_left = Devices(None, ()), MagicMock()
     trainer._profiler, trainer._log, calls = Mock(), Mock(), []
     trainer._profiler.close.return_value = trainer._profiler.missing.return_value = ""
     trainer._plan = lambda epoch: f"plan {epoch}"  # type: ignore[assignment,method-assign,return-value]
