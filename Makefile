@@ -50,7 +50,7 @@ $(VENV)/.stamp-$(EXTRA)-%: $(VENV)/.stamp-$(EXTRA)
 # The demo runs the commands that a user would run, on imagery that it makes.
 demo: $(VENV)/.stamp-$(EXTRA)
 	@rm -rf demo
-	@$(PY) -m datasets make potsdam demo/data --scenes 8 --seed 1 --size 1024
+	@$(PY) -m datasets make potsdam demo/data --scenes 9 --seed 1 --size 1024
 	@$(PY) train.py configs/demo.yaml --run demo/run
 	@$(PY) predict.py demo/run demo/data/2_Ortho_RGB/top_potsdam_2_13_RGB.tif --output demo --pictures \
 	  --labels 'demo/data/5_Labels_all_noBoundary/{scene}_label_noBoundary.tif' --protocol potsdam-6 --split-name test

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from segmenter.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
+
 from datasets.commands.predict import main, run
 
 __all__ = ["main", "run"]

@@ -25,6 +25,7 @@ from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
+from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore, Tile
 
 _COLOUR = {"brightness": 0.2, "contrast": 0.2, "hue": 10, "saturation": 0.2}
@@ -83,7 +84,7 @@ class _Case:
         dataset = load_dataset(self.recipe)
         index = build_index(dataset, "train", self.recipe.tiles, progress=False)
         self.store = _Counted(dataset, index.scenes, side, cache_folder(dataset), progress=False)
-        self.loader = BatchLoader(self.recipe, index, self.store, 3, "uint8")
+        self.loader = BatchLoader(self.recipe, index, self.store, band_statistics(dataset, progress=False))
         self.rows: Plan = plan(index.counts_NK, 8, self.recipe.sampling, 0, 0)
         self.seconds: list[float] = []
 

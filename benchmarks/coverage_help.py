@@ -157,7 +157,9 @@ class _Judge:
 
         self.data, self._probe_tiles = data, probe_tiles
         recipe, material = _recipe(data, 1, "off", 0), data.material
-        self._model = build_model(recipe.model, material.bands, len(material.dataset.classes))
+        self._model = build_model(
+            recipe.model, len(material.statistics.mean_C), len(material.dataset.classes)
+        )
         self._predict = predict_function(self._model, material.normalisation)
         self._gradients = {batch: self._gradient_function(recipe, batch) for batch in batches}
 

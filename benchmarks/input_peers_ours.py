@@ -22,6 +22,7 @@ from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
+from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 
 ARMS = ("in_place", "packed", "in_place_workers", "packed_workers")
@@ -82,7 +83,7 @@ def _batches(asked: Recipe, workers: bool) -> Iterator[Any]:
     dataset = load_dataset(asked)
     index = build_index(dataset, "train", asked.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, common.SIDE, cache_folder(dataset), progress=False)
-    loader = BatchLoader(asked, index, store, 3, "uint8")
+    loader = BatchLoader(asked, index, store, band_statistics(dataset, progress=False))
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(_workers(asked, loader)) if workers else loader
         from segmenter.devices.strategy import load_tensorflow

@@ -37,6 +37,7 @@ from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
+from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 from segmenter.training.pipeline import epoch_dataset
 
@@ -75,7 +76,7 @@ class _Case:
         self.dataset = load_dataset(recipe)
         index = build_index(self.dataset, "train", recipe.tiles, progress=False)
         store = SceneStore(self.dataset, index.scenes, SIDE, cache_folder(self.dataset), progress=False)
-        self._loader = BatchLoader(recipe, index, store, 3, "uint8")
+        self._loader = BatchLoader(recipe, index, store, band_statistics(self.dataset, progress=False))
         self._rows = plan(index.counts_NK, batch, recipe.sampling, 0, 0)
         self._feeds = {n: self._feed(n, batch) for n in workers}
         self.rates = {n: Rates() for n in workers}

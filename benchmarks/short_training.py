@@ -15,7 +15,8 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.sampling import Plan
 from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.index import TileIndex, band_statistics
+from segmenter.tiles.index import TileIndex
+from segmenter.tiles.statistics import BandStatistics, band_statistics
 from segmenter.tiles.store import SceneStore
 from segmenter.training.pipeline import epoch_dataset
 from segmenter.training.prepare import class_weights, epoch_plan
@@ -29,15 +30,14 @@ class Material:
     train: TileIndex
     store: SceneStore
     normalisation: Normalisation
-    bands: int
-    dtype: str
+    statistics: BandStatistics
 
     @classmethod
     def of(cls, dataset: Dataset, train: TileIndex, store: SceneStore) -> Material:
         """With the bands' statistics over the training scenes."""
         statistics = band_statistics(dataset, progress=False)
         normalisation = Normalisation.of(statistics.mean_C, statistics.std_C)
-        return cls(dataset, train, store, normalisation, len(statistics.mean_C), statistics.dtype)
+        return cls(dataset, train, store, normalisation, statistics)
 
 
 def rows_of(material: Material, recipe: Recipe, epoch: int) -> Plan:
@@ -47,7 +47,7 @@ def rows_of(material: Material, recipe: Recipe, epoch: int) -> Plan:
 
 def loader_of(material: Material, recipe: Recipe) -> BatchLoader:
     """What makes the batches."""
-    return BatchLoader(recipe, material.train, material.store, material.bands, material.dtype)
+    return BatchLoader(recipe, material.train, material.store, material.statistics)
 
 
 def train(
@@ -71,7 +71,7 @@ def train(
     keras_seed(recipe.seed)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        model = build_model(recipe.model, material.bands, len(material.dataset.classes))
+        model = build_model(recipe.model, len(material.normalisation.mean), len(material.dataset.classes))
         optimiser = build_optimiser(recipe.training, model, steps)
     weights, shares = class_weights(recipe, material.train), material.train.shares().tolist()
     loss = segmentation_loss(recipe.loss, weights, recipe.training.global_batch, shares)

@@ -148,9 +148,7 @@ def _difference(published: Any, encoder: Any) -> float:
 
 def _train(model: Any, recipe: Recipe, dataset: Dataset, tiles: Tiles, seconds: float) -> int:
     """Train for so much processor time of this process; the steps done."""
-    loader = BatchLoader(
-        recipe, tiles.index, tiles.store, len(tiles.statistics.mean_C), tiles.statistics.dtype
-    )
+    loader = BatchLoader(recipe, tiles.index, tiles.store, tiles.statistics)
     given = class_weights(recipe, tiles.index)
     weights = torch.tensor(given or (1.0,) * len(dataset.classes))
     settings = recipe.training

@@ -6,14 +6,19 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from segmenter.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
 
 from segmenter.cluster.options import ClusterOptions, add_cluster_options, taken_from
 from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
 from segmenter.files import check_writable
-from segmenter.invocation import invocation
+from segmenter.invocation import ToolParser, invocation
 from segmenter.scenes import SPLITS
 from segmenter.terminal import enduring_output
 
@@ -33,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(args.run(args))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=invocation("datasets"), description=_ABOUT)
+def _parser() -> ToolParser:
+    parser = ToolParser(prog=invocation("datasets"), description=_ABOUT)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     check = commands.add_parser(
@@ -49,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
         "coverage", help="which classes batches hold, at random and as planned, and what limits it"
     )
     _add_recipe(coverage)
+    coverage.add_argument(
+        "--all", action="store_true", help="also classes, scales, other samplings, what would help"
+    )
     coverage.add_argument("--split", choices=("train", "validation", "test"), default="train")
     coverage.add_argument(
         "--batch", metavar="N,N,…", help="global batch sizes (default: 16,32,64,128 and the recipe's own)"
@@ -108,7 +116,8 @@ def _add_files_commands(commands: Any) -> None:
     stitch.set_defaults(run=_stitch)
 
 
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
+def _add_recipe(parser: ToolParser) -> None:
+    parser.settings = _setting_names
     parser.add_argument("config", type=Path, metavar="CONFIG", help="recipe (YAML)")
     parser.add_argument(
         *("--set", "-s"),
@@ -117,6 +126,12 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="override a setting, as dataset.root=/data",
     )
+
+
+def _setting_names() -> Iterable[str]:
+    from segmenter.config.reading import default_recipe, flat_settings
+
+    return flat_settings(default_recipe())
 
 
 def _positive(text: str) -> int:
@@ -144,12 +159,12 @@ def _check(args: argparse.Namespace) -> int:
 
     from . import load_dataset
     from .check import check_dataset
-    from .polygons import PolygonsError
+    from .made import MadeFilesError
 
     recipe, cluster = _recipe(args)
     try:
         dataset = load_dataset(recipe)
-    except PolygonsError as error:
+    except MadeFilesError as error:
         print(error.text(everything=args.all))
         return EXIT_SOME_FAILED
     with spread_over(cluster, dataset.root) as spread:
@@ -192,7 +207,9 @@ def _coverage(args: argparse.Namespace) -> int:
         built = build_index(dataset, args.split, recipe.tiles, spread=spread)
     index = with_scales(built, dataset, recipe)
     found = diagnose(recipe, dataset, index, batches, args.run_dir)
-    print(table(found))
+    print(table(found, everything=args.all))
+    if not args.all:
+        print("--all shows classes, other ways of sampling and what would help; --report draws it all")
     if args.json:
         write_whole(args.json, (json.dumps(found.to_dict(), allow_nan=False) + "\n").encode())
     if args.report:
@@ -211,6 +228,7 @@ def _augmented(args: argparse.Namespace) -> int:
     from segmenter.tiles.cache import cache_folder
     from segmenter.tiles.index import build_index
     from segmenter.tiles.probing import check_augmentation
+    from segmenter.tiles.statistics import band_statistics
     from segmenter.tiles.store import SceneStore
 
     from . import load_dataset
@@ -222,9 +240,10 @@ def _augmented(args: argparse.Namespace) -> int:
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
     check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
     index = build_index(dataset, "train", recipe.tiles)
-    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
-    image_HWC = store.read(int(index.scene_N[0]), index.window(0))[0]
-    loader = BatchLoader(recipe, index, store, image_HWC.shape[2], str(image_HWC.dtype))
+    statistics = band_statistics(dataset)
+    mean_C = statistics.mean_C.tolist()
+    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), mean_C=mean_C)
+    loader = BatchLoader(recipe, index, store, statistics)
     draw_augmented(loader, index, dataset.classes, args.output, tiles=args.tiles, draws=args.draws)
     print(plain(f"written: {args.output}"))
     return 0

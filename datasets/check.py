@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import BandsError, SegmenterError, grouped, plain
+from segmenter.errors import BandsError, SegmenterError, counted, grouped, plain
 from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
+from segmenter.raster.band_names import names_of, order_of, used_names
 from segmenter.scenes import SPLITS, Dataset, Scene
 from segmenter.threads import Spread, in_threads
 
@@ -99,7 +100,7 @@ class CheckReport:
     def _head(self, everything: bool) -> Iterator[str]:
         scenes = ", ".join(f"{len(self.dataset.of(split))} {split}" for split in SPLITS)
         where = plain(str(self.dataset.root))
-        yield f"{self.dataset.name}: {len(self.dataset.scenes)} scenes ({scenes}) in {where}"
+        yield f"{self.dataset.name}: {counted(len(self.dataset.scenes), 'scene')} ({scenes}) in {where}"
         for split in SPLITS[1:]:
             groups = list(dict.fromkeys(scene.group for scene in self.dataset.of(split)))
             if groups:
@@ -112,10 +113,10 @@ class CheckReport:
             yield f"same pixels within one split: {_list(alike, everything)}{more}"
         for reason, count in Counter(reason for _, reason in self.dataset.unused).items():
             files = [path.name for path, why in self.dataset.unused if why == reason]
-            yield f"left out, {reason}: {count} files: {_list(files, everything)}"
+            yield f"left out, {reason}: {counted(count, 'file')}: {_list(files, everything)}"
         if self.unlabelled:
             names = _list(self.unlabelled, everything)
-            yield f"without a labelled pixel: {len(self.unlabelled)} scenes: {names}"
+            yield f"without a labelled pixel: {counted(len(self.unlabelled), 'scene')}: {names}"
         shown = len(self.remarks) if everything else _SHOWN
         yield from (f"warning: {remark}" for remark in self.remarks[:shown])
         if len(self.remarks) > shown:
@@ -133,16 +134,30 @@ class CheckReport:
             yield from (f"  {line}" for line in lines[:shown])
             if len(lines) > shown:
                 yield f"  … and {len(lines) - shown} more; --all shows them"
+            yield f"  to settle it: {_SETTLED[kind].format(leave_out=self.dataset.leave_out)}"
 
     def _table(self) -> Iterator[str]:
         yield from class_table(self.dataset.classes.names, self.pixels_PK, self.scenes_K)
         yield f"{self.ignored:,} pixels are ignored or without data"
 
     def _verdict(self) -> str:
-        return "clean" if self.clean else f"not clean: {len(self.findings)} findings"
+        return "clean" if self.clean else f"not clean: {counted(len(self.findings), 'finding')}"
 
 
 _VALUE = "unknown value"
+_SETTLED = {
+    "unreadable": "mend the file, or name its scene in {leave_out}",
+    "bands": "say which are data in dataset.bands, or name the scene in {leave_out}",
+    "label": "dataset.labels says where labels are, a folder's dataset.encoding what they hold; or name the "
+    "scene in {leave_out}",
+    "size": "give the label its image's size, or name the scene in {leave_out}",
+    "georeferencing": "mend the file, or name its scene in {leave_out}",
+    _VALUE: "name the value in dataset.ignore or a folder's dataset.classes, or the scene in {leave_out}",
+    "image type": "choose bands that all have in dataset.bands, or name the scene in {leave_out}",
+    "class": "change a folder's dataset.classes, or hold out other scenes by dataset.split",
+    "leak": "keep scenes together by dataset.split (a folder's group), or name one in {leave_out}",
+}
+"""Kind of finding → keys of a recipe that settle it."""
 
 
 def _list(names: Sequence[str], everything: bool) -> str:
@@ -157,7 +172,8 @@ def _values(findings: list[Finding], everything: bool) -> list[str]:
         pixels[finding.text] += finding.pixels
         files.setdefault(finding.text, []).append(_label_name(finding))
     return [
-        f"{value}: {count:,} pixels in {len(files[value])} files: {_list(files[value], everything)}"
+        f"{value}: {counted(count, 'pixel')} in {counted(len(files[value]), 'file')}: "
+        f"{_list(files[value], everything)}"
         for value, count in pixels.most_common()
     ]
 
@@ -189,6 +205,7 @@ def check_dataset(
     )
     findings = [finding for audit in audits for finding in audit.findings]
     findings += _other_types(dataset, audits)
+    findings += _other_order(audits)
     findings += _without_crs(audits)
     findings += _equal_colours(dataset)
     seen = [audit.seen(dataset) for audit in audits]
@@ -206,6 +223,7 @@ def check_dataset(
         remarks=(
             *(audit.remark for audit in audits if audit.remark is not None),
             *contradictions(images),
+            *_one_class(dataset),
         ),
         scale=scale_line(dataset, images) if images else "",
         images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
@@ -311,6 +329,18 @@ def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
             yield Finding("image type", text, audit.scene)
 
 
+def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
+    """Images whose named bands stand in another order than those of most."""
+    known = [(audit, audit.info) for audit in audits if audit.info is not None]
+    counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in known)))
+    wanted = counts.most_common(1)[0][0] if counts else ()
+    for audit, info in known:
+        if order_of(wanted, names_of(info), audit.bands) is not None:
+            got = ", ".join(map(str, used_names(info, audit.bands)))
+            text = f"{info.path}: expected bands named {', '.join(map(str, wanted))} as most have, got {got}"
+            yield Finding("bands", f"{text}; bring the bands of all files into one order", audit.scene)
+
+
 def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
     """Images that do not say where they lie, beside others that do."""
     known = Counter(crs_name(audit.info) for audit in audits if audit.info is not None and audit.info.crs)
@@ -319,6 +349,16 @@ def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
             (name, _), count = known.most_common(1)[0], known.total()
             text = f"{audit.scene.image}: has no CRS, {count} other images have one ({name})"
             yield Finding("georeferencing", text, audit.scene)
+
+
+def _one_class(dataset: Dataset) -> Iterator[str]:
+    """A remark where nothing is to be told apart."""
+    if len(dataset.classes) == 1:
+        name = dataset.classes.names[0]
+        yield (
+            f"dataset.classes: {name} is the only class, so that every map shows it everywhere; name what is "
+            "not of it as a class, too"
+        )
 
 
 def _equal_colours(dataset: Dataset) -> Iterator[Finding]:

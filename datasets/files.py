@@ -6,8 +6,11 @@ The law of this module: **nothing is dropped in silence**. What cannot be paired
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -15,7 +18,10 @@ from segmenter.addresses import is_address
 from segmenter.errors import DatasetError, shortened
 from segmenter.finding import walk_once
 from segmenter.scenes import Split
+from segmenter.tiles.bounded import BeyondError, bounded
 
+_SECONDS_TO_SEARCH = 10
+"""Of a processor, for the paths of a dataset; an expression that is meant takes milliseconds."""
 SHOWN = 5
 """How many files an error names before it only counts."""
 
@@ -118,9 +124,10 @@ class Candidates:
         for what, files in (("image", images), ("label", labels)):
             for name, paths in files.items():
                 if len(paths) > 1:
+                    bands = "; bands in files of their own are a list of patterns" if what == "image" else ""
                     raise DatasetError(
                         f"{self.root}: expected one {what} for {name or 'the dataset'}, got {len(paths)}: "
-                        f"{few(sorted(paths))}; keep one, or tell them apart in the pattern"
+                        f"{few(sorted(paths))}; keep one, or tell them apart in the pattern{bands}"
                     )
         self._no_orphans(images, labels, "image", f"a label like {self.label_form}")
         self._no_orphans(labels, images, "label", f"an image like {self.image_form}")
@@ -223,9 +230,20 @@ def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list
     found = called.get(entry) or list(dict.fromkeys(by_pattern))
     if not found:
         raise DatasetError(
-            f"{setting}: {entry} matches no scene and no group; there are {few(sorted(called))}"
+            f"{setting}: {entry} matches no scene and no group{_meant(entry, called)}; there are "
+            f"{few(sorted(called))}"
         )
     return found
+
+
+def _meant(entry: str, called: Mapping[str, list[str]]) -> str:
+    """A hint: the pattern that an entry is short of, or a name that is spelt nearly so."""
+    for pattern in (f"{entry}*", f"*{entry}*"):
+        names = {name for alias, names in called.items() if fnmatchcase(alias, pattern) for name in names}
+        if names:
+            return f"; did you mean '{pattern}' ({len(names)} scene{'s' * (len(names) > 1)})?"
+    near = get_close_matches(entry, called, 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _groups_whole(splits: Mapping[str, Split], groups: Mapping[str, str]) -> None:
@@ -240,17 +258,37 @@ def _groups_whole(splits: Mapping[str, Split], groups: Mapping[str, str]) -> Non
 
 
 def held_out(names: Iterable[str], share: float) -> tuple[str, ...]:
-    """Those of `names` whose hash falls below `share`: stable when names are added or taken away.
+    """Return the nearest number of names to a share of them, those of smallest hash; at least one of two.
 
-    Where it falls on none of two names or more, the name of smallest hash is held out.
+    A name that is added or taken away moves at most one other from one side to the other.
     """
-    rank = {name: _unit_hash(name) for name in names}
-    below = tuple(name for name, value in rank.items() if value < share)
-    if below or len(rank) < 2:
-        return below
-    return (min(rank, key=lambda name: rank[name]),)
+    ranked = sorted(names, key=_unit_hash)
+    count = min(max(1, math.floor(share * len(ranked) + 0.5)), len(ranked) - 1)
+    return tuple(ranked[: max(0, count)])
 
 
 def _unit_hash(name: str) -> float:
     """A number in 0 … 1 that depends on the name alone (Python's own hash changes with each process)."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big") / 2**64
+
+
+def found_in_paths(pattern: str, paths: Sequence[str], setting: str) -> list[str | None]:
+    """Return what the one group of a regular expression finds in each path; None where it finds nothing.
+
+    Nobody can tell from an expression how long it tries: it is tried in a child with limits.
+
+    Raises:
+        DatasetError: it takes longer than any that is meant.
+    """
+
+    def search() -> list[str | None]:
+        found = (re.search(pattern, path) for path in paths)
+        return [None if match is None else match[1] for match in found]
+
+    try:
+        return bounded(search, megabytes=1024, seconds=_SECONDS_TO_SEARCH + len(paths) // 10_000)
+    except BeyondError as error:
+        raise DatasetError(
+            f"{setting}: {shortened(pattern)}: expected an expression that is quickly tried on {len(paths)} "
+            f"paths, this one took {error}; write it without repetitions of repetitions, as ([a-z]+)*"
+        ) from None

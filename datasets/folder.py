@@ -20,6 +20,7 @@ from .files import (
     data_root,
     few,
     files_under,
+    found_in_paths,
     held_out,
     matching,
     root_of,
@@ -30,6 +31,8 @@ Unused = tuple[tuple[Path, str], ...]
 _TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
 _WILD = re.compile(r"\*++|\{[^{}]*\}")
 _CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
+_ENDINGS = (("tif", "tiff"), ("jpg", "jpeg"))
+_SPELT = "whose ending is spelt otherwise than in dataset.images or dataset.labels"
 _MOST_WILD = 16
 """Wildcards and names of a pattern: many, or several without text between, take for ever to try."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -47,13 +50,16 @@ def load_folder(config: FolderConfig) -> Dataset:
     """
     root = data_root(config.root)
     classes = class_map(config)
-    pairs, skipped = _pairs(config, root)
-    groups = {name: _group(config.split, name, image) for name, (image, _) in pairs.items()}
+    paths = files_under(root, config.files)
+    pairs, skipped = _pairs(config, root, paths)
+    skipped = (*skipped, *((root / path, _SPELT) for path in _spelt_otherwise(config, paths)))
+    groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
     known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     left = matching(config.split.leave_out, known, "dataset.split.leave_out")
     splits = _splits(config.split, {name: known[name] for name in known if name not in left}, groups)
+    files = _files(config, root, paths, [name for name in pairs if name not in left])
     scenes = tuple(
-        Scene(name, root / image, root / label, groups[name], splits[name])
+        Scene(name, root / image, root / label, groups[name], splits[name], files=files.get(name, ()))
         for name, (image, label) in pairs.items()
         if name not in left
     )
@@ -64,15 +70,27 @@ def load_folder(config: FolderConfig) -> Dataset:
         classes=classes,
         bands=config.bands,
         labels=config.label_kind,
+        leave_out="dataset.split.leave_out",
         unused=(*((root / pairs[name][0], "named in split.leave_out") for name in sorted(left)), *skipped),
+        notes=_torn(config, {pairs[scene.name][0]: scene.split for scene in scenes}),
     )
 
 
 def folder_layout(config: FolderConfig) -> Layout:
     """The patterns of the recipe; its fields are their `{names}`."""
-    images = pattern_regex(config.images, "dataset.images")
+    images = image_regexes(config)
     labels = pattern_regex(config.labels, "dataset.labels")
-    return Layout(root_of(config.root), images, labels, config.images)
+    several = dict(zip(config.images, images, strict=True)) if len(images) > 1 else {}
+    grid = None if config.grid is None else config.images.index(config.grid)
+    placed = config.labels_by == "georeference" or one_label(config)
+    classes = class_map(config) if placed and not is_vector(config.labels) else None
+    return Layout(root_of(config.root), images[0], labels, config.images[0], several, grid, placed, classes)
+
+
+def one_label(config: FolderConfig) -> bool:
+    """Return whether one label file is that of all images: its pattern has no names, those of images have."""
+    named = pattern_regex(config.images[0], "dataset.images").groupindex
+    return bool(named) and not pattern_regex(config.labels, "dataset.labels").groupindex
 
 
 # ---------------------------------------------------------------------------------------- patterns
@@ -112,23 +130,77 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _pairs(config: FolderConfig, root: Path) -> tuple[dict[str, tuple[str, str]], Unused]:
+def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
+    """Return the patterns of a scene's image files as regular expressions, with the same names.
+
+    Raises:
+        ConfigError: a pattern that cannot be meant, or several whose names differ or that have none.
+    """
+    found = tuple(pattern_regex(pattern, "dataset.images") for pattern in config.images)
+    for regex, pattern in zip(found[1:], config.images[1:], strict=True):
+        if regex.groupindex.keys() != found[0].groupindex.keys() or not regex.groupindex:
+            raise ConfigError(
+                f"dataset.images: expected the same {{names}} in each of several patterns, since they pair "
+                f"the files of a scene, got {_braces(regex)} in {pattern}, {_braces(found[0])} in "
+                f"{config.images[0]}"
+            )
+    return found
+
+
+def _files(
+    config: FolderConfig, root: Path, paths: Sequence[str], names: Sequence[str]
+) -> dict[str, tuple[Path, ...]]:
+    """Scene name → its image files, where there are several or a driver is named; in the order of bands.
+
+    Raises:
+        DatasetError: a scene has not one file of each pattern, or a file belongs to no scene.
+    """
+    regexes, files = image_regexes(config), {name: list[Path]() for name in names}
+    if len(regexes) == 1 and not config.drivers:
+        return {}
+    order, known = list(regexes[0].groupindex), set[str]()
+    for pattern, regex in zip(config.images, regexes, strict=True):
+        found: dict[str, list[str]] = {}
+        for path in paths:
+            if match := regex.fullmatch(path):
+                name = "_".join(match[each] for each in order) or PurePosixPath(path).stem
+                found.setdefault(name, []).append(path)
+        known = known or set(found)
+        if alone := sorted(path for name in found.keys() - known for path in found[name]):
+            raise DatasetError(
+                f"{root}: {len(alone)} files like {pattern} have none like {config.images[0]} with the same "
+                f"names: {few(alone)}; add it or move the file out of the folder"
+            )
+        for name, own in files.items():
+            one = found.get(name, [])
+            if len(one) != 1:
+                raise DatasetError(
+                    f"{root}: expected one file like {pattern} for {name}, got {few(one) or 'none'}; keep "
+                    "one, or leave the scene out by dataset.split.leave_out"
+                )
+            own.append(root / one[0])
+    return {name: tuple(own) for name, own in files.items()}
+
+
+def _pairs(
+    config: FolderConfig, root: Path, paths: Sequence[str]
+) -> tuple[dict[str, tuple[str, str]], Unused]:
     """Scene name → relative paths of image and label; and images that are skipped for want of a label."""
-    image_regex = pattern_regex(config.images, "dataset.images")
+    image_regex = image_regexes(config)[0]
     label_regex = pattern_regex(config.labels, "dataset.labels")
     named = set(image_regex.groupindex)
-    if is_vector(config.labels) and not label_regex.groupindex:
-        return _on_one_file(config, root, image_regex, label_regex)
+    if one_label(config) or (is_vector(config.labels) and not label_regex.groupindex):
+        return _on_one_file(config, root, paths, image_regex, label_regex)
     if named != set(label_regex.groupindex):
         raise ConfigError(
             "dataset.labels: expected the same {names} as in dataset.images, got "
             f"{_braces(label_regex)} against {_braces(image_regex)}"
         )
     advice = ", or set dataset.unlabelled: skip"
-    found = Candidates(root, config.images, config.labels, advice)
+    found = Candidates(root, config.images[0], config.labels, advice)
     order = list(image_regex.groupindex)
     keys: dict[str, tuple[str, ...]] = {}
-    for path in files_under(root, config.files):
+    for path in paths:
         for regex, files in ((image_regex, found.images), (label_regex, found.labels)):
             match = regex.fullmatch(path)
             if match:
@@ -149,25 +221,45 @@ def _pairs(config: FolderConfig, root: Path) -> tuple[dict[str, tuple[str, str]]
     return pairs, unused
 
 
+def _spelt_otherwise(config: FolderConfig, paths: Sequence[str]) -> list[str]:
+    """Return files that no pattern matches but for the spelling of their ending: .TIF or .tiff for .tif."""
+    patterns = (*config.images, config.labels)
+    exact = [pattern_regex(pattern, "dataset.images") for pattern in patterns]
+    loose = []
+    for pattern in patterns:
+        stem, _, ending = pattern.rpartition(".")
+        if stem and ending.isalnum():
+            kin = next((kin for kin in _ENDINGS if ending.casefold() in kin), (ending,))
+            endings = "|".join(map(re.escape, kin))
+            start = pattern_regex(stem, "dataset.images").pattern
+            loose.append(re.compile(rf"{start}\.(?i:{endings})"))
+    rest = [path for path in paths if not any(regex.fullmatch(path) for regex in exact)]
+    return [path for path in rest if any(regex.fullmatch(path) for regex in loose)]
+
+
 def _on_one_file(
-    config: FolderConfig, root: Path, image_regex: re.Pattern[str], label_regex: re.Pattern[str]
+    config: FolderConfig,
+    root: Path,
+    paths: Sequence[str],
+    image_regex: re.Pattern[str],
+    label_regex: re.Pattern[str],
 ) -> tuple[dict[str, tuple[str, str]], Unused]:
-    """As `_pairs`, of images that share one file of polygons."""
-    paths = files_under(root, config.files)
-    polygons = [path for path in paths if label_regex.fullmatch(path)]
-    if len(polygons) != 1:
+    """As `_pairs`, of images that share one label file."""
+    labels = [path for path in paths if label_regex.fullmatch(path)]
+    if len(labels) != 1:
         raise DatasetError(
-            f"{root}: expected one file of polygons like {config.labels}, got {few(polygons) or 'none'}; "
-            "name it, or pair files with images by the {names} of dataset.images"
+            f"{root}: expected one label file for all images like {config.labels}, got "
+            f"{few(labels) or 'none'}; name it, join rasters (gdalbuildvrt all.vrt {config.labels}, "
+            "dataset.drivers: [VRT]), or pair files with images by the {names} of dataset.images"
         )
-    found = Candidates(root, config.images, config.labels)
+    found = Candidates(root, config.images[0], config.labels)
     keys: dict[str, tuple[str, ...]] = {}
     for path in paths:
-        if match := image_regex.fullmatch(path):
+        if path != labels[0] and (match := image_regex.fullmatch(path)):
             key = tuple(match.groups()) if image_regex.groupindex else (PurePosixPath(path).stem,)
             name = _scene_name(key, keys, path)
             found.images.setdefault(name, []).append(path)
-            found.labels[name] = polygons
+            found.labels[name] = labels
     return found.pairs(), ()
 
 
@@ -188,16 +280,19 @@ def _braces(regex: re.Pattern[str]) -> str:
 # ------------------------------------------------------------------------------------------ splits
 
 
-def _group(split: FolderSplit, name: str, image: str) -> str:
-    """The group of an image; without a `group` setting each scene is its own."""
+def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
+    """The group of each image; without a `group` setting each scene is its own."""
     if split.group is None:
-        return name
-    match = re.search(split.group, image)
-    if match is None or match[1] is None:
-        raise DatasetError(
-            f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
-        )
-    return match[1]
+        return {name: name for name in images}
+    found = found_in_paths(split.group, list(images.values()), "dataset.split.group")
+    groups = {}
+    for (name, image), group in zip(images.items(), found, strict=True):
+        if group is None:
+            raise DatasetError(
+                f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
+            )
+        groups[name] = group
+    return groups
 
 
 def _splits(
@@ -214,6 +309,45 @@ def _splits(
     chosen = set(held_out(free, split.validation_share))
     validation = tuple(name for name in known if groups[name] in chosen)
     return assign_splits(known, groups, Named(validation, split.test))
+
+
+def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
+    """Return a line where images that share a name's value, but not all names', lie in several splits.
+
+    They may be parts of one scene; a value that all images share says nothing.
+
+    Args:
+        splits: image → split.
+    """
+    regex = pattern_regex(config.images[0], "dataset.images")
+    names = list(regex.groupindex) if config.split.group is None else []
+    matches = {image: match for image in splits if (match := regex.fullmatch(image))}
+    for name in names[:-1] if len(matches) == len(splits) else []:
+        sides: dict[str, set[Split]] = {}
+        for image, match in matches.items():
+            sides.setdefault(match[name], set()).add(splits[image])
+        torn = sorted(value for value, of in sides.items() if len(of) > 1)
+        if torn and len(sides) > 1:
+            group = _group_regex(regex, name, {image: match[name] for image, match in matches.items()})
+            return (
+                f"warning: scenes of one {{{name}}} lie on both sides of the split ({few(torn, 3)}); if they "
+                f"are parts of one place, dataset.split.group: '{group}' keeps them together",
+            )
+    return ()
+
+
+def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -> str:
+    """Return an expression for `split.group` whose group is what a name of a pattern stands for.
+
+    Args:
+        values: image → value of the name; the expression ends behind the name where it finds the same there.
+    """
+    whole = regex.pattern.replace(f"(?P<{name}>[^/]+)", "([^/]+)").replace(f"(?P={name})", r"\1")
+    whole = "^" + re.sub(r"\(\?P<\w+>\[\^/\]\+\)|\(\?P=\w+\)", "[^/]+", whole) + "$"
+    short = re.match(r".*?\(\[\^/\]\+\)(?:\\.|[^\\\[(])*", whole)
+    assert short is not None, "the name is in the pattern"
+    found = ((image, re.search(short[0], image)) for image in values)
+    return short[0] if all(match and match[1] == values[image] for image, match in found) else whole
 
 
 # --------------------------------------------------------------------------------------- class map

@@ -34,7 +34,7 @@ def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> li
         )
     found = []
     for one in listing(place):
-        note_state(root / one.name, one.size, one.changed)
+        note_state(root / one.name, one.size, one.changed, one.tag)
         found.append(one.name)
     if not found:
         raise DatasetError(f"dataset.root: expected files below {place}, there is none")

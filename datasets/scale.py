@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from segmenter.config.datasets import PathScale
 from segmenter.errors import DatasetError, shortened
-from segmenter.scenes import Dataset, Scene
+from segmenter.scenes import Dataset
+
+from .files import found_in_paths
 
 _METRES = {"m": 1.0, "cm": 0.01}
 _MOST = 100_000.0
@@ -26,16 +27,17 @@ def with_scale(dataset: Dataset, said: Literal["georeference"] | float | PathSca
     if said == "georeference":
         return dataset
     if isinstance(said, PathScale):
-        scenes = [replace(s, metres_per_pixel=_out_of_path(dataset, s, said)) for s in dataset.scenes]
+        paths = [Path(os.path.relpath(s.image, dataset.root)).as_posix() for s in dataset.scenes]
+        texts = found_in_paths(said.pattern, paths, "dataset.metres_per_pixel.pattern")
+        metres = [_metres(text, path, said) for text, path in zip(texts, paths, strict=True)]
+        scenes = [replace(s, metres_per_pixel=m) for s, m in zip(dataset.scenes, metres, strict=True)]
     else:
         scenes = [replace(s, metres_per_pixel=float(said)) for s in dataset.scenes]
     return replace(dataset, scenes=tuple(scenes))
 
 
-def _out_of_path(dataset: Dataset, scene: Scene, said: PathScale) -> float:
-    path = Path(os.path.relpath(scene.image, dataset.root)).as_posix()
-    match = re.search(said.pattern, path)
-    text = "nothing" if match is None or match[1] is None else match[1]
+def _metres(found: str | None, path: str, said: PathScale) -> float:
+    text = "nothing" if found is None else found
     try:
         metres = float(text.replace(",", ".")) * _METRES[said.unit]
     except ValueError:

@@ -15,11 +15,11 @@ Images = Sequence[tuple[Scene, RasterInfo]]
 
 
 def scale_line(dataset: Dataset, images: Images) -> str:
-    """A line on the scales of scenes: one, or how many there are of each octave."""
+    """A line on the scales of scenes: one, or how many of each octave; empty where none is known."""
     metres = [dataset.scale_of(scene, info.metres_per_pixel) for scene, info in images]
     known = [m for m in metres if m is not None]
     if not known:
-        return "unknown, which scale_to and scale_strata need: dataset.metres_per_pixel can say it"
+        return ""  # what needs it refuses the recipe by name
     found = scene_strata(metres)
     if len(found.titles) == 1:
         return f"{range_text(min(known), max(known))} a pixel"

@@ -6,6 +6,7 @@ defect of the program, and keeps its traceback.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -41,6 +42,11 @@ def plain(text: str) -> str:
 def shortened(text: str, most: int = 300) -> str:
     """The beginning and the end of a text that is quoted: what is foreign may be of any length."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-most // 3 :]}"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return `1 tile`, `2 tiles`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def grouped(texts: Iterable[str], most: int = 3) -> list[str]:
@@ -132,6 +138,20 @@ class WorkerError(SegmenterError):
     exit_code = EXIT_SOME_FAILED
 
 
+def end_at_once_on_ctrl_c() -> None:
+    """Let Ctrl-C end the process with one word until `run_script` begins.
+
+    For the imports of a script: nothing is done yet, and Python would print where it was.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
+        signal.signal(signal.SIGINT, _end_at_once)
+
+
+def _end_at_once(signal_number: int, frame: Any) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(EXIT_INTERRUPTED)
+
+
 def run_script(main: Callable[[], int]) -> int:
     """Run a script's `main`; a user's error becomes one line on stderr and its exit code, 2 or 1.
 
@@ -143,6 +163,8 @@ def run_script(main: Callable[[], int]) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_CALL
+    if signal.getsignal(signal.SIGINT) is _end_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return main()
     except SegmenterError as error:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import os
 import re
+import shutil
 import stat
 import tempfile
 import zipfile
@@ -18,6 +21,9 @@ from segmenter.locks import FileLock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")
+"""What is written beside such files in folders of our own; elsewhere only what is `_of_killed` goes."""
+_LETTERS = re.compile(r"[a-z0-9_]{8}")
+"""What `tempfile` puts behind a name."""
 
 
 def check_writable(path: Path) -> None:
@@ -59,6 +65,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     aside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
+            _hold(handle)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -69,6 +76,53 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         raise OutputError(f"{path}: cannot write it: {error.strerror}; is the disk full?") from None
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def folder_aside(path: Path) -> Iterator[Path]:
+    """A folder beside `path` for what is to get its name; it goes at the end. Those of killed calls go first.
+
+    Raises:
+        SegmenterError: it cannot be made.
+    """
+    remove_killed(path)
+    try:
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise SegmenterError(f"{path.parent}: cannot write there: {error.strerror}") from None
+    try:
+        _hold(handle)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def remove_killed(path: Path) -> None:
+    """Remove what calls that were killed left beside a file or folder that they were about to write."""
+    start = f".{path.name}."
+    for left in path.parent.glob(f"{glob.escape(start)}*"):
+        if _LETTERS.fullmatch(left.name.removeprefix(start)) and _of_killed(left):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+def _hold(handle: int) -> None:
+    """Show others that a process is at work, for as long as it has the file or folder open."""
+    with contextlib.suppress(OSError):  # without locks nothing is ever taken for a killed call's
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _of_killed(left: Path) -> bool:
+    try:
+        with opened(left, os.O_RDONLY) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def read_regular(path: Path, most: int = 1 << 24) -> bytes:

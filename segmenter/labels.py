@@ -82,7 +82,10 @@ class ClassMap:
         for what, values in (("name", self.names), ("value in label files", keys), ("code", codes)):
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
-                raise LabelError(f"class map: each {what} may occur once, got twice: {', '.join(twice)}")
+                raise LabelError(
+                    f"class map: each {what} may occur once, got twice: {', '.join(twice)}; see "
+                    "dataset.classes and dataset.ignore"
+                )
         if wrong_codes := [c.code for c in self.classes if not 0 <= c.code < 0xFFFF]:
             raise LabelError(
                 f"class map: codes of classes lie in 0 … 65534, got {sorted(wrong_codes)}; other values of "

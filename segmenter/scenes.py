@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ class Scene:
         group: scenes of one group show one place (or flight) and are never split.
         split: what the scene is used for.
         metres_per_pixel: as the recipe says it, which goes before the file's georeference; None: it does not.
+        files: that the image is made of, where its bands lie in several, or a driver has to be named.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Scene:
     group: str
     split: Split
     metres_per_pixel: float | None = None
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Dataset:
         cache: folder for the tile index and decoded scenes, where not in the root.
         cache_bytes: that decoded scenes may take there; None: as the disk allows.
         cache_codec: `none` or `lz4`, by which they are stored.
+        leave_out: the recipe's key that leaves scenes out, for messages.
         usual_metres: a pixel's side of scenes that neither the recipe nor their georeference tells the scale
             of; None: unknown.
     """
@@ -68,6 +72,7 @@ class Dataset:
     cache: Path | None = None
     cache_bytes: int | None = None
     cache_codec: Literal["none", "lz4"] = "none"
+    leave_out: str = "dataset.leave_out"
     usual_metres: float | None = None
 
     def of(self, split: Split) -> tuple[Scene, ...]:
@@ -86,12 +91,21 @@ class Layout:
     Attributes:
         images, labels: match relative posix paths; named groups of `images` are the recipe's fields.
         form: of an image's path, for messages.
+        bands: pattern → its regular expression, of the files of a scene whose bands lie in several, in their
+            order; `images` is the first.
+        grid: which of those has the grid of the scene; None: the finest.
+        by_georeference: whether label rasters are placed on images by it.
+        classes: what these hold; None: what a run says.
     """
 
     root: Path
     images: re.Pattern[str]
     labels: re.Pattern[str]
     form: str
+    bands: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
+    grid: int | None = None
+    by_georeference: bool = False
+    classes: ClassMap | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,7 +127,8 @@ class Layout:
     def holds(self, path: Path) -> bool:
         """Whether a file of that name would be taken for an image or label of the dataset."""
         below = self._below(path)
-        return below is not None and any(regex.fullmatch(below) for regex in (self.images, self.labels))
+        regexes = self.images, self.labels, *self.bands.values()
+        return below is not None and any(regex.fullmatch(below) for regex in regexes)
 
     def _below(self, path: Path) -> str | None:
         root, real = (Path(os.path.realpath(each)) for each in (self.root, path))

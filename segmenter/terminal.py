@@ -13,7 +13,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 """Characters that move the cursor, change the terminal's state, turn the direction of a line around, or are
 none at all (surrogates). Not those that scripts need, as the joiners of Persian and Hindi."""
 _KEPT = re.compile(r"\n|\t|^\r|^(?:\x1b\[A)+$")

@@ -75,7 +75,7 @@ def test_the_recipe_of_the_first_page_is_one(tmp_path: Path) -> None:
 
 def test_the_patterns_of_the_data_page_pair_the_files_beside_them(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "own_data.md").read_text(encoding="utf-8")
-    classes, split = (yaml.safe_load(part.partition("```")[0]) for part in page.split("```yaml\n")[1:3])
+    classes, split = (yaml.safe_load(part.partition("```")[0]) for part in page.split("```yaml\n")[3:5])
     config = FolderConfig.model_validate(
         {"kind": "folder", "root": "x", "images": "x", "labels": "y", **classes}
     )
@@ -87,7 +87,7 @@ def test_the_patterns_of_the_data_page_pair_the_files_beside_them(tmp_path: Path
         for name in files:
             (tmp_path / str(number) / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / str(number) / name).touch()
-        changes = {"root": str(tmp_path / str(number)), "images": images[0], "labels": labels[0]}
+        changes = {"root": str(tmp_path / str(number)), "images": (images[0],), "labels": labels[0]}
         (scene,) = load_folder(config.model_copy(update=changes)).scenes
         assert [scene.image, scene.label] == [tmp_path / str(number) / name for name in files]
     assert set(split["split"]) == {"group", "validation", "test"}

@@ -50,7 +50,7 @@ def test_each_real_folder_is_visited_once(tree: Path) -> None:
     (tree / "labels" / "again").symlink_to(tree)
     (tree / "labels" / "y.png").touch()
     pattern = LabelPattern(
-        f"{tree}/labels/**/{{stem}}.png", Layout(Path("."), re.compile(r"[^/]*"), re.compile(r"-"), "*"), 2
+        f"{tree}/labels/**/{{stem}}.png", Layout(Path("."), re.compile(r"[^/]*"), re.compile(r"-"), "*")
     )
     assert pattern.label(Path("y.tif")) == tree / "labels" / "y.png"
     with pytest.raises(DatasetError, match="pattern matches no file"):

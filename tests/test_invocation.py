@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
+import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -15,9 +17,11 @@ import pytest
 from datasets.commands import TOOLS, main
 from datasets.commands import recipes as ready
 from datasets.commands.train import main as train
+from datasets.commands.train import parse_arguments
 from segmenter import invocation
 from segmenter.config.reading import load_recipe
 from segmenter.errors import ConfigError, DeviceError
+from segmenter.mapping.options import parse as parse_predict
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -164,3 +168,89 @@ def test_help_of_an_installed_tool_names_no_module(tool: str, capsys: pytest.Cap
     said = " ".join(capsys.readouterr().out.split())
     assert f"`segmenter {tool} " in said
     assert "python -m" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train", "the following arguments are required: recipe"),
+        ("train a.yaml --resum-from 3", "did you mean --resume-from?"),
+        ("train a.yaml --epochs 3", "did you mean --set training.epochs=3?"),
+        ("train a.yaml --learning-rate=0.1", "did you mean --set training.learning_rate=0.1?"),
+        ("train a.yaml --tiles.size 64", "did you mean --set tiles.size=64?"),
+        ("train a.yaml --qqq", "--qqq: there is no such option; --help"),
+        ("datasets chek a.yaml", "did you mean check?"),
+        ("datasets coverage a.yaml --min-pixels 9", "did you mean --set sampling.min_pixels=9?"),
+        ("predict runs/a b.tif --outptu c", "did you mean --output?"),
+        ("predict runs/a b.tif --window 64 --output c", "did you mean --window-size?"),
+        ("predict runs/a b.tif", "required: --output"),
+        ("export run --fromat onnx", "did you mean --format?"),
+        ("runs unpak a", "did you mean unpack?"),
+        ("devices --logicaldevices 2", "did you mean --logical-devices?"),
+        ("vectorise --ouput a.gpkg b.tif", "did you mean --output?"),
+        ("convert-weights a.pth", "required: out"),
+        ("recipes --al", "no such option"),
+        ("tain a.yaml", "did you mean train?"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(words: str, said: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    assert end.value.code == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: ")
+    assert said in err
+
+
+def test_a_beginning_of_an_option_and_what_follows_two_dashes_are_taken() -> None:
+    assert parse_arguments(["a.yaml", "--profil"]).profile
+    parser = invocation.ToolParser()
+    parser.add_argument("files", nargs="*")
+    assert parser.parse_args(["--", "--odd.tif"]).files == ["--odd.tif"]
+
+
+@pytest.mark.parametrize(
+    "words", [["--bbox", "-1.5,2,3,4"], ["--bbox=-1.5,2,3,4"], ["--bbox", "-1.5", "2", "3", "4"]]
+)
+def test_numbers_of_an_option_may_have_commas(words: list[str]) -> None:
+    part: Any = parse_predict(["run", *words, "1,2,3,4", "--output", "out"]).part
+    assert (part.left, part.bottom, part.right, part.top) == (-1.5, 2, 3, 4)
+    assert parse_predict(["run", *words, "1,2,3,4", "--output", "out"]).inputs == ("1,2,3,4",)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        *(["train.py"], ["predict.py"], ["-m", "datasets"], ["-m", "segmenter.runs"]),
+        *(["-m", "segmenter.export"], ["-m", "segmenter.devices"], ["-m", "segmenter.mapping.vectorise"]),
+        ["-m", "segmenter.pretrained.convert"],
+        ["-c", "import sys; from datasets.commands import main; sys.exit(main(['train']))"],
+    ],
+    ids=lambda words: words[-1][:30],
+)
+def test_ctrl_c_while_libraries_are_imported_is_one_word(script: list[str], tmp_path: Path) -> None:
+    """A module of Python that all scripts import stands for them: the signal comes in the midst of it."""
+    (tmp_path / "difflib.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, *script],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's background jobs ignore it
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_a_recipe_of_ones_own_is_listed_by_its_comment_or_by_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "a.yaml").write_text("dataset:\n  kind: folder\n")
+    (tmp_path / "bcd.yaml").write_text("# Fields.\ndataset:\n")
+    monkeypatch.setattr(ready, "ready_made", lambda: {p.stem: p for p in sorted(tmp_path.iterdir())})
+    assert ready.main([]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["a", "bcd  Fields."]

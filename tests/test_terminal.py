@@ -24,6 +24,7 @@ from segmenter.threads import Prefetch
 Make = Callable[..., Path]
 ROOT = Path(__file__).resolve().parents[1]
 EVIL = ["\x1b]0;pwn\x07", "a\nerror: b", "\x9b31m", "a\r", "\ud800", "tree\u202eeert", "\u2028", "\x7f"]
+EVIL += ["a\u200eb", "a\u200fb", "a\u061cb"]
 GOOD = ["forêt", "水体", "水 體", "خانه‌ها", "क्‍ष", "a b & <c>", "e\u0301tang", "🌳"]
 
 

@@ -130,6 +130,7 @@ def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
     from segmenter.sampling import plan
     from segmenter.tiles.cache import cache_folder
     from segmenter.tiles.index import build_index
+    from segmenter.tiles.statistics import band_statistics
     from segmenter.tiles.store import SceneStore
 
     side, batch = (64, 2) if bench.sizes.tiny else (256, 16)
@@ -147,7 +148,7 @@ def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
     index = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, side, cache_folder(dataset), progress=False)
     rows = plan(index.counts_NK, batch, recipe.sampling, 0, 0)
-    return BatchLoader(recipe, index, store, 3, "uint8"), rows
+    return BatchLoader(recipe, index, store, band_statistics(dataset, progress=False)), rows
 
 
 def in_strips(folder: Path) -> None:

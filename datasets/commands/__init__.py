@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from segmenter import __version__
 from segmenter.errors import EXIT_WRONG_CALL, run_script, run_tool
-from segmenter.invocation import COMMAND
-from segmenter.terminal import enduring_output
+
+if TYPE_CHECKING:
+    from segmenter.invocation import ToolParser
 
 Program = Callable[[Sequence[str]], int]
 """Takes the arguments behind the tool's name; gives the exit code."""
@@ -18,8 +18,14 @@ Program = Callable[[Sequence[str]], int]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool that the first argument names; gives the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    return run_script(lambda: _run(words))  # so that an import that is interrupted ends in one line, too
+
+
+def _run(words: Sequence[str]) -> int:
     if words and words[0] in TOOLS:
         return TOOLS[words[0]][0](words[1:])
+    from segmenter.terminal import enduring_output
+
     with enduring_output():
         if not words:
             _parser().print_help(sys.stderr)
@@ -28,15 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> ToolParser:
+    from argparse import RawDescriptionHelpFormatter
+
+    from segmenter import __version__
+    from segmenter.invocation import COMMAND, ToolParser
+
     width = max(map(len, TOOLS))
     listed = "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in TOOLS.items())
-    parser = argparse.ArgumentParser(
+    parser = ToolParser(
         prog=COMMAND,
         usage=f"{COMMAND} TOOL … (its options: {COMMAND} TOOL --help)",
         description="Land-cover segmentation of remote-sensing imagery.",
         epilog=f"tools:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("tool", choices=TOOLS, metavar="TOOL", help="one of the tools below")
@@ -101,6 +112,8 @@ def _convert_weights(words: Sequence[str]) -> int:
 def _ended(
     program: Program, words: Sequence[str], run: Callable[[Callable[[], int]], int] = run_script
 ) -> int:
+    from segmenter.terminal import enduring_output
+
     with enduring_output():
         return run(lambda: program(words))
 

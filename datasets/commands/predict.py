@@ -66,7 +66,9 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     from .. import layout_of, load_dataset
 
     if request.split is None:
-        return images_of_inputs(request, run, layout_of(run.recipe) if request.labels is not None else None)
+        section = run.recipe.dataset
+        named = request.labels is not None or (section.kind == "folder" and len(section.images) > 1)
+        return images_of_inputs(request, run, layout_of(run.recipe) if named else None)
     recipe = run.recipe if request.recipe is None else load_recipe(request.recipe)
     where = request.recipe or request.runs[0] / "recipe.yaml"
     check_root(recipe.dataset.root, request.remote, where)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from segmenter.errors import ConfigError, plain
 from segmenter.files import write_whole
-from segmenter.invocation import COMMAND, for_installed
+from segmenter.invocation import COMMAND, ToolParser, for_installed
 
 _LOADERS = Path(__file__).parents[1]
 
@@ -19,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recipes = ready_made()
     if args.name is None:
         width = max(map(len, recipes))
-        print("\n".join(f"{name:{width}}  {_first_line(path)}" for name, path in recipes.items()))
+        print("\n".join(f"{name:{width}}  {_first_line(path)}".rstrip() for name, path in recipes.items()))
         print(f"copy one, to change it: {COMMAND} recipes NAME [FILE.yaml]")
         return 0
     if args.name not in recipes:
@@ -48,12 +47,13 @@ def _copy(recipe: Path, target: Path) -> None:
 
 
 def _first_line(path: Path) -> str:
-    """What a recipe is for: the comment that it begins with."""
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+    """What a recipe is for: the comment that it begins with, if it does."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"{COMMAND} recipes", description=__doc__)
+def _parser() -> ToolParser:
+    parser = ToolParser(prog=f"{COMMAND} recipes", description=__doc__)
     parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to copy (default: list them)")
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE.yaml", help="to write (default: NAME.yaml)"

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from segmenter.errors import run_tool
-from segmenter.invocation import invocation, recipes_hint
+from segmenter.invocation import ToolParser, invocation, recipes_hint
 from segmenter.machine import keep_freed_memory
 from segmenter.terminal import enduring_output
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = ToolParser(
         prog=invocation("train").removeprefix("python "),
         description="Train a segmentation model on land-cover tiles.",
     )
+    parser.settings = _setting_names
     parser.add_argument("recipe", type=Path, help=f"a YAML recipe; {recipes_hint()}")
     parser.add_argument("--run", type=Path, help="run directory to write (default: runs/NAME of the recipe)")
     start = parser.add_mutually_exclusive_group()
@@ -54,6 +55,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     if parsed.init_from_partial and parsed.init_from is None:
         parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
     return parsed
+
+
+def _setting_names() -> Iterable[str]:
+    from segmenter.config.reading import default_recipe, flat_settings
+
+    return flat_settings(default_recipe())
 
 
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,10 @@ else is made.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from affine import Affine
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from segmenter.errors import DatasetError
+from segmenter.errors import DatasetError, counted
 from segmenter.geometry import Size
 from segmenter.labels import ClassMap
 from segmenter.raster import RasterSpec, write_raster
@@ -115,12 +117,10 @@ def make_potsdam(
     _in_range("size", size, 1, 20_000)
     names = potsdam_names(scenes)
     _refuse_to_overwrite([p for name in names for p in _potsdam_files(root, name, padded_names).values()])
-    made = []
-    for name in tqdm(names, desc="making Potsdam-like scenes", unit="scene"):
-        files = _potsdam_files(root, name, padded_names)
-        _write_potsdam_scene(files, name, seed, Size(size, size))
-        made.append(files["2_Ortho_RGB"])
-    return made
+    with _made_whole(root) as aside:
+        for name in tqdm(names, desc="making Potsdam-like scenes", unit="scene"):
+            _write_potsdam_scene(_potsdam_files(aside, name, padded_names), name, seed, Size(size, size))
+    return [_potsdam_files(root, name, padded_names)["2_Ortho_RGB"] for name in names]
 
 
 def potsdam_names(scenes: int) -> list[str]:
@@ -203,13 +203,15 @@ def make_naic2020(root: Path, *, scenes: int, seed: int, round: int = 1, size: i
     images = [root / "train" / "images" / f"{n:0{digits}d}.tif" for n in range(1, scenes + 1)]
     labels = [root / "train" / "labels" / f"{path.stem}.png" for path in images]
     _refuse_to_overwrite([*images, *labels])
-    for number, (image, label) in enumerate(zip(tqdm(images, unit="tile"), labels, strict=True), start=1):
-        rng = _generator(seed, "naic2020", number)
-        gsd = float(np.exp(rng.uniform(*np.log(NAIC2020_GSD))))
-        rendering = render_country(Size(size, size), gsd, rng)
-        codes = classes.codes()[_class_ids(rendering.cover_HW, classes, covers)]
-        write_raster(image, rendering.image_HWC[..., :3])
-        write_raster(label, codes if round == 1 else codes.astype(np.uint8), RasterSpec(driver="PNG"))
+    with _made_whole(root) as aside:
+        for number, pair in enumerate(zip(tqdm(images, unit="tile"), labels, strict=True), start=1):
+            image, label = (aside / path.relative_to(root) for path in pair)
+            rng = _generator(seed, "naic2020", number)
+            gsd = float(np.exp(rng.uniform(*np.log(NAIC2020_GSD))))
+            rendering = render_country(Size(size, size), gsd, rng)
+            codes = classes.codes()[_class_ids(rendering.cover_HW, classes, covers)]
+            write_raster(image, rendering.image_HWC[..., :3])
+            write_raster(label, codes if round == 1 else codes.astype(np.uint8), RasterSpec(driver="PNG"))
     return images
 
 
@@ -239,6 +241,40 @@ def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
     there = [path for path in paths if path.exists()]
     if there:
         raise DatasetError(
-            f"{there[0]} exists, and so do {len(there) - 1} more of {len(paths)} files to be made; "
+            f"{there[0]}: exists already ({len(there)} of the {counted(len(paths), 'file')} to make); "
             "nothing was written: give an empty folder, or remove them first"
         )
+
+
+@contextlib.contextmanager
+def _made_whole(root: Path) -> Iterator[Path]:
+    """Give a folder whose files move to the same places below `root` in the end; else none of them stays.
+
+    Its name is hidden, so that no dataset holds what a killed process left; the next one removes that.
+    """
+    was_there, aside = root.exists(), root / ".making"
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        yield aside
+        _move(aside, root)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if not was_there:
+            with contextlib.suppress(OSError):  # it holds what was made
+                root.rmdir()
+
+
+def _move(aside: Path, root: Path) -> None:
+    moved: list[Path] = []
+    try:
+        for file in sorted(path for path in aside.rglob("*") if path.is_file()):
+            moved.append(root / file.relative_to(aside))
+            moved[-1].parent.mkdir(parents=True, exist_ok=True)
+            file.rename(moved[-1])
+    except BaseException:
+        for path in moved:
+            path.unlink(missing_ok=True)
+            for folder in (each for each in path.parents if root in each.parents):
+                with contextlib.suppress(OSError):  # the last of them empties it
+                    folder.rmdir()
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,6 +31,10 @@ def rasters_of(
     Raises:
         RasterError: it is something else; says what was expected and how it is made.
     """
+    if isinstance(image, (str, os.PathLike)):
+        raise RasterError(
+            f"image: expected an array, got {image!r}; files are mapped by run.map([…], output)"
+        )
     given = np.asanyarray(image)
     if given.ndim == 2 and run.band_count == 1:
         given = given[..., np.newaxis]
@@ -40,10 +45,11 @@ def rasters_of(
     seen = None if valid is None else _valid(valid, shape)
     values = _nodata(nodata, run.band_count)
     if given.ndim == 3:
-        rasters = [ArrayRaster(given, seen, values)]
+        rasters = [ArrayRaster(given, seen, values, run.mean_C)]
     else:
         masks: Iterable[Any] = [None] * len(given) if seen is None else seen
-        rasters = [ArrayRaster(each, mask, values) for each, mask in zip(given, masks, strict=True)]
+        pairs = zip(given, masks, strict=True)
+        rasters = [ArrayRaster(each, mask, values, run.mean_C) for each, mask in pairs]
     for raster in rasters:
         for line in check_fit(run, raster, raster.extent, insist=insist):
             warn(f"image: {line}")

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from segmenter.errors import EXIT_SOME_FAILED, ScoreError, SegmenterError, plain
-from segmenter.evaluation.scores import Scores
+from segmenter.evaluation.scores import FIGURES, Scores
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class MapScores:
     Attributes:
         miou, mf1, oa, fwiou, kappa: over all classes.
         iou: of each class, by name.
+        completeness: share of the labelled pixels that have image data; the scores are of these alone.
         epoch, step: of the validation that they are of; None: of maps.
         all: these and more, with the confusion matrix and the protocol.
     """
@@ -30,6 +31,7 @@ class MapScores:
     fwiou: float
     kappa: float
     iou: Mapping[str, float]
+    completeness: float
     all: Scores = field(compare=False)
     epoch: int | None = None
     step: int | None = None
@@ -44,7 +46,7 @@ class MapScores:
         try:
             data: Any = json.loads(path.read_text(encoding="utf-8"))
             found = Scores.from_dict(data)
-            means = {name: float(getattr(found, name)) for name in ("miou", "mf1", "oa", "fwiou", "kappa")}
+            means = {name: float(getattr(found, name)) for name in FIGURES}
             iou = dict(zip(found.protocol.classes, map(float, found.iou), strict=True))
             return cls(
                 **means,

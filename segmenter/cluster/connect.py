@@ -9,11 +9,13 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.cluster.options import ClusterOptions
 from segmenter.devices.setup import cards_listed
 from segmenter.errors import ClusterError
+from segmenter.files import folder_aside
 from segmenter.invocation import installation
 from segmenter.machine import usable_cores
 
@@ -102,13 +104,16 @@ def _security(options: ClusterOptions) -> Any:
 @contextlib.contextmanager
 def _local(options: ClusterOptions) -> Iterator[Any]:
     """Processes of this machine; on a machine with other users, only this call's can talk to each other."""
+    import dask
     from distributed import LocalCluster
 
     assert options.workers is not None
+    # All that its servers of pages would tell others; that they listen cannot be turned off.
+    dask.config.set({f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker", "nanny")})
     if (cards := cards_listed()) and options.workers > cards:
         raise ClusterError(f"--workers: expected at most {cards}, one for each GPU, got {options.workers}")
     with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="segmenter-workers-"))
+        scratch = stack.enter_context(folder_aside(Path(tempfile.gettempdir()) / "segmenter-workers"))
         # Ctrl-C is for this process, which ends the others: they inherit that it is held back. The tracker is
         # started before, since it would let it through again in the thread that starts it.
         resource_tracker.ensure_running()
@@ -120,7 +125,8 @@ def _local(options: ClusterOptions) -> Iterator[Any]:
                     threads_per_worker=max(1, usable_cores() // options.workers),
                     memory_limit=0,  # the plan of windows keeps to it; Dask would kill and not ask
                     dashboard_address="127.0.0.1:0",
-                    local_directory=scratch,
+                    scheduler_kwargs={"dashboard": False},
+                    local_directory=str(scratch),
                     silence_logs=logging.CRITICAL,
                     security=True,
                 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    PlainSerializer,
     Tag,
     field_serializer,
     field_validator,
@@ -17,8 +18,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from segmenter.addresses import is_address, masked
-from segmenter.config.sections import Section, setting
+from segmenter.config.sections import Section, kinds_of, setting
 from segmenter.config.vector_labels import VectorLabels
+from segmenter.errors import shortened
 from segmenter.finding import is_vector
 
 CacheCodec = Literal["none", "lz4"]
@@ -60,7 +62,15 @@ def _files() -> str | None:
 
 
 class Located(Section):
-    """Section of a dataset that lies in a folder or at an address."""
+    """Section of a dataset that lies in a folder or at an address.
+
+    Attributes:
+        title: what cards call the data.
+        maps_hold_codes: whether maps of its images are PNGs of the classes' own codes, as for its contest.
+    """
+
+    title: ClassVar[str]
+    maps_hold_codes: ClassVar[bool] = False
 
     label_nodata: Literal["ask", "ignore", "class"] = setting(
         "ask",
@@ -93,7 +103,7 @@ def _one_group(value: str) -> str:
     """
     try:
         groups = re.compile(value).groups
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise PydanticCustomError("regex", "expected a regular expression ({e})", {"e": str(error)}) from None
     if groups != 1:
         raise PydanticCustomError("regex", "expected a regular expression with one (group)")
@@ -154,6 +164,17 @@ def _scale() -> Scale:
     return found
 
 
+def _several(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Patterns = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_several),
+    PlainSerializer(lambda value: value[0] if len(value) == 1 else list(value)),
+    Field(min_length=1),
+]
+"""One pattern, or a list of them."""
 Band = Annotated[int, Field(ge=1)]
 
 
@@ -169,6 +190,8 @@ class SplitByNames(Section):
 
 class PotsdamConfig(Located):
     """ISPRS Potsdam, as published."""
+
+    title: ClassVar[str] = "ISPRS Potsdam"
 
     kind: Literal["potsdam"]
     root: str = setting(
@@ -194,6 +217,9 @@ class PotsdamConfig(Located):
 class Naic2020Config(Located):
     """NAIC2020, 256×256 tiles with their codes."""
 
+    title: ClassVar[str] = "NAIC2020"
+    maps_hold_codes: ClassVar[bool] = True
+
     kind: Literal["naic2020"]
     root: str = setting(..., "", "folder or address with the .tif images and .png labels, and its subfolders")
     round: Literal[1, 2] = setting(1, "", "round 1 has 8 classes (100 … 800), round 2 has 15 (1 … 17)")
@@ -207,7 +233,11 @@ class Naic2020Config(Located):
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()
     validation_share: float = setting(
-        0.1, "share of the tiles", "held out by a hash of the stem: stable when files are added", gt=0, lt=1
+        0.1,
+        "share of the tiles",
+        "held out by a hash of the stem: hardly any changes sides when files are added",
+        gt=0,
+        lt=1,
     )
 
 
@@ -247,20 +277,35 @@ class FolderSplit(Section):
 class FolderConfig(Located):
     """Any folder of image and label files that can be paired by a pattern."""
 
+    title: ClassVar[str] = "its owner's own data"
+
     kind: Literal["folder"]
     root: str = setting(
         ..., "", "folder or address (s3://, gs://, az://, https://) that the patterns start from"
     )
-    images: str = setting(
+    images: Patterns = setting(
         ...,
         "",
-        "pattern of the image files; * any name, ** any folders, {name} what pairs image and label",
+        "pattern of the image files; * any name, ** any folders, {name} what pairs image and label; a list "
+        "where a scene's bands lie in several files, in the order of the bands",
+    )
+    grid: str | None = setting(
+        None, "", "of several image files, the pattern whose pixels count; default: the smallest pixels"
+    )
+    drivers: tuple[str, ...] = setting(
+        (), "", "further GDAL drivers that may open files: JP2OpenJPEG, VRT (which can read any other file)"
     )
     labels: str = setting(
         ...,
         "",
         "pattern of the label files, with the same {names}; exactly one per image; also of polygons (.gpkg, "
-        ".geojson, .shp, .fgb, .parquet), or the name of one file of polygons for all images",
+        ".geojson, .shp, .fgb, .parquet), or the name of one file, raster or polygons, for all images",
+    )
+    labels_by: Literal["pixels", "georeference"] = setting(
+        "pixels",
+        "",
+        "how label rasters lie on images: pixel on pixel, or by georeference, from any grid and CRS, as one "
+        "for all images always does",
     )
     vector: VectorLabels = setting(VectorLabels(), "", "how polygons become labels")
     encoding: Literal["codes", "colours"] = setting(
@@ -284,6 +329,18 @@ class FolderConfig(Located):
     cache_limit: float | None = _cache_limit()
     cache_compression: CacheCodec = _cache_compression()
 
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _list_of_classes(cls, value: object) -> object:
+        """One mistake for the whole list, which shows how it is written; what is in a class is said of it."""
+        if not isinstance(value, (list, tuple)) or not all(isinstance(c, (dict, FolderClass)) for c in value):
+            raise PydanticCustomError(
+                "classes",
+                "expected a list of classes, each as {form}, got {value}",
+                {"form": "{name: forest, code: 1}", "value": shortened(repr(value), 80)},
+            )
+        return value
+
     @field_validator("bands")
     @classmethod
     def _some_band(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -292,6 +349,16 @@ class FolderConfig(Located):
                 "bands", "expected at least one band, counted from 1, got []; without this line all are used"
             )
         return value
+
+    @model_validator(mode="after")
+    def _grid_is_one_of_them(self) -> FolderConfig:
+        if self.grid is not None and (len(self.images) < 2 or self.grid not in self.images):
+            raise PydanticCustomError(
+                "dataset.grid",
+                "expected one of several patterns of dataset.images, got {grid}; there are {known}",
+                {"grid": self.grid, "known": ", ".join(self.images)},
+            )
+        return self
 
     @model_validator(mode="after")
     def _classes_fit(self) -> FolderConfig:
@@ -318,3 +385,5 @@ class FolderConfig(Located):
 
 
 DatasetConfig = Annotated[PotsdamConfig | Naic2020Config | FolderConfig, Field(discriminator="kind")]
+
+DATASET_KINDS = kinds_of(DatasetConfig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -9,90 +10,126 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.config.sections import Section, setting
 
-_USED_BY = {
-    ("cross_entropy", "focal"): (
-        *("normalisation", "class_weights", "label_smoothing", "ohem", "logit_adjustment", "boundary"),
-    ),
-    ("focal",): ("focal_gamma",),
-    ("ohem",): ("ohem_threshold",),
-    ("boundary",): ("boundary_width",),
-    ("tversky",): ("tversky_alpha", "tversky_beta"),
-}
-"""Terms → the settings that nothing but these reads."""
+
+@dataclass(frozen=True)
+class Term:
+    """Marks a weight: the loss is the sum of the terms with one above 0.
+
+    Attributes:
+        of: sums over pixels or images, or ratios of sums over the whole batch.
+    """
+
+    of: Literal["pixels", "images", "batch"]
+
+
+class UsedBy(tuple[str, ...]):
+    """Marks a setting that nothing but these settings reads, where they are above 0."""
+
+    def __new__(cls, *names: str) -> UsedBy:
+        """`names`: of the settings."""
+        return super().__new__(cls, names)
+
+
+_BY_PIXELS = UsedBy("cross_entropy", "focal")
 
 
 class LossConfig(Section):
     """Weighted sum of the terms; pixels to ignore count in none."""
 
-    cross_entropy: float = setting(1.0, "weight", "of cross-entropy, a mean as `normalisation` says", ge=0)
-    focal: float = setting(0.0, "weight", "of focal loss, a mean as `normalisation` says", ge=0)
-    focal_gamma: float = setting(
+    cross_entropy: Annotated[float, Term("pixels")] = setting(
+        1.0, "weight", "of cross-entropy, a mean as `normalisation` says", ge=0
+    )
+    focal: Annotated[float, Term("pixels")] = setting(
+        0.0, "weight", "of focal loss, a mean as `normalisation` says", ge=0
+    )
+    focal_gamma: Annotated[float, UsedBy("focal")] = setting(
         2.0, "exponent", "how much less an easy pixel counts; the paper's best (arXiv:1708.02002)", ge=0
     )
-    normalisation: Literal["per_image", "per_pixel"] = setting(
+    normalisation: Annotated[Literal["per_image", "per_pixel"], _BY_PIXELS] = setting(
         "per_image",
         "",
         "per_image: mean over the valid pixels of an image, then over images; per_pixel: Σ w·ℓ / Σ w of all",
     )
-    dice: float = setting(
+    dice: Annotated[float, Term("batch")] = setting(
         0.0, "weight", "1 − soft Dice over the global batch, mean over the classes in it", ge=0
     )
-    jaccard: float = setting(0.0, "weight", "1 − soft Jaccard, likewise", ge=0)
-    tversky: float = setting(0.0, "weight", "1 − soft Tversky index, likewise", ge=0)
-    tversky_alpha: float = setting(
+    jaccard: Annotated[float, Term("batch")] = setting(0.0, "weight", "1 − soft Jaccard, likewise", ge=0)
+    tversky: Annotated[float, Term("batch")] = setting(
+        0.0, "weight", "1 − soft Tversky index, likewise", ge=0
+    )
+    tversky_alpha: Annotated[float, UsedBy("tversky")] = setting(
         0.3, "weight", "of false positives; the paper's best (arXiv:1706.05721)", ge=0
     )
-    tversky_beta: float = setting(0.7, "weight", "of false negatives: missing costs more than adding", ge=0)
-    lovasz: float = setting(
+    tversky_beta: Annotated[float, UsedBy("tversky")] = setting(
+        0.7, "weight", "of false negatives: missing costs more than adding", ge=0
+    )
+    lovasz: Annotated[float, Term("images")] = setting(
         0.0, "weight", "Lovász-softmax per image, mean over images; sorts all pixels: slow", ge=0
     )
-    class_weights: Literal["none", "inverse_sqrt"] | tuple[Annotated[float, Field(ge=0)], ...] = setting(
+    class_weights: Annotated[
+        Literal["none", "inverse_sqrt"] | tuple[Annotated[float, Field(ge=0)], ...], _BY_PIXELS
+    ] = setting(
         "none",
         "",
-        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share), mean 1 over pixels",
+        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share), mean 1 over "
+        "pixels, without a ceiling: a class of a millionth of the pixels has 1000 times the commonest's",
     )
-    label_smoothing: float = setting(
+    label_smoothing: Annotated[float, _BY_PIXELS] = setting(
         0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1
     )
-    ohem: float = setting(
+    ohem: Annotated[float, _BY_PIXELS] = setting(
         0.0,
         "share of an image's pixels",
         "the hardest, which alone count in cross-entropy and focal (arXiv:1604.03540); 0: all count",
         ge=0,
         lt=1,
     )
-    ohem_threshold: float = setting(
+    ohem_threshold: Annotated[float, UsedBy("ohem")] = setting(
         0.0,
         "probability",
         "of the true class below which ohem keeps a pixel in any case; often 0.7",
         ge=0,
         lt=1,
     )
-    logit_adjustment: float = setting(
+    logit_adjustment: Annotated[float, _BY_PIXELS] = setting(
         0.0,
         "factor",
         "of log(share of the class), added to the logits in training, in cross-entropy and focal: tau of "
         "arXiv:2007.07314, 1 there; 0: off",
         ge=0,
     )
-    boundary: float = setting(
+    boundary: Annotated[float, _BY_PIXELS] = setting(
         0.0,
         "weight",
         "beside 1, of a pixel at a class border, in cross-entropy and focal; U-Net has 10 (arXiv:1505.04597)",
         ge=0,
     )
-    boundary_width: float = setting(
+    boundary_width: Annotated[float, UsedBy("boundary")] = setting(
         5.0, "pixels", "deviation of the Gaussian by which that weight falls off; U-Net's", ge=0.5, le=20
     )
 
+    @classmethod
+    def terms(cls, *of: str) -> tuple[str, ...]:
+        """Return the names of all terms, or of those whose `Term.of` is named."""
+        return tuple(
+            name
+            for name, field in cls.model_fields.items()
+            for mark in field.metadata
+            if isinstance(mark, Term) and (not of or mark.of in of)
+        )
+
+    @property
+    def used_terms(self) -> tuple[str, ...]:
+        """Names of the terms with a weight."""
+        return tuple(name for name in self.terms() if getattr(self, name))
+
     @model_validator(mode="after")
     def _something(self) -> LossConfig:
-        terms = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz")
-        if not any(getattr(self, term) for term in terms):
+        if not self.used_terms:
             raise PydanticCustomError(
                 "loss",
                 "expected a weight above 0 for one of {terms}, got 0 for all",
-                {"terms": ", ".join(terms)},
+                {"terms": ", ".join(self.terms())},
             )
         if self.tversky and not self.tversky_alpha + self.tversky_beta:
             raise PydanticCustomError(
@@ -124,10 +161,9 @@ class LossConfig(Section):
     @model_validator(mode="after")
     def _nothing_unused(self) -> LossConfig:
         """Settings that would do nothing: more likely a slip than meant."""
-        fields = type(self).model_fields
-        for terms, keys in _USED_BY.items():
-            for key in keys:
-                if getattr(self, key) != fields[key].default and not any(getattr(self, t) for t in terms):
+        for key, field in type(self).model_fields.items():
+            for terms in (mark for mark in field.metadata if isinstance(mark, UsedBy)):
+                if getattr(self, key) != field.default and not any(getattr(self, term) for term in terms):
                     raise PydanticCustomError(
                         f"loss.{key}",
                         "expected a weight above 0 for {terms} with it, got 0: it would change nothing",

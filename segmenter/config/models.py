@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from segmenter.config.sections import Section, setting
+from segmenter.config.sections import Section, kinds_of, setting
 
 NOT_RESIDUAL = frozenset({"densenet121"})
 """Encoders without residual blocks, which a drop path could leave out."""
@@ -154,4 +154,4 @@ ModelConfig = Annotated[
 ]
 """A section without a kind is a U-Net's."""
 
-MODEL_KINDS = {"unet": UNetConfig, "encoder_decoder": EncoderDecoderConfig}
+MODEL_KINDS = kinds_of(ModelConfig)

@@ -26,7 +26,8 @@ _MAX_DIGITS = 40
 """Of a number: more than any float has, and far below what Python takes long to convert."""
 _PLAIN = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
 """What an unquoted text may be beside text."""
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'')
+_QUOTED = re.compile(r'(?<!\\)"(?:[^"\\]|\\.)*+"|\'[^\']*+\'')
+"""Quoted text; without the first condition one without an end would be tried anew at each of its quotes."""
 _BARE_COLOUR = re.compile(r"^[^#]*(?:[:-]\s+|[,\[{]\s*)#([0-9A-Fa-f]{6})(?![^\s,\]}])")
 
 

@@ -12,21 +12,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from segmenter.config.datasets import (
-    FolderConfig,
-    Naic2020Config,
-    PathScale,
-    PotsdamConfig,
-    SplitByNames,
-)
+from segmenter.config.datasets import DATASET_KINDS, PathScale, SplitByNames
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.plain_yaml import parse, read_text
 from segmenter.config.recipe import MAX_NAME, Recipe
 from segmenter.config.sections import unit_of
 from segmenter.errors import ConfigError, shortened
 
-_DATASET_KINDS = {"potsdam": PotsdamConfig, "naic2020": Naic2020Config, "folder": FolderConfig}
-_KINDS: dict[str, Any] = {**_DATASET_KINDS, **MODEL_KINDS}
+_KINDS: dict[str, Any] = {**DATASET_KINDS, **MODEL_KINDS}
 """Tags of the unions among the sections."""
 _ONE_OF = {"SplitByNames": SplitByNames, "PathScale": PathScale}
 """Sections that a setting may hold instead of a word or a number."""
@@ -113,7 +106,10 @@ def _override(data: dict[str, Any], override: str) -> None:
         node = node[section]
         if not isinstance(node, dict):
             raise ConfigError(f"--set {override}: {section} is a single setting, it has no {key}")
-    node[key] = parse(value, f"--set {override}")
+    try:
+        node[key] = parse(value, f"--set {override}")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; a text with signs is quoted twice: --set '{dotted}=\"…\"'") from None
 
 
 def _explain(error: ErrorDetails, where: str) -> str:
@@ -133,7 +129,7 @@ def _explain(error: ErrorDetails, where: str) -> str:
         return f"{where}: {dotted}: expected a value, got none"
     if error["type"].startswith("union_tag"):
         kind = error.get("ctx", {}).get("tag", "none")
-        kinds = ", ".join(MODEL_KINDS if dotted == "model" else _DATASET_KINDS)
+        kinds = ", ".join(MODEL_KINDS if dotted == "model" else DATASET_KINDS)
         return f"{where}: {dotted}.kind: expected {kinds}, got {shortened(str(kind))}"
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
     message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)

@@ -224,7 +224,10 @@ class TrainingConfig(Section):
     )
     validate_every: Count = setting(1, "epochs", "between two validations on whole scenes", ge=1)
     best_by: str = setting(
-        "miou", "", "score that the best model is chosen by: miou, mf1, oa, fwiou, kappa, or iou:CLASS"
+        "miou",
+        "",
+        "score that the best model is chosen by: miou, mf1, oa, fwiou, kappa, or iou:CLASS; one pixel "
+        "predicted as a class that no validation label shows is an IoU of 0 in miou, and so in mf1",
     )
     stop_after: Count = setting(
         0, "validations", "in a row without a gain in best_by, which end the training; 0: off", ge=0
@@ -344,13 +347,17 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _micro_batches(self) -> Recipe:
-        terms = [term for term in ("dice", "jaccard", "tversky") if getattr(self.loss, term)]
+        terms = [term for term in self.loss.terms("batch") if getattr(self.loss, term)]
         if self.training.accumulate > 1 and terms:
             raise PydanticCustomError(
                 "training.accumulate",
                 "expected 1 with loss.{terms}, got {count}: a ratio of sums over the whole batch is no sum "
-                "over micro-batches; use cross_entropy, focal or lovasz",
-                {"terms": ", loss.".join(terms), "count": self.training.accumulate},
+                "over micro-batches; use one of {others}",
+                {
+                    "terms": ", loss.".join(terms),
+                    "count": self.training.accumulate,
+                    "others": ", ".join(self.loss.terms("pixels", "images")),
+                },
             )
         if self.training.accumulate > 1 and self.loss.ohem and self.loss.normalisation == "per_pixel":
             raise PydanticCustomError(

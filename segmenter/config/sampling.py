@@ -37,7 +37,13 @@ class SamplingConfig(Section):
         "",
         "plan each step to hold every class; strict refuses where that needs repeats; off: shuffle",
     )
-    min_pixels: Count = setting(32, "pixels", "a tile holds a class when it shows at least so many", ge=32)
+    min_pixels: Count = setting(
+        32,
+        "pixels",
+        "a tile holds a class when it shows at least so many; fewer for small objects (a car at 0.5 m has "
+        "ten): then a few pixels keep a promise, which teach little, and rotation and zoom lose more often",
+        ge=1,
+    )
     max_repeats_per_tile: Count = setting(
         4, "repeats", "a class whose tiles would be shown more often than that is best effort", ge=0
     )

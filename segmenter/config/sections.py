@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -32,6 +32,16 @@ class Section(BaseModel):
         if not isinstance(data, dict):
             return data
         return {key: _plain_number(value, unit_of(cls, str(key))) for key, value in data.items()}
+
+
+def kinds_of(union: Any) -> dict[str, type[Section]]:
+    """Kind → section, of an annotated union of sections that each have a `kind` of one value."""
+    found = {}
+    for part in get_args(get_args(union)[0]):
+        section = part if hasattr(part, "model_fields") else get_args(part)[0]
+        (kind,) = get_args(section.model_fields["kind"].annotation)
+        found[kind] = section
+    return found
 
 
 def unit_of(section: Any, key: str) -> str:

@@ -5,13 +5,17 @@ Exit code 0 where all GPUs can be used, and on a machine without; 2 where one is
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from segmenter.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
+
 from segmenter.errors import DeviceError, run_script
-from segmenter.invocation import invocation
+from segmenter.invocation import ToolParser, invocation
 from segmenter.terminal import enduring_output
 
 
@@ -58,8 +62,8 @@ def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=invocation("devices"), description=__doc__)
+def _parser() -> ToolParser:
+    parser = ToolParser(prog=invocation("devices"), description=__doc__)
     parser.add_argument("recipe", nargs="?", type=Path, help="whose devices and precision; default: all GPUs")
     parser.add_argument(
         "--set",

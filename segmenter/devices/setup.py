@@ -24,7 +24,7 @@ from segmenter.devices.installed import how_to_install
 from segmenter.devices.limits import memory_limits
 from segmenter.errors import DeviceError
 from segmenter.invocation import installation
-from segmenter.machine import shortages
+from segmenter.machine import machine_memory, shortages
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
 _MIB = 2**20
@@ -122,12 +122,14 @@ class Device:
         model: of the card or processor.
         memory: what it may take, for people; empty where that cannot be found out.
         card: the physical device it is, or is a part of.
+        bytes: of that memory; None: unknown. Replicas on a CPU share it.
     """
 
     name: str
     model: str
     memory: str
     card: str
+    bytes: int | None = None
 
 
 def set_up_devices(
@@ -162,9 +164,9 @@ def set_up_devices(
     if before_start is not None:
         before_start(len(gpus))
     if logical_devices is not None or not gpus:
-        memory, model = _processor_memory(), processor_model()
-        names = _logical_names("CPU")
-        return [Device(name, model, memory, "CPU") for name in names]
+        memory, model = machine_memory(), processor_model()
+        shared = f"{_gibibytes(memory)}, shared"
+        return [Device(name, model, shared, "CPU", memory) for name in _logical_names("CPU")]
     return _gpu_devices(config, gpus)
 
 
@@ -276,7 +278,8 @@ def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device
         model = _model_of(gpu)
         total = totals.get(model)
         memory = f"{limit} MiB, fixed" if limit is not None else _gibibytes(total)
-        found.append(Device(name, model, memory, gpu.name.removeprefix("/physical_device:")))
+        known = total if limit is None else limit * _MIB
+        found.append(Device(name, model, memory, gpu.name.removeprefix("/physical_device:"), known))
     return found
 
 
@@ -376,11 +379,6 @@ def computed_on(used: Sequence[Device]) -> dict[str, str]:
         "operations at a time": str(between or os.environ.get("TF_NUM_INTEROP_THREADS", cores)),
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "not set"),
     }
-
-
-def _processor_memory() -> str:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{_gibibytes(total)}, shared"
 
 
 def _gibibytes(count: int | None) -> str:

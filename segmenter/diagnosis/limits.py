@@ -20,7 +20,7 @@ __all__ = ["REPLICAS", "limit", "planned"]
 REPLICAS = 4
 """Devices over which a row is assumed to be split: the intended server has four."""
 _LEAST_PIXELS = 32
-"""The lowest `min_pixels` that a recipe may have."""
+"""The lowest `min_pixels` that is proposed: fewer are for who knows that the objects are that small."""
 _LARGEST_TILE = 4096
 _PRACTICAL_BATCH = 1024
 """No set of cards that this program is for takes more tiles in one step."""

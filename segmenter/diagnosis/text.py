@@ -14,14 +14,21 @@ __all__ = ["table"]
 _WIDTH = 100
 
 
-def table(diagnosis: Diagnosis) -> str:
-    """The facts of a diagnosis as a compact text: classes, forecast, plan against shuffle, limits, run."""
-    parts = [_head(diagnosis), _classes(diagnosis)]
-    if diagnosis.scales is not None:
+def table(diagnosis: Diagnosis, *, everything: bool = True) -> str:
+    """The facts of a diagnosis as a compact text: classes, forecast, plan against shuffle, limits, run.
+
+    Args:
+        everything: also classes, scales, other methods of sampling, and what could be done about the limit.
+    """
+    parts = [_head(diagnosis)]
+    if everything:
+        parts.append(_classes(diagnosis))
+    if everything and diagnosis.scales is not None:
         parts.append(_scales(diagnosis, diagnosis.scales))
     parts += [_forecast(diagnosis), _plans(diagnosis)]
-    parts += [_samplings(diagnosis)] if diagnosis.samplings else []
-    parts.append(_limit(diagnosis.limit))
+    if everything and diagnosis.samplings:
+        parts.append(_samplings(diagnosis))
+    parts.append(_limit(diagnosis.limit) if everything else _why(diagnosis.limit))
     if diagnosis.run is not None:
         parts.append(_run(diagnosis, diagnosis.run))
     return "\n\n".join(parts)
@@ -144,7 +151,11 @@ def _samplings(diagnosis: Diagnosis) -> str:
 
 def _limit(limit: Limit) -> str:
     levers = [_wrapped(f"- {_shown(lever.text)}", indent="  ") for lever in limit.levers]
-    return "\n".join([_wrapped(_shown(f"what limits: {limit.why}")), *levers])
+    return "\n".join([_why(limit), *levers])
+
+
+def _why(limit: Limit) -> str:
+    return _wrapped(_shown(f"what limits: {limit.why}"))
 
 
 def _run(diagnosis: Diagnosis, run: RunFacts) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from segmenter.evaluation.scores import MEANS, ConfusionMatrix, Protocol, Scores, percent
+from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.labels import ClassMap
 from segmenter.scale import OCTAVES, scene_strata
 from segmenter.terminal import aligned
@@ -62,7 +62,7 @@ def _facts(scores: Scores) -> dict[str, Any]:
     found = scores.to_dict()
     return {
         "scenes": len(scores.protocol.scenes),
-        **{key: found[key] for key in (*MEANS, "iou", "pixels", "confusion", "missed")},
+        **{key: found[key] for key in (*FIGURES, "iou", "pixels", "without_data", "confusion", "missed")},
     }
 
 
@@ -71,10 +71,10 @@ def scale_table(scores: Mapping[str, Scores]) -> str:
     rows = [
         (
             title,
-            *(percent(getattr(each, key)) for key in MEANS),
+            *(percent(getattr(each, key)) for key in FIGURES),
             str(len(each.protocol.scenes)),
             f"{each.pixels:,}",
         )
         for title, each in scores.items()
     ]
-    return "\n".join(aligned(("metres a pixel", *MEANS.values(), "scenes", "pixels"), rows, gap="   "))
+    return "\n".join(aligned(("metres a pixel", *FIGURES.values(), "scenes", "pixels"), rows, gap="   "))

@@ -116,27 +116,23 @@ def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[n
 def confusion_figure(confusion: ConfusionMatrix | Scores, path: Path, title: str = "") -> None:
     """The confusion matrix as a heat map, each row in percent of its true class, as a PNG.
 
-    Scores give the classes that their protocol counts, under its text as the title. Pixels that were
-    predicted as nodata (for scores: or as a class that is not counted) have a column of their own where
-    there are any. A class that does not occur in the truth has an empty row.
+    Scores give the classes that their protocol counts, under its text as the title; pixels that were
+    predicted as a class that is not counted have a column of their own where there are any. A class that does
+    not occur in the truth has an empty row.
     """
     save_figure(confusion_panel(confusion, title), path)
 
 
 def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Figure:
     """The figure that `confusion_figure` saves."""
-    if isinstance(confusion, Scores):
-        rows, missed, title = (
-            list(confusion.protocol.classes),
-            "no such class",
-            title or str(confusion.protocol),
-        )
-    else:
-        rows, missed = confusion.classes.names, "no prediction"
     counts = confusion.matrix
+    if isinstance(confusion, Scores):
+        rows, title = list(confusion.protocol.classes), title or str(confusion.protocol)
+    else:
+        rows = confusion.classes.names
     columns = list(rows)
-    if confusion.missed.any():
-        counts, columns = np.column_stack([counts, confusion.missed]), [*rows, missed]
+    if isinstance(confusion, Scores) and confusion.missed.any():
+        counts, columns = np.column_stack([counts, confusion.missed]), [*rows, "no such class"]
     truth = counts.sum(axis=1, keepdims=True)
     percent = np.divide(100.0 * counts, truth, out=np.full(counts.shape, np.nan), where=truth > 0)
     shares = 100.0 * truth[:, 0] / max(1, truth.sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from segmenter.errors import ConfigError
-from segmenter.evaluation.scores import MEANS, Scores
+from segmenter.evaluation.scores import FIGURES, MEANS, Scores
 
 OF_CLASS = {"iou": "IoU", "f1": "F1", "precision": "precision", "recall": "recall"}
 """Scores that each class has, with their titles."""
@@ -35,4 +35,4 @@ def score_of(scores: Scores, name: str) -> float:
 def title_of(name: str) -> str:
     """The name as people read it: `mIoU`, `IoU of building`."""
     key, colon, of = name.partition(":")
-    return f"{OF_CLASS[key]} of {of}" if colon else MEANS[key]
+    return f"{OF_CLASS[key]} of {of}" if colon else FIGURES[key]

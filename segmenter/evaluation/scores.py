@@ -3,8 +3,9 @@
 The law of this module: **numbers of different protocols are never put together.** Eroding the labels alone
 can be worth 5 points of mIoU, leaving out one class 8.
 
-With n[i, j] the pixels of true class i predicted as j, t_i = sum_j n[i, j] (predicted nodata included),
-p_j = sum_i n[i, j] and N = sum_i t_i:
+Labelled pixels that the image has no data for count nowhere; how many there are is told by the completeness.
+With n[i, j] the other pixels of true class i predicted as j, t_i = sum_j n[i, j] (j a class that the protocol
+does not count included), p_j = sum_i n[i, j], N = sum_i t_i and V labelled pixels without data:
 
     IoU_i       n[i, i] / (t_i + p_i - n[i, i])        Jaccard 1912, doi 10.1111/j.1469-8137.1912.tb05611.x
     F1_i        2 n[i, i] / (t_i + p_i)                Dice 1945, doi 10.2307/1932409
@@ -14,6 +15,7 @@ p_j = sum_i n[i, j] and N = sum_i t_i:
     OA          sum_i n[i, i] / N
     FWIoU       sum_i t_i IoU_i / N                    Long et al. 2015, arXiv:1411.4038, section 5
     kappa       (OA - e) / (1 - e), e = sum_i t_i p_i / N²   Cohen 1960, doi 10.1177/001316446002000104
+    completeness  N / (N + V)
 
 A class that is in neither truth nor prediction has no IoU and no F1: NaN, left out of the means. One that is
 only predicted, or only in the truth, has IoU 0 and counts. Precision is NaN for a class that is never
@@ -24,15 +26,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import ScoreError
+from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
+from segmenter.evaluation.protocol import Protocol as Protocol
 from segmenter.files import write_whole
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.sealed import other_format
@@ -40,9 +44,10 @@ from segmenter.terminal import aligned
 
 FORMAT = 1
 """Of a file of scores."""
-LabelKind = Literal["full", "eroded"]
 MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
 """Keys of the scores over all classes, in the order of tables, with their titles there."""
+FIGURES = {**MEANS, "completeness": "completeness"}
+"""With the share of the labelled pixels that they were taken of."""
 _CHUNK = 1 << 20
 """Pixels counted at once: np.bincount works on 8-byte integers, so this costs 8 MiB at any raster size."""
 
@@ -51,7 +56,7 @@ class ConfusionMatrix:
     """Pixels by true class (rows) and predicted class (columns)."""
 
     def __init__(self, classes: ClassMap, counts: NDArray[np.int64] | None = None) -> None:
-        """`counts`, (K, K + 1): `matrix` and `missed` of another process; none: nothing is counted yet."""
+        """`counts`, (K, K + 1): `matrix` and `without_data` of another process; none: nothing is counted."""
         self.classes = classes
         self._counts = np.zeros((len(classes), len(classes) + 1), np.int64)
         self._counts += 0 if counts is None else counts
@@ -62,21 +67,21 @@ class ConfusionMatrix:
         return self._counts[:, :-1]
 
     @property
-    def missed(self) -> NDArray[np.int64]:
-        """(K,) pixels of each true class that were predicted as nodata; they count as misses."""
+    def without_data(self) -> NDArray[np.int64]:
+        """(K,) pixels of each true class that the image has no data for."""
         return self._counts[:, -1]
 
     @property
     def pixels(self) -> int:
-        """Labelled pixels counted so far."""
-        return int(self._counts.sum())
+        """Labelled pixels with data counted so far."""
+        return int(self.matrix.sum())
 
     def add(self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> None:
         """Count two arrays of class ids of one shape.
 
         Args:
             truth: ids; pixels that are `IGNORE` are left out.
-            predicted: ids; `IGNORE` (nodata) where the truth is labelled counts as a miss.
+            predicted: ids; `IGNORE` where the image has no data, as maps have it there and nowhere else.
 
         Raises:
             ValueError: for ids that are no class, or arrays that do not fit each other.
@@ -127,114 +132,9 @@ class ConfusionMatrix:
                 f"only {', '.join(self.classes.names)}"
             )
         counted = [self.classes.names.index(name) for name in protocol.classes]
-        matrix = self._counts[np.ix_(counted, counted)]
-        return Scores(protocol, matrix, self._counts[counted].sum(axis=1) - matrix.sum(axis=1))
+        matrix, void = self._counts[np.ix_(counted, counted)], int(self.without_data[counted].sum())
+        return Scores(protocol, matrix, self.matrix[counted].sum(axis=1) - matrix.sum(axis=1), void)
 
-
-# ------------------------------------------------------------------------------------- protocols
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Under which rules scores were taken.
-
-    Attributes:
-        classes: names of the classes counted, in the order of their ids.
-        labels: whether class borders are part of the truth (full) or ignored (eroded).
-        split: what was scored.
-        tta: test-time augmentation of the prediction.
-        scenes: names of the scenes scored.
-        name: of a published protocol that the others fit; empty for one's own.
-    """
-
-    classes: tuple[str, ...]
-    labels: LabelKind
-    split: str
-    tta: str = "none"
-    scenes: tuple[str, ...] = ()
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.classes or len(set(self.classes)) < len(self.classes):
-            raise ScoreError(f"a protocol counts at least one class, each once; got {list(self.classes)}")
-
-    @classmethod
-    def published(
-        cls, name: str, *, labels: LabelKind, split: str, tta: str = "none", scenes: Sequence[str] = ()
-    ) -> Protocol:
-        """One of `PROTOCOLS` for the labels at hand.
-
-        Raises:
-            ScoreError: for an unknown name, or labels of the other kind.
-        """
-        if name not in PROTOCOLS:
-            raise ScoreError(f"unknown protocol {name!r}; known: {', '.join(PROTOCOLS)}")
-        wanted = PROTOCOLS[name]
-        if labels != wanted.labels:
-            raise ScoreError(
-                f"protocol {name}: expected {wanted.labels} labels, got {labels} ones; score with "
-                f"{wanted.labels} labels, or without a protocol's name"
-            )
-        return cls(wanted.classes, labels, split, tta, tuple(scenes), name)
-
-    def differences(self, other: Protocol, *, scenes: bool = True) -> list[str]:
-        """Differences, one phrase each; empty where numbers of both may be compared."""
-        mine, theirs = asdict(self), asdict(other)
-        left_out = {"name"} if scenes else {"name", "scenes"}
-        return [
-            f"{key}: {_listed(mine[key])} and {_listed(theirs[key])}"
-            for key in mine
-            if key not in left_out and _comparable(mine[key]) != _comparable(theirs[key])
-        ]
-
-    def require_same(self, other: Protocol, *, scenes: bool = True) -> None:
-        """Raise a `ScoreError` that names what differs, if anything does."""
-        if different := self.differences(other, scenes=scenes):
-            raise ScoreError(f"scores of different protocols: {'; '.join(different)}; score both alike")
-
-    def __str__(self) -> str:
-        scenes = f"{len(self.scenes)} scene{'s' * (len(self.scenes) != 1)}"
-        name = f"{self.name}: " if self.name else ""
-        return (
-            f"{name}{len(self.classes)} classes, {self.labels} labels, {self.split} split ({scenes}), "
-            f"TTA {self.tta}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data; `from_dict` is the inverse."""
-        return {**asdict(self), "classes": list(self.classes), "scenes": list(self.scenes)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Protocol:
-        """Inverse of `to_dict`."""
-        return cls(**{**data, "classes": tuple(data["classes"]), "scenes": tuple(data["scenes"])})
-
-
-def _comparable(value: Any) -> Any:
-    """The order of classes and scenes changes no number."""
-    return sorted(value) if isinstance(value, tuple) else value
-
-
-def _listed(value: Any) -> str:
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
-
-
-@dataclass(frozen=True)
-class PublishedProtocol:
-    """The rules that a series of published numbers shares."""
-
-    classes: tuple[str, ...]
-    labels: LabelKind
-
-
-_POTSDAM = ("impervious surfaces", "building", "low vegetation", "tree", "car", "clutter")
-
-PROTOCOLS: dict[str, PublishedProtocol] = {
-    # mmsegmentation's noBoundary numbers: clutter is a class like the others.
-    "potsdam-6": PublishedProtocol(_POTSDAM, "eroded"),
-    # UNetFormer's numbers: clutter pixels leave the truth; where a 6-class model says clutter, it misses.
-    "potsdam-5": PublishedProtocol(_POTSDAM[:-1], "eroded"),
-}
 
 # ---------------------------------------------------------------------------------------- scores
 
@@ -245,14 +145,18 @@ class Scores:
 
     Attributes:
         matrix: (K, K) pixels of the protocol's classes, rows are the truth.
-        missed: (K,) pixels of each class predicted as nodata or as a class that is not counted.
+        missed: (K,) pixels of each class predicted as a class that is not counted; where the protocol has
+            pixels without data missed, these too.
+        without_data: labelled pixels without data that were left out.
         iou, f1, precision, recall: (K,) per class, NaN where undefined.
         miou, mf1, oa, fwiou, kappa: over all classes, NaN where undefined (nothing labelled).
+        completeness: share of the labelled pixels that has data; NaN where it is not known.
     """
 
     protocol: Protocol
     matrix: NDArray[np.int64]
     missed: NDArray[np.int64]
+    without_data: int = 0
     iou: NDArray[np.float64] = field(init=False)
     f1: NDArray[np.float64] = field(init=False)
     precision: NDArray[np.float64] = field(init=False)
@@ -262,6 +166,7 @@ class Scores:
     oa: float = field(init=False)
     fwiou: float = field(init=False)
     kappa: float = field(init=False)
+    completeness: float = field(init=False)
 
     def __post_init__(self) -> None:
         hits = np.diag(self.matrix)
@@ -280,9 +185,14 @@ class Scores:
             "oa": oa,
             "fwiou": float(_ratio((truth * np.nan_to_num(iou)).sum(), total)),
             "kappa": float(_ratio(oa - chance, 1 - chance)),
+            "completeness": float(_ratio(total, total + self.without_data)) if self._knows_data else math.nan,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def _knows_data(self) -> bool:
+        return self.protocol.without_data == "left out"
 
     @property
     def truth_pixels(self) -> NDArray[np.int64]:
@@ -296,7 +206,7 @@ class Scores:
 
     @property
     def pixels(self) -> int:
-        """Labelled pixels that were counted."""
+        """Labelled pixels that the scores are taken of."""
         return int(self.truth_pixels.sum())
 
     def merged(self, other: Scores) -> Scores:
@@ -311,7 +221,8 @@ class Scores:
         order = [other.protocol.classes.index(name) for name in self.protocol.classes]
         protocol = replace(self.protocol, scenes=self.protocol.scenes + other.protocol.scenes)
         matrix = self.matrix + other.matrix[np.ix_(order, order)]
-        return Scores(protocol, matrix, self.missed + other.missed[order])
+        void = self.without_data + other.without_data
+        return Scores(protocol, matrix, self.missed + other.missed[order], void)
 
     def improvement_on(self, other: Scores) -> dict[str, float]:
         """By how much each of `MEANS` is higher than that of `other`.
@@ -330,9 +241,10 @@ class Scores:
             for key in ("iou", "f1", "precision", "recall")
         }
         return {
-            **{key: _plain(getattr(self, key)) for key in MEANS},
+            **{key: _plain(getattr(self, key)) for key in FIGURES},
             **per_class,
             "pixels": self.pixels,
+            "without_data": self.without_data,
             "protocol": self.protocol.to_dict(),
             "confusion": self.matrix.tolist(),
             "missed": self.missed.tolist(),
@@ -348,7 +260,7 @@ class Scores:
         if (version := data.get("format", FORMAT)) != FORMAT:
             raise ScoreError(f"scores: {other_format(FORMAT, version)}")
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
-        return cls(Protocol.from_dict(data["protocol"]), matrix, missed)
+        return cls(Protocol.from_dict(data["protocol"]), matrix, missed, int(data.get("without_data", 0)))
 
     def write(
         self, path: Path, more: Mapping[str, Any] | None = None, *, facts: Mapping[str, Any] | None = None
@@ -365,13 +277,20 @@ class Scores:
         cells = (map(percent, column) for column in columns)
         head = ("class", "IoU", "F1", "prec.", "recall", "share of truth")
         lines = aligned(head, zip(self.protocol.classes, *cells, strict=True), gap="   ")
-        means = [f"{title} {percent(getattr(self, key))}" for key, title in MEANS.items()]
+        means = [f"{title} {percent(getattr(self, key))}" for key, title in FIGURES.items()]
         absent = [n for n, value in zip(self.protocol.classes, self.iou, strict=True) if math.isnan(value)]
         lines += ["", "   ".join(means) + "   (in %)", f"protocol  {self.protocol}, {self.pixels:,} pixels"]
         if absent:
             lines.append(f"          in neither truth nor prediction, not in the means: {', '.join(absent)}")
         if missed := int(self.missed.sum()):
-            lines.append(f"          {missed:,} pixels without a class that counts are misses")
+            void = "" if self._knows_data else "without image data, or "
+            lines.append(
+                f"          {missed:,} pixels {void}predicted as a class that is not counted are misses"
+            )
+        if self.without_data:
+            lines.append(
+                f"          {self.without_data:,} more are labelled, but without image data: not counted"
+            )
         return "\n".join(lines)
 
 

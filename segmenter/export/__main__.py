@@ -6,6 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from segmenter.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
+
 from segmenter.errors import run_tool
 from segmenter.export.request import parse
 from segmenter.terminal import enduring_output

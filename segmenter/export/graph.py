@@ -48,11 +48,13 @@ class Exported:
     function: compiled; takes `image`, gives a dict of `classes` and `probabilities`, or the latter alone.
     signature: of it.
     variables: that it reads.
+    channels_first: see `Shape`.
     """
 
     function: Any
     signature: list[Any]
     variables: list[Any]
+    channels_first: bool = False
 
 
 def exported_function(member: Member, shape: Shape) -> Exported:
@@ -76,7 +78,9 @@ def exported_function(member: Member, shape: Shape) -> Exported:
         return found
 
     signature = [tf.TensorSpec(shape.image, tf.float32, name="image")]
-    return Exported(tf.function(serve, input_signature=signature), signature, list(model.variables))
+    return Exported(
+        tf.function(serve, input_signature=signature), signature, list(model.variables), shape.channels_first
+    )
 
 
 def _standardised(model: Any) -> Callable[[Any], dict[str, Any]]:

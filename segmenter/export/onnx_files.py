@@ -30,6 +30,7 @@ def write(exported: Exported, path: Path, facts: Mapping[str, str]) -> None:
     missing = sorted({node.op_type for node in model.graph.node if not _is_known(onnx, node)})
     if missing:
         raise ExportError(f"ONNX has no operation for {', '.join(missing)} of this model")
+    _name_axes(model.graph, channels_first=exported.channels_first)
     model.producer_name = "coverage-segmenter"
     onnx.helper.set_model_props(model, dict(facts))
     try:
@@ -50,6 +51,18 @@ def read(path: Path) -> Callable[[Any], dict[str, Any]]:
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return lambda image: dict(zip(names, session.run(names, {"image": image}), strict=True))
+
+
+def _name_axes(graph: Any, *, channels_first: bool) -> None:
+    """Call the axes that may have any length by what they are: those of one name are equally long."""
+    names = {3: ("batch", "height", "width"), 4: ("batch", "height", "width", "channels")}
+    if channels_first:
+        names[4] = ("batch", "channels", "height", "width")
+    for value in (*graph.input, *graph.output):
+        axes = value.type.tensor_type.shape.dim
+        for axis, name in zip(axes, names[len(axes)], strict=True):
+            if not axis.HasField("dim_value"):
+                axis.dim_param = name
 
 
 def _where(graph: Any, node: Any, name: str, arguments: Any) -> Any:

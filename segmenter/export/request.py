@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from segmenter.errors import ConfigError
-from segmenter.invocation import invocation
+from segmenter.invocation import ToolParser, invocation
 
 Format = Literal["onnx", "savedmodel", "litert"]
 Profile = Literal["plain", "deepness"]
@@ -80,8 +80,8 @@ def parse(arguments: Sequence[str] | None = None) -> ExportRequest:
     return ExportRequest(**{**given, "images": tuple(given["images"])})
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ToolParser:
+    parser = ToolParser(
         prog=invocation("export"),
         description="A run's model for other runtimes, checked with the runtime itself.",
         epilog=_EPILOG,

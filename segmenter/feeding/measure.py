@@ -18,6 +18,7 @@ from segmenter.feeding.slots import BatchShape
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index import TileIndex
+from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.store import SceneStore, Tile
 
 READING, WAITING = "reading", "waiting for files"
@@ -101,26 +102,35 @@ class _MeasuredLoader(BatchLoader):
     """Loader that times its stages."""
 
     def __init__(
-        self, clock: _Clock, recipe: Recipe, index: TileIndex, store: SceneStore, bands: int, dtype: str
+        self,
+        clock: _Clock,
+        recipe: Recipe,
+        index: TileIndex,
+        store: SceneStore,
+        statistics: BandStatistics,
     ) -> None:
         timed = cast(SceneStore, _Timed(store, clock, READING))
-        super().__init__(recipe, index, timed, bands, dtype)
+        super().__init__(recipe, index, timed, statistics)
         self._augmenter = cast(Any, _Timed(self._augmenter, clock, AUGMENTING))
         self._paster = cast(Any, _Timed(self._paster, clock, AUGMENTING))
 
 
 def cost_of_a_tile(
-    recipe: Recipe, index: TileIndex, store: SceneStore, form: tuple[int, str], plan: Plan, seconds: float
+    recipe: Recipe,
+    index: TileIndex,
+    store: SceneStore,
+    statistics: BandStatistics,
+    plan: Plan,
+    seconds: float,
 ) -> Cost:
     """Cost of a tile, from batches made one after the other in this thread.
 
     Args:
-        form: bands and dtype.
         seconds: of processor time that it may take, beyond the batch that it needs at least.
     """
     clock = _Clock()
-    loader = _MeasuredLoader(clock, recipe, index, store, *form)
-    plain = BatchLoader(recipe, index, store, *form)
+    loader = _MeasuredLoader(clock, recipe, index, store, statistics)
+    plain = BatchLoader(recipe, index, store, statistics)
     plain.load(plan, 0, 0)  # opens files, imports libraries
     batches = _repeat(lambda step: _timed_load(loader, clock, plan, step), plan.steps, seconds / 2)
     started, done = time.perf_counter(), [0]

@@ -9,8 +9,9 @@ common factor or offset of all bands does not come from a landscape.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from segmenter.runs.ensemble import AnyRun, members
 _INSIST = "to take it all the same: --insist, in Python insist=True"
 _ACROSS, _SIDE = 4, 64
 """Windows of the sample: so many in each direction, of so many pixels a side."""
+_SMALL_PIXELS = 1 << 18
+_MOST_SAMPLED = 1000
+"""Inputs of a call whose values are read ahead: of more, so many at even distances."""
 _LEAST_PIXELS = 256
 """Fewer of them say nothing."""
 _FAR, _NOTABLE = 10.0, 4.0
@@ -48,14 +52,15 @@ class Sample:
 
     @classmethod
     def of(cls, raster: Readable, part: Window) -> Sample:
-        """Read 16 windows of 64×64 pixels, from the top; those that cannot be read are left out."""
+        """Read 16 windows from the top, or a small part at once; windows that cannot be read are left out."""
         found = [np.empty((0, len(raster.bands)))]
         for window in _windows(part):
             try:
                 image, valid = raster.read(window)
             except SegmenterError:  # said when it is mapped
                 continue
-            found.append(image[valid].astype(np.float64))
+            step = max(1, max(window.height, window.width) // _SIDE)
+            found.append(image[::step, ::step][valid[::step, ::step]].astype(np.float64))
         values = np.concatenate(found)
         if not len(values):
             none = np.zeros(values.shape[1])
@@ -64,31 +69,46 @@ class Sample:
 
 
 def _windows(part: Window) -> list[Window]:
+    if part.size.pixels <= _SMALL_PIXELS:  # it is decoded whole for any of them
+        return [part]
     height, width = min(_SIDE, part.height), min(_SIDE, part.width)
     rows = sorted({(part.height - height) * i // (_ACROSS - 1) for i in range(_ACROSS)})
     cols = sorted({(part.width - width) * i // (_ACROSS - 1) for i in range(_ACROSS)})
     return [Window(part.row + row, part.col + col, height, width) for row in rows for col in cols]
 
 
-def check_fit(run: AnyRun, raster: Readable, part: Window, *, insist: bool = False) -> tuple[str, ...]:
+def sampled_of(paths: Sequence[Path]) -> frozenset[Path]:
+    """Return the inputs of a call whose values are compared: all, or 1,000 at even distances."""
+    count = min(len(paths), _MOST_SAMPLED)
+    return frozenset(paths[i * len(paths) // count] for i in range(count))
+
+
+def check_fit(
+    run: AnyRun,
+    raster: Readable,
+    part: Window,
+    *,
+    insist: bool = False,
+    sampled: Container[Path] | None = None,
+) -> tuple[str, ...]:
     """Return warnings about a raster that the model of a run is to see.
 
     Args:
         part: of the raster.
         insist: give a warning where else the raster is refused.
+        sampled: files whose values are looked at; None: any.
 
     Raises:
         RasterError: its values are of another type or unit, or its bands in another order, than in training.
     """
-    info, told = raster.info, []
+    info = raster.info
+    told: list[str] = []
     doubts = [*_other_type(run, info), *_other_order(run, info, raster.bands)]
-    sample = Sample.of(raster, part)
-    for member in members(run):
-        refused, line = unlike(sample, member.scenes or member.normalisation)
-        if line and refused:
-            doubts.append(line)
-        elif line:
-            told.append(line)
+    if sampled is None or info.path in sampled:
+        sample = Sample.of(raster, part)
+        for member in members(run):
+            refused, line = unlike(sample, member.scenes or member.normalisation)
+            (doubts if refused else told).extend([line] if line else [])
     if doubts and not insist:
         raise RasterError(f"{info.path}: {doubts[0]}; {_INSIST}")
     return tuple(dict.fromkeys((*doubts, *told)))

@@ -128,7 +128,7 @@ class Needs:
     @property
     def out_bytes(self) -> int:
         """Bytes of a pixel's prediction."""
-        return _out_bytes(self.wanted, self.classes)
+        return self.wanted.pixel_bytes(self.classes)
 
     def total(self, window: Size, batch: int, column: int, *, blended: bool) -> float:
         """Bytes of a prediction without the model's part: see the head of this module."""
@@ -150,17 +150,12 @@ class Needs:
         if self.own is None:
             return 0.0
         width = min(self.own.width, max(BLOCK, int(column * self.own.share)))
-        written = BLOCK * _out_bytes(self.own.wanted, self.classes)
+        written = BLOCK * self.own.wanted.pixel_bytes(self.classes)
         return float(width * written + min(HELD_BYTES, width * _HELD_ROWS))
 
     def model(self, window: Size, batch: int) -> float:
         """Bytes that the model takes for a batch."""
         return batch * window.pixels * self.network.bytes_per_pixel + self.weights
-
-
-def _out_bytes(wanted: ExtraOutputs, classes: int) -> int:
-    each = {None: 0, "uint8": 1, "float16": 2}[wanted.probabilities]
-    return 1 + wanted.confidence + each * classes
 
 
 def usual_tiling(network: NetworkGeometry, window: int | None, batch: int | None, devices: int = 1) -> Tiling:

@@ -27,6 +27,11 @@ class ExtraOutputs:
     confidence: bool = False
     probabilities: Literal["uint8", "float16"] | None = None
 
+    def pixel_bytes(self, classes: int) -> int:
+        """Bytes of a pixel's prediction, its class id among them."""
+        each = {None: 0, "uint8": 1, "float16": 2}[self.probabilities]
+        return 1 + self.confidence + each * classes
+
 
 @dataclass(frozen=True, eq=False)
 class Prediction:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from segmenter.addresses import is_address
 from segmenter.errors import DatasetError
 from segmenter.files import real
-from segmenter.finding import matches
+from segmenter.finding import matches, walk_once
 from segmenter.raster.buckets import Place, listing
 from segmenter.raster.remote import RemotePath, note_state
+from segmenter.scenes import Layout
 
+_MOST_LOOKED_AT = 10_000
+"""Files in subfolders, for a hint."""
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 """Of the files that are taken from a folder; a file that is named itself may be called anything."""
 
@@ -70,6 +76,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
                 if not images and path == Path(text):
                     raise DatasetError(
                         f"{path}: expected image files ({', '.join(EXTENSIONS)}), there is none"
+                        f"{_deeper(path)}"
                     )
                 left_out += others
             else:
@@ -79,6 +86,56 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
         if not files:
             raise DatasetError(f"{text}: matches only folders without images")
     return Inputs(tuple(files.values()), tuple(left_out), tuple(folders), tuple(dict.fromkeys(outputs)))
+
+
+class BandFiles(NamedTuple):
+    """A scene whose bands lie in several files below a folder."""
+
+    folder: Path
+    name: str
+    files: tuple[Path, ...]
+
+
+def scenes_of_bands(given: Sequence[str], layout: Layout | None) -> tuple[list[BandFiles], list[str]]:
+    """Return the scenes of several files that lie in folders, and the inputs that hold none.
+
+    Args:
+        layout: of the run's dataset.
+
+    Raises:
+        DatasetError: a scene has not one file of each pattern.
+    """
+    if layout is None or not layout.bands:
+        return [], list(given)
+    scenes: dict[Path, BandFiles] = {}
+    others: list[str] = []
+    for text in given:
+        with readable(text):
+            folders = [] if is_address(text) else [real(path) for path in _matches(text) if path.is_dir()]
+            found = [scene for folder in folders for scene in _scenes_below(folder, layout)]
+        scenes |= {scene.files[0]: scene for scene in found}
+        others += [] if found else [text]
+    return list(scenes.values()), others
+
+
+def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
+    """Give the scenes in a folder, in its subfolders, or that it is a part of itself."""
+    keys: dict[tuple[str, ...], list[list[Path]]] = {}
+    paths = [Path(inside, name) for inside, names in walk_once(folder) for name in names]
+    regexes = [re.compile(f"(.*?/)??{regex.pattern}") for regex in layout.bands.values()]
+    for at, regex in enumerate(regexes):
+        for path in paths:
+            if match := regex.fullmatch(path.as_posix()):
+                key = (match[1] or "", *(match[name] for name in layout.names))
+                keys.setdefault(key, [[] for _ in regexes])[at].append(path)
+    for (_, *names), files in sorted(keys.items()):
+        for form, own in zip(layout.bands, files, strict=True):
+            if len(own) != 1:
+                raise DatasetError(
+                    f"{folder}: expected one file like {form} for {'_'.join(names)}, as the run's recipe has "
+                    f"it, got {', '.join(map(str, own[:3])) or 'none'}"
+                )
+        yield BandFiles(folder, "_".join(names), tuple(file for own in files for file in own))
 
 
 def _remote(text: str) -> list[RemotePath]:
@@ -98,7 +155,7 @@ def _remote(text: str) -> list[RemotePath]:
         pattern = "/".join(part for part in wanted if part != "**")
         if deep and PurePosixPath(one.name).match(pattern) and _is_image(one.name, named=bool(parts)):
             path = RemotePath.of(f"{above}/{one.name}")
-            note_state(path, one.size, one.changed)
+            note_state(path, one.size, one.changed, one.tag)
             found.append(path)
     if not found:
         raise DatasetError(f"{text}: expected images ({', '.join(EXTENSIONS)}) there, the bucket has none")
@@ -130,7 +187,8 @@ def _matches(text: str) -> list[Path]:
     found = [Path(name) for name in matches(text)]
     if not found:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
-        raise DatasetError(f"{text}: {kind}")
+        braces = "; patterns have * ? [27] and **, no braces: without quotes, the shell resolves those"
+        raise DatasetError(f"{text}: {kind}{braces if '{' in text else ''}")
     return found
 
 
@@ -154,6 +212,15 @@ def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
     names = sorted(p for p in folder.iterdir() if not p.is_dir() and not p.name.startswith("."))
     images = [p for p in names if p.suffix.lower() in EXTENSIONS]
     return images, [p for p in names if p.suffix.lower() not in EXTENSIONS]
+
+
+def _deeper(folder: Path) -> str:
+    """A hint: the pattern of images in subfolders, which a folder does not stand for."""
+    with contextlib.suppress(OSError):
+        for path in itertools.islice(folder.glob("*/**/*"), _MOST_LOOKED_AT):
+            if path.suffix.lower() in EXTENSIONS and path.is_file():
+                return f"; its subfolders have some: give '{folder}/**/*{path.suffix}', in quotes"
+    return ""
 
 
 def output_names(paths: Iterable[Path]) -> dict[Path, str]:

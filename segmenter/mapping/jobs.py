@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.errors import ChangedInputError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
-from segmenter.raster import LabelRaster, Raster, RasterInfo, open_raster
+from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.raster.mosaic import Mosaic, MosaicView
+from segmenter.raster.remote import RemotePath
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
+from segmenter.raster.served import renewed_tag
 from segmenter.raster.write import BLOCK
 from segmenter.windows import COLUMN, Columns
 
@@ -72,6 +73,7 @@ class RasterRequest:
         band_count: how many the model takes.
         part: what to map; None: everything.
         max_pixels: see `open_raster`; so `drivers`.
+        mean_C: see `Raster`.
     """
 
     bands: tuple[int, ...] | None
@@ -79,6 +81,7 @@ class RasterRequest:
     part: Bounds | Window | None = None
     max_pixels: int | None = None
     drivers: tuple[str, ...] = ()
+    mean_C: tuple[float, ...] = ()
 
     def open(self, path: Path) -> Raster:
         """Open a raster with the model's bands.
@@ -87,6 +90,7 @@ class RasterRequest:
             RasterError: where it has too few of them, or it cannot be told which.
         """
         raster = open_raster(path, self.bands, max_pixels=self.max_pixels, drivers=self.drivers)
+        raster.mean_C = self.mean_C
         if len(raster.bands) != self.band_count:
             info = raster.info
             raster.__exit__(None, None, None)
@@ -129,6 +133,7 @@ class MapJob:
         remark: a warning about the raster, known once it was read.
         kept_as_partial: whether what is computed is kept against a kill.
         column: the tiling's, see there; on a `grid`, in the raster's own pixels too.
+        tag: of a raster at a server, when the call began; None: of no other, or the server gives none.
         grid: on which the model sees the raster; None: on its own pixels.
     """
 
@@ -145,6 +150,7 @@ class MapJob:
     label_classes: ClassMap | None = None
     scene: str | None = None
     remark: str | None = None
+    tag: str | None = None
     kept_as_partial: bool = True
     column: int = COLUMN
     grid: ModelGrid | None = None
@@ -180,18 +186,9 @@ class MapJob:
         """Where the picture of the map goes."""
         return self.output.with_name(f"{self.output.stem}.view.png")
 
-    def truth(self, window: Window, classes: ClassMap, shape: Size | None = None) -> NDArray[np.uint8]:
-        """(H, W) class ids of the label in a window of the raster, thinned out to `shape`.
-
-        Args:
-            classes: of the map.
-
-        Raises:
-            RasterError, LabelError: it cannot be read, or has a value that no class has.
-        """
-        assert self.label is not None
-        with LabelRaster(self.label, self.label_classes or classes) as label:
-            return label.ids(window, shape=shape)
+    def truth(self, classes: ClassMap) -> LabelIds | None:
+        """The label by windows of the raster, None where there is none; `classes` are those of the map."""
+        return None if self.label is None else LabelIds(self.label, self.label_classes or classes)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Raster | MosaicView | ResampledRaster]:
@@ -214,7 +211,7 @@ class MapJob:
             if header(raster.info) != header(self.info):
                 raise changed(path, f"{_described(self.info)}, got {_described(raster.info)}")
             if raster.info.stamp != self.info.stamp:
-                raise changed(path)
+                raise changed(path)  # from a server only bytes of one file are read
             yield raster
 
 
@@ -230,6 +227,14 @@ def _described(info: RasterInfo) -> str:
     crs = info.gcp_crs or info.crs
     where = f"{crs}, {tuple(info.transform[:6])}" if info.transform else f"{crs or 'no CRS'}"
     return f"{info.size} pixels of {info.count} {info.dtype} bands in {where}"
+
+
+def tag_at_server(path: Path) -> str | None:
+    """Return the tag that a server gives a file now; None of a local file, or if it gives none."""
+    if isinstance(path, RemotePath):
+        with contextlib.suppress(OSError):
+            return renewed_tag(path.address)
+    return None
 
 
 def header(info: RasterInfo) -> dict[str, Any]:

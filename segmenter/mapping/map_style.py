@@ -26,7 +26,7 @@ def map_style(request: MapRequest, run: AnyRun) -> MapStyle:
         format=request.format,
         nodata=request.nodata,
         codes=None if request.codes is None else codes_of(request.codes, run.classes),
-        codes_by_default=run.recipe.dataset.kind == "naic2020",
+        codes_by_default=run.recipe.dataset.maps_hold_codes,
         tags={"RUN": run.recipe.name},
         scale=scale_text(request, run),
         wanted=ExtraOutputs(confidence=request.confidence, probabilities=request.probabilities),

@@ -79,7 +79,7 @@ class Workers:
         mosaic = jobs[0].mosaic and jobs[0].mosaic.absolute()
         work = StripWork(paths, run.checksum(), wanted, request.tta, precision, tiling, mosaic)
         total = sum(job.part.size.pixels for job in jobs)
-        pixels = strip_pixels(total, self.count, _out_bytes(wanted, len(run.classes)))
+        pixels = strip_pixels(total, self.count, wanted.pixel_bytes(len(run.classes)))
 
         def compute(waiting: Iterable[MapJob]) -> Generator[Event[MapJob], None, None]:
             stop = threading.Event()
@@ -192,11 +192,6 @@ def _of_strip(strip: Strip, result: StripResult) -> Iterator[Event[MapJob]]:
         yield Failed(job, type(result.error)(text))
     elif strip.last:
         yield Finished(job)
-
-
-def _out_bytes(wanted: ExtraOutputs, classes: int) -> int:
-    each = {None: 0, "uint8": 1, "float16": 2}[wanted.probabilities]
-    return 1 + wanted.confidence + each * classes
 
 
 def warn_above_bar(text: str) -> None:

@@ -13,7 +13,7 @@ from segmenter.addresses import is_address
 from segmenter.cluster.options import add_cluster_options, taken_from
 from segmenter.errors import DatasetError
 from segmenter.geometry import Window
-from segmenter.invocation import invocation
+from segmenter.invocation import ToolParser, invocation
 from segmenter.mapping import option_values as values
 from segmenter.mapping.polygons import add_polygon_options
 from segmenter.mapping.request import (
@@ -142,8 +142,8 @@ def _output(text: str, work: Path | None) -> tuple[str | None, Path]:
     return text, work or folder
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ToolParser:
+    parser = ToolParser(
         prog=invocation("predict").removeprefix("python "),
         description="Class maps from images, with the model of a run directory.",
         epilog=_EPILOG,

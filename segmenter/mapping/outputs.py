@@ -212,7 +212,11 @@ class Completed(Protocol):
 
 
 class MapFiles:
-    """The files of one job while they are written: all get their names, or none does."""
+    """The files of one job while they are written.
+
+    Each gets its name whole, and none before all are checked. A kill between two names leaves the first ones;
+    the journal knows nothing of the job then, and the next call writes all of them again.
+    """
 
     def __init__(self, job: MapJob, style: MapStyle) -> None:
         self._job, self._style = job, style

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from segmenter.errors import DatasetError
-from segmenter.finding import is_vector, matches
+from segmenter.finding import matches
 from segmenter.mapping.inputs import readable
 from segmenter.scenes import Layout
 
@@ -19,7 +19,7 @@ _PLACEHOLDER = re.compile(r"\{([^}]*)\}")
 class LabelPattern:
     """A path, also a glob pattern, in which fields of an image's name stand in braces.
 
-    A file of polygons may be that of all images.
+    Without fields it is one file for all images.
 
     `{stem}` is the image's name without its extension, `{scene}` that without a trailing `_RGB`, `_IRRG` or
     `_RGBIR`. The others are the recipe's: the `{names}` of its image pattern, Potsdam's `{row}` and
@@ -27,13 +27,12 @@ class LabelPattern:
 
     Args:
         layout: of the recipe's dataset.
-        images: how many there are.
 
     Raises:
-        DatasetError: for an unknown field, or none although there are several images.
+        DatasetError: for an unknown field.
     """
 
-    def __init__(self, text: str, layout: Layout, images: int) -> None:
+    def __init__(self, text: str, layout: Layout) -> None:
         self.text, self._layout = text, layout
         self._used = list(dict.fromkeys(_PLACEHOLDER.findall(text)))
         known = dict.fromkeys(("stem", "scene", *layout.names))
@@ -41,8 +40,6 @@ class LabelPattern:
             names = [f"{{{name}}}" for name in known]
             listed = f"{', '.join(names[:-1])} and {names[-1]}"
             raise DatasetError(f"--labels {text}: unknown {{{unknown[0]}}}; known are {listed}")
-        if not self._used and images > 1 and not is_vector(text):
-            raise DatasetError(f"--labels {text}: expected {{stem}} or {{scene}} in it, for {images} images")
 
     @property
     def has_fields(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 from segmenter.errors import SegmenterError
@@ -45,8 +46,9 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
         image, valid = raster.thinned(job.part, shape)
     ids = style.ids(job, read_label(job.output, shape=shape))
     label = None
-    if job.label is not None:
-        label = job.truth(job.part, style.classes, shape)
+    if (truth := job.truth(style.classes)) is not None:
+        with contextlib.closing(truth):
+            label = truth.read(job.part, shape)
     side_by_side(
         *(image, label, ids, style.classes, job.view, job.name),
         valid_HW=valid,

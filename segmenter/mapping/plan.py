@@ -13,7 +13,7 @@ from segmenter.errors import DatasetError, RasterError, SegmenterError
 from segmenter.files import real
 from segmenter.geometry import Window
 from segmenter.mapping.inputs import Inputs
-from segmenter.mapping.jobs import MapJob, RasterRequest
+from segmenter.mapping.jobs import MapJob, RasterRequest, tag_at_server
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.truth import Truth
 from segmenter.raster.alignment import check_label
@@ -64,6 +64,7 @@ def plan_maps(
 def _plan(
     image: Path, name: str, request: RasterRequest, style: MapStyle, truth: Truth | None, fit: Fit
 ) -> MapJob | None:
+    tag = tag_at_server(image)
     with request.open(image) as raster:
         part = request.window(raster.info)
         if not part.size.pixels:
@@ -76,7 +77,7 @@ def _plan(
     job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
-    job.shown_by = style.shown_by(name, info)
+    job.tag, job.shown_by = tag, style.shown_by(name, info)
     if max(len(os.fsencode(path.name)) for path in (*job.files, *job.shown_by)) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"

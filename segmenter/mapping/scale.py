@@ -17,6 +17,8 @@ from segmenter.runs.ensemble import AnyRun
 
 _SAME = 0.01
 """Share by which an input's scale may differ from the wanted one and stay as it is."""
+_MUCH = 2
+"""Times the pixels of a map from which on it is said how many are computed."""
 _COARSER, _FINER = 256, 64
 """Times that a pixel may become larger or smaller; one of the grid is made of 256² at most."""
 
@@ -73,6 +75,21 @@ def lay_grids(
             continue
         notes.append((_said(sides, metres, job.grid), job.info.path))
     return notes
+
+
+def cost(jobs: Sequence[MapJob]) -> str:
+    """A line on grids much finer than the rasters, whose pixels all are computed; empty if there are none."""
+    finer = [
+        (job.grid.over(job.part).size.pixels, job.part.size.pixels) for job in jobs if job.grid is not None
+    ]
+    computed, mapped = (sum(pixels) for pixels in zip(*finer, strict=True)) if finer else (0, 0)
+    if computed < _MUCH * mapped or not mapped:
+        return ""
+    return (
+        f"--gsd: the model computes {computed / 1e6:,.4g} Mpixel for {mapped / 1e6:,.4g} Mpixel of maps, "
+        f"{computed / mapped:,.0f} times as many; a coarser --gsd, or a model that was trained at these "
+        "inputs' scale, takes less"
+    )
 
 
 def groups(jobs: Sequence[MapJob]) -> Iterator[list[MapJob]]:

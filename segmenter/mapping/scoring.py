@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.errors import SegmenterError, plain
 from segmenter.evaluation.by_scale import ScaleConfusions, scale_facts, scale_table
-from segmenter.evaluation.scores import MEANS, ConfusionMatrix, Protocol, Scores, percent
+from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.mapping.jobs import MapJob
@@ -37,19 +37,23 @@ class Scorer:
     """One map against its label."""
 
     def __init__(self, job: MapJob, classes: ClassMap) -> None:
-        self._job, self._classes = job, classes
+        self._label = job.truth(classes)
         self.confusion = ConfusionMatrix(classes)
         self.error: SegmenterError | None = None
 
     def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
         """Count a window; what is wrong with the label is kept, since the map is still good."""
-        label = self._job.label
-        if label is None or self.error is not None:
+        if self._label is None or self.error is not None:
             return
         try:
-            self.confusion.add(self._job.truth(window, self._classes), ids)
+            self.confusion.add(self._label.read(window), ids)
         except SegmenterError as error:
             self.error = error
+
+    def close(self) -> None:
+        """Let go of the label."""
+        if self._label is not None:
+            self._label.close()
 
 
 @dataclass
@@ -84,7 +88,8 @@ class Outcome:
         self.stopped = self.stopped or other.stopped
 
     def add_score(self, job: MapJob, scorer: Scorer) -> None:
-        """Add a map's score to the others', or note why it has none."""
+        """Add a map's score to the others', or note why it has none; no more windows of it will come."""
+        scorer.close()
         if scorer.error is not None:
             self.unscored.append((job, scorer.error))
         elif job.label is not None:
@@ -185,7 +190,7 @@ def _scene(job: MapJob) -> str:
 
 def _facts(job: MapJob, scores: Scores) -> dict[str, Any]:
     found = scores.to_dict()
-    return {"map": job.output.name, **{key: found[key] for key in (*MEANS, "iou", "pixels")}}
+    return {"map": job.output.name, **{key: found[key] for key in (*FIGURES, "iou", "pixels")}}
 
 
 def scene_table(scores: Mapping[str, Scores]) -> str:
@@ -198,7 +203,7 @@ def scene_table(scores: Mapping[str, Scores]) -> str:
         more = f"the {len(shown)} of {len(scores)} scenes with the lowest mIoU; scores.json has all"
     rows = []
     for name in shown:
-        cells = (percent(getattr(scores[name], key)) for key in MEANS)
+        cells = (percent(getattr(scores[name], key)) for key in FIGURES)
         rows.append((plain(name), *cells, f"{scores[name].pixels:,}"))
-    lines = aligned(("scene", *MEANS.values(), "pixels"), rows, gap="   ")
+    lines = aligned(("scene", *FIGURES.values(), "pixels"), rows, gap="   ")
     return "\n".join([*lines, *([more] if more else [])])

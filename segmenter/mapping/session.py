@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain
 from segmenter.evaluation.scores import ConfusionMatrix
-from segmenter.inference.fit import check_fit
+from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
@@ -40,7 +40,7 @@ from segmenter.mapping.polygons import PolygonFile
 from segmenter.mapping.precision import precision_option, settled_precision
 from segmenter.mapping.project import check_project
 from segmenter.mapping.request import MapRequest
-from segmenter.mapping.scale import groups, lay_grids, wanted_scale
+from segmenter.mapping.scale import cost, groups, lay_grids, wanted_scale
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
 from segmenter.mapping.state import FolderState, neighbour_facts
 from segmenter.mapping.style_files import restore
@@ -173,6 +173,8 @@ def _plan(
     scale_of = by_georeference if images.truth is None else images.truth.scale_of
     for line in lines_of_notes(lay_grids(request, run, jobs, failures, scale_of)):
         say(line)
+    if line := cost(jobs):
+        say(line)
     scores = () if images.truth is None else SCORE_FILES
     check_outputs(
         jobs, images.inputs, request.output, scores, pictures=request.pictures, layout=images.layout
@@ -190,11 +192,13 @@ def _read_headers(
     """Jobs from the inputs' headers, errors, and the number of inputs beside the bounding box."""
     check_drivers(request.drivers)
     bands = request.bands or run.bands
-    each = RasterRequest(bands, run.band_count, request.part, request.max_pixels, request.drivers)
+    asked = request.part, request.max_pixels, request.drivers
+    each = RasterRequest(bands, run.band_count, *asked, run.mean_C)
     jobs: list[MapJob] = []
     failures: list[SegmenterError] = []
     beside, count = 0, len(images.inputs.files)
-    fit = functools.partial(check_fit, run, insist=request.insist)
+    sampled = sampled_of(images.inputs.files)
+    fit = functools.partial(check_fit, run, insist=request.insist, sampled=sampled)
     plans = plan_maps(images.names, each, style, images.truth, fit)
     for _, plan in tqdm(plans, "headers", count, unit="file", disable=no_bar(count < _MANY_FILES or None)):
         if isinstance(plan, MapJob):

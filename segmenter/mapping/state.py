@@ -17,7 +17,7 @@ from typing import Any
 from segmenter.errors import RasterError, SegmenterError
 from segmenter.files import no_locks
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.jobs import MapJob, changed, header
+from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
 from segmenter.mapping.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
 from segmenter.mapping.locks import OutputLocks
 from segmenter.mapping.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
@@ -186,6 +186,8 @@ class FolderState:
             ChangedInputError: which file it is.
             SegmenterError: it cannot be read again.
         """
+        if job.tag is not None and tag_at_server(job.info.path) != job.tag:
+            raise changed(job.info.path, f"what was {job.tag} at its server")
         entry = self._entry(job)
         around = (entry.options.get("mosaic") or {}).get("files", ())
         for path, facts in [(job.info.path, entry.input), *((Path(one["path"]), one) for one in around)]:

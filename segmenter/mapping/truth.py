@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Literal
 
 from segmenter.addresses import is_address, masked
 from segmenter.errors import DatasetError, SegmenterError
-from segmenter.files import real
+from segmenter.files import caches, real
 from segmenter.finding import is_vector
 from segmenter.labels import ClassMap
-from segmenter.mapping.inputs import Inputs, find_inputs, output_names
+from segmenter.mapping.inputs import BandFiles, Inputs, find_inputs, output_names, scenes_of_bands
+from segmenter.mapping.made_truth import Labels, placed_truth, rasterised_truth
 from segmenter.mapping.patterns import LabelPattern
-from segmenter.mapping.polygon_truth import Labels, rasterised_truth
 from segmenter.mapping.request import MapRequest, check_split
 from segmenter.raster import raster_info
 from segmenter.raster.alignment import both_placed
+from segmenter.raster.stacked import StackedImages
 from segmenter.scenes import SPLITS, Dataset, Layout
+from segmenter.terminal import say
+from segmenter.threads import in_threads
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import MapJob
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 _LOOKING_THREADS = 4
 ScaleOf = Callable[[Path, float | None], float | None]
+Shown = Mapping[Path, tuple[Path, Path]]
+"""Image → the file that its outputs are named after, and that whose name has the recipe's form."""
 
 
 def by_georeference(image: Path, metres: float | None) -> float | None:
@@ -95,44 +100,75 @@ def images_of_inputs(request: MapRequest, run: AnyRun, layout: Layout | None = N
     Raises:
         DatasetError: an input stands for nothing, or the pattern cannot be meant.
     """
-    inputs = find_inputs(request.inputs, request.output, remote=request.remote)
+    scenes, others = scenes_of_bands(request.inputs, layout)
+    inputs = find_inputs(others, request.output, remote=request.remote) if others else Inputs((), (), ())
+    shown: dict[Path, tuple[Path, Path]] = {path: (path, path) for path in inputs.files}
+    if scenes and layout is not None:
+        shown |= _stacked(scenes, layout, request.drivers)
+        folders = *inputs.folders, *(folder for folder, _, _ in scenes)
+        inputs = replace(inputs, files=tuple(shown), folders=tuple(dict.fromkeys(folders)))
     truth = None
     if request.labels is not None:
         if layout is None:
             raise DatasetError(f"--labels {request.labels}: expected the layout of the run's dataset with it")
         truth = labels_by_pattern(
-            request.labels, layout, inputs, run, request.split_name or "unstated", request.label_kind
+            request, request.labels, layout, {image: first for image, (_, first) in shown.items()}, run
         )
-    return Images(inputs, output_names(inputs.files), truth)
+    names = output_names(name for name, _ in shown.values())
+    return Images(inputs, {image: names[name] for image, (name, _) in shown.items()}, truth)
+
+
+def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]) -> Shown:
+    """One raster for each scene, kept in the user's cache; a line says where."""
+    stacks = StackedImages(caches() / "scenes", layout.grid, drivers)
+    made = in_threads(
+        lambda scene: stacks.image(str(scene.files[0].parent / scene.name), scene.files),
+        scenes,
+        description="bands of scenes into one file",
+        unit="scene",
+        workers=2,
+    )
+    found = {
+        image: (Path(f"{scene.name}.tif"), scene.files[0]) for scene, image in zip(scenes, made, strict=True)
+    }
+    stacks.tidy()
+    say(
+        f"{len(scenes)} scenes of {len(layout.bands)} files each, brought into one GeoTIFF each in "
+        f"{stacks.folder}"
+    )
+    return found
 
 
 def labels_by_pattern(
-    pattern: str,
-    layout: Layout,
-    inputs: Inputs,
-    run: AnyRun,
-    split: str = "unstated",
-    kind: Literal["full", "eroded"] | None = None,
+    request: MapRequest, pattern: str, layout: Layout, images: Mapping[Path, Path], run: AnyRun
 ) -> Truth:
     """The labels of inputs by `--labels`; an image without one is reported when its turn comes.
+
+    One raster for several images is placed by its georeference, and so are those of a run whose recipe says
+    so.
+
+    Args:
+        images: image → the file whose name the fields are taken from.
 
     Raises:
         DatasetError: the pattern cannot be meant.
     """
-    wanted = LabelPattern(pattern, layout, len(inputs.files))
+    wanted = LabelPattern(pattern, layout)
 
     def label(image: Path) -> Path | SegmenterError:
         try:
-            return wanted.label(image)
+            return wanted.label(images[image])
         except SegmenterError as error:
             return error
 
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
-        files: Labels = dict(zip(inputs.files, pool.map(label, inputs.files), strict=True))
-    asked, classes = f"--labels {pattern}", run.classes
+        files: Labels = dict(zip(images, pool.map(label, images), strict=True))
+    asked, classes, shared = f"--labels {pattern}", run.classes, not wanted.has_fields
     if is_vector(pattern):
-        files, classes = rasterised_truth(files, run, asked, shared=not wanted.has_fields)
-    return Truth(asked, files, classes, kind or run.labels, split)
+        files, classes = rasterised_truth(files, run, asked, shared=shared)
+    elif (shared and len(images) > 1) or layout.by_georeference:
+        files, classes = placed_truth(files, layout.classes or classes, request.drivers, shared=shared)
+    return Truth(asked, files, classes, request.label_kind or run.labels, request.split_name or "unstated")
 
 
 def check_root(root: str, remote: bool, recipe: Path) -> None:
@@ -166,7 +202,8 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
             f"{recipe}: expected scenes of the split {split}, it has {there or 'none'}; name some in "
             "dataset.split, or another recipe with --recipe"
         )
-    names = output_names(scene.image for scene in dataset.scenes)
+    shown = {s.image: Path(f"{s.name}.tif") if s.files else s.image for s in dataset.scenes}
+    names = output_names(shown.values())
     by_image = {scene.image: scene for scene in scenes}
     truth = Truth(
         f"--split {split}",
@@ -182,7 +219,7 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
     )
     inputs = Inputs(tuple(scene.image for scene in scenes), (), ())
     bands = None if dataset.bands == run.bands else dataset.bands
-    return Images(inputs, {image: names[image] for image in inputs.files}, truth, bands, layout)
+    return Images(inputs, {image: names[shown[image]] for image in inputs.files}, truth, bands, layout)
 
 
 def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:

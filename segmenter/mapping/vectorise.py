@@ -12,8 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from segmenter.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
+
 from segmenter.errors import SegmenterError, run_tool
-from segmenter.invocation import as_started, invocation
+from segmenter.invocation import ToolParser, as_started, invocation
 from segmenter.mapping.outputs import BESIDE
 from segmenter.mapping.polygons import add_polygon_options
 from segmenter.raster import quiet_gdal
@@ -48,8 +53,8 @@ def _maps(given: Path) -> list[Path]:
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ToolParser:
+    parser = ToolParser(
         prog=invocation("vectorise"),
         description=as_started(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,

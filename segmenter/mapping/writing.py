@@ -100,6 +100,7 @@ class _Output:
 
     def discard(self) -> None:
         self._own.close()
+        self.scorer.close()
         self._files.discard()
 
 

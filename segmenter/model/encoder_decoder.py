@@ -23,7 +23,7 @@ def encoder_decoder(
     layers = Layers(policy, synchronised)
     image = keras.Input((None, None, bands), dtype=policy.variable_dtype, name="image")
     features = ENCODERS[config.encoder](image, layers, config)
-    x, stride = DECODERS[config.decoder](features, layers, config)
+    x, stride = DECODERS[config.decoder].build(features, layers, config)
     if config.dropout:
         x = GlobalDropout(config.dropout, dtype=policy, name="dropout")(x)
     # Logits of 16 bits overflow in the loss; the head computes in the precision of the weights.

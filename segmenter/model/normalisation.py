@@ -48,8 +48,9 @@ class Normalisation:
         if by_rows:
             scaled = self._by_rows(image_HWC, dtype)
         else:
-            mean, std = (tf.constant(value, dtype) for value in (self.mean, self.std))
-            scaled = (tf.cast(image_HWC, dtype) - mean) / std
+            std = tf.constant(self.std, dtype)
+            wide = _wide(image_HWC.dtype, dtype)
+            scaled = tf.cast(tf.cast(image_HWC, wide) - tf.constant(self.mean, wide), dtype) / std
         if valid_HW is None:
             return scaled
         return tf.where(valid_HW[..., tf.newaxis], scaled, tf.zeros((), dtype))
@@ -59,6 +60,17 @@ class Normalisation:
 
         shape = tf.shape(image_HWC)
         # Rows of W * C values: TensorFlow broadcasts along a last axis of three bands ten times as slowly.
-        rows = tf.cast(tf.reshape(image_HWC, [-1, shape[-2] * shape[-1]]), dtype)
-        mean, std = (tf.tile(tf.constant(value, dtype), [shape[-2]]) for value in (self.mean, self.std))
-        return tf.ensure_shape(tf.reshape((rows - mean) / std, shape), image_HWC.shape)
+        wide = _wide(image_HWC.dtype, dtype)
+        rows = tf.cast(tf.reshape(image_HWC, [-1, shape[-2] * shape[-1]]), wide)
+        mean = tf.tile(tf.constant(self.mean, wide), [shape[-2]])
+        std = tf.tile(tf.constant(self.std, dtype), [shape[-2]])
+        return tf.ensure_shape(tf.reshape(tf.cast(rows - mean, dtype) / std, shape), image_HWC.shape)
+
+
+def _wide(image: Any, dtype: str) -> Any:
+    """Type in which the mean is taken off: float32 would round values of more than 24 bits before."""
+    import tensorflow as tf
+
+    image = tf.as_dtype(image)
+    exact = image.size <= 2 or image == tf.float32
+    return tf.as_dtype(dtype) if exact else tf.float64

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from segmenter.config.models import NOTHING_AT_STRIDE_2, ModelConfig, UNetConfig
 from segmenter.config.recipe import TrainingConfig
 from segmenter.errors import ConfigError
+from segmenter.model.decoders import DECODERS
 from segmenter.model.weight_shapes import stage_of, weight_shapes
 
 _DECODER = re.compile(r"decoder_|(up|enlarge)\d")
@@ -125,11 +126,8 @@ def stages_told(config: ModelConfig) -> dict[str, str]:
         return {path: stage_of(path, config) for path in weight_shapes(config, 1, 1)}
     first = 2 if config.encoder in NOTHING_AT_STRIDE_2 else 1
     encoder = {f"stage{n}": f"encoder stage {n}" for n in range(first, 6)}
-    decoder = {f"decoder_{n}": f"decoder stage {n}" for n in range(1, _DECODER_STAGES[config.decoder] + 1)}
+    decoder = {f"decoder_{n}": f"decoder stage {n}" for n in range(1, DECODERS[config.decoder].stages + 1)}
     return {**encoder, **decoder, "logits": "head"}
-
-
-_DECODER_STAGES = {"unet": 4, "fpn": 4, "upernet": 5, "deeplabv3plus": 3}
 
 
 def joined_stages(stages: list[str]) -> str:

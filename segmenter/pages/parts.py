@@ -232,11 +232,6 @@ def number(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """`1 tile`, `2 tiles`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def listed(names: Iterable[str], longest: int = 6) -> str:
     """`a, b and c`; of many, the first and how many more."""
     names = [plain(name) for name in names]

@@ -5,14 +5,18 @@ python -m segmenter.pretrained.convert FILE.pth OUT.safetensors [--prefix module
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from segmenter.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
+
 from segmenter.errors import WeightsError, plain, run_script
-from segmenter.invocation import invocation
+from segmenter.invocation import ToolParser, invocation
 from segmenter.pretrained.safe_tensors import write_safetensors
 from segmenter.pretrained.torch_files import read_torch
 
@@ -22,7 +26,7 @@ _NO_NAMES = ("", "__metadata__")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Read, write, and say what was written; gives the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = ToolParser(
         prog=invocation("convert-weights"),
         description="Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run.",
     )

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _MOST_OPCODES = 1 << 22
-"""About 300,000 tensors; each opcode makes at most one small object, or is as large as its own bytes."""
+"""About 300,000 tensors. An opcode makes at most one small object, or is as large as its own bytes; what a
+call is given counts as many as it has parts, since a pickle may give the same list again and again."""
 
 
 class PickleError(ValueError):
@@ -51,6 +52,7 @@ _PLAIN = {
     *("BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
 }
 """Opcodes whose argument, which `pickletools` has read, is the value."""
+_SIZED = (tuple, list, dict, str, bytes)
 _KEYS = (str, bytes, int, float, bool, type(None))
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
@@ -72,9 +74,8 @@ def load_plain(file: io.BytesIO, allowed: Allowed) -> Any:
 
 
 def _run(file: io.BytesIO, machine: _Machine) -> Any:
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-        if count > _MOST_OPCODES:
-            raise PickleError(f"more than {_MOST_OPCODES:,} opcodes")
+    for opcode, argument, _ in pickletools.genops(file):
+        machine.spend(1)
         if opcode.name == "STOP":
             return machine.popped()
         machine.do(opcode.name, argument)
@@ -88,6 +89,7 @@ class _Machine:
         self._allowed = allowed
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+        self._spent = 0
         self._do: dict[str, Callable[[], object]] = {
             "MARK": lambda: self._stack.append(_MARK),
             "POP": self._stack.pop,
@@ -106,10 +108,24 @@ class _Machine:
             "SETITEM": lambda: self._set([self.popped(), self.popped()][::-1]),
             "SETITEMS": lambda: self._set(self._to_mark()),
             "STACK_GLOBAL": self._stack_name,
-            "BINPERSID": lambda: self._stack.append(self._allowed.persistent(self.popped())),
+            "BINPERSID": self._persistent,
             "REDUCE": self._reduce,
             "BUILD": self._build,
         }
+
+    def spend(self, steps: int) -> None:
+        """Count steps.
+
+        Raises:
+            PickleError: there were more than any file of weights takes.
+        """
+        self._spent += steps
+        if self._spent > _MOST_OPCODES:
+            raise PickleError(f"more than {_MOST_OPCODES:,} opcodes and parts of what they are given")
+
+    def _spend_on(self, given: Any) -> None:
+        """Count the parts of what a function is given: it may look at each."""
+        self.spend(sum(len(part) for part in (given, *given) if isinstance(part, _SIZED)))
 
     def do(self, name: str, argument: Any) -> None:
         """Carry out one opcode."""
@@ -172,7 +188,14 @@ class _Machine:
             raise PickleError(f"a call of {function.name if isinstance(function, Name) else 'no function'}")
         if type(arguments) is not tuple:
             raise PickleError("damaged pickle (arguments were due)")
+        self._spend_on(arguments)
         self._stack.append(self._allowed.makers[function.name](*arguments))
+
+    def _persistent(self) -> None:
+        if type(identity := self.popped()) is not tuple:
+            raise PickleError("damaged pickle (an identity was due)")
+        self._spend_on(identity)
+        self._stack.append(self._allowed.persistent(identity))
 
     def _build(self) -> None:
         """State that is set on an object: on a dictionary, module versions that nobody needs."""

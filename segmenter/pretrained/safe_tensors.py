@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from segmenter.errors import WeightsError, shortened
 from segmenter.files import write_whole
 from segmenter.invocation import installation
-from segmenter.pretrained.torch_files import MOST_BYTES, read_weights, upper_halves
+from segmenter.pretrained.torch_files import MOST_AXES, MOST_BYTES, read_weights, upper_halves
 
 INSTALL = installation("pretrained")
 _TYPES = {
@@ -63,5 +63,7 @@ def _library(path: Path) -> Any:
 def _array(path: Path, name: str, part: dict[str, Any]) -> NDArray[Any]:
     if part["dtype"] not in _TYPES:
         raise WeightsError(f"{path}: {name}: expected one of {', '.join(_TYPES)}, got {part['dtype']}")
+    if len(part["shape"]) > MOST_AXES:
+        raise WeightsError(f"{path}: {name}: expected at most {MOST_AXES} axes, got {len(part['shape'])}")
     values = np.frombuffer(part["data"], _TYPES[part["dtype"]]).reshape(part["shape"])
     return upper_halves(values) if part["dtype"] == "BF16" else values

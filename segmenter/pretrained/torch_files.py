@@ -26,7 +26,7 @@ from segmenter.pretrained.pickled import Allowed, Name, PickleError, dictionary,
 
 MOST_BYTES = 4 << 30
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
-_MOST_AXES = 8
+MOST_AXES = 8
 _TYPES: dict[str, np.dtype[Any]] = {
     "torch FloatStorage": np.dtype("<f4"),
     "torch DoubleStorage": np.dtype("<f8"),
@@ -132,7 +132,7 @@ def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tens
     """The view of a storage, once it is sure to lie in it."""
     storage = _checked(storage, _Storage)
     numbers = [_checked(n, int) for n in (offset, *_checked(size, tuple), *_checked(stride, tuple))]
-    if len(size) != len(stride) or len(size) > _MOST_AXES or min(numbers) < 0:
+    if len(size) != len(stride) or len(size) > MOST_AXES or min(numbers) < 0:
         raise PickleError(f"a tensor of size {size} and strides {stride} from {offset}")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     # Fewer elements than the storage has: a stride of 0 would make any size out of one number.

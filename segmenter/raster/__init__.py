@@ -10,7 +10,7 @@ from segmenter.raster.gdal_private import quiet_libtiff
 from segmenter.raster.ground import box_in, extent_text, outlines, pixel_sides
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.known import KnownRasters
-from segmenter.raster.label import LabelRaster, read_label
+from segmenter.raster.label import LabelIds, LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
 from segmenter.raster.place import crs_title, length, metres_apart
 from segmenter.raster.reading import (
@@ -31,6 +31,7 @@ from segmenter.raster.write import (
 __all__ = [
     "MAX_EMPTY_PIXELS",
     "KnownRasters",
+    "LabelIds",
     "LabelRaster",
     "Raster",
     "RasterInfo",

@@ -27,21 +27,26 @@ def alignment_errors(image: RasterInfo, label: RasterInfo) -> list[tuple[str, st
     """
     if image.size != label.size:
         text = f"{label.path}: expected {image.size} pixels as its image {image.path} has, got {label.size}"
-        return [("size", text)]
+        return [("size", text + _way_out(image, label))]
     if image.crs and label.crs and not same_ground(image.crs, label.crs):
-        return [("georeferencing", f"{label.path}: {_other_crs(image, label)}")]
+        return [("georeferencing", f"{label.path}: {_other_crs(image, label)}{_way_out(image, label)}")]
     shift = _shift(image, label)
     if not shift <= _LARGEST_SHIFT:  # NaN fits nothing
         where = f"{label.path}: lies up to {shift:,.1f} pixels from its image {image.path}"
-        return [
-            ("georeferencing", f"{where}{_on_the_ground(image, shift)}, at most {_LARGEST_SHIFT} expected")
-        ]
+        where += f"{_on_the_ground(image, shift)}, at most {_LARGEST_SHIFT} expected"
+        return [("georeferencing", where + _way_out(image, label))]
     return []
 
 
 def both_placed(image: RasterInfo, label: RasterInfo) -> bool:
     """Whether both files have a position, so that `alignment_errors` recognises a label elsewhere."""
     return image.transform is not None and label.transform is not None
+
+
+def _way_out(image: RasterInfo, label: RasterInfo) -> str:
+    if not both_placed(image, label):
+        return ""
+    return "; labels of another grid are placed by a folder's dataset.labels_by: georeference"
 
 
 def _other_crs(image: RasterInfo, label: RasterInfo) -> str:

@@ -25,6 +25,13 @@ def names_of(info: RasterInfo) -> Names:
     return tuple(text if text and counts[text] == 1 else None for text in texts)
 
 
+def used_names(info: RasterInfo, bands: Sequence[int]) -> Names:
+    """Return the names of the bands that are read, in that order; empty where none has one."""
+    names = names_of(info)
+    used = tuple(names[band - 1] for band in bands)
+    return used if any(used) else ()
+
+
 def order_of(wanted: Names, names: Names, bands: Sequence[int]) -> tuple[int, ...] | None:
     """Return the bands of a file, from 1, that have the wanted names, where `bands` are others.
 

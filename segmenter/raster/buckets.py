@@ -57,11 +57,12 @@ class Place(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object: its key's end below a place, bytes, seconds of its last change."""
+    """An object: its key's end below a place, bytes, seconds of its last change, ETag."""
 
     name: str
     size: int
     changed: int
+    tag: str | None = None
 
 
 def listing(place: Place) -> Iterator[Listed]:
@@ -77,7 +78,7 @@ def listing(place: Place) -> Iterator[Listed]:
             for one in page.get("Contents", ()):
                 if not one["Key"].endswith("/"):  # what some tools make for folders
                     name = one["Key"].removeprefix(start)
-                    yield Listed(name, one["Size"], int(one["LastModified"].timestamp()))
+                    yield Listed(name, one["Size"], int(one["LastModified"].timestamp()), one.get("ETag"))
 
 
 def payer() -> dict[str, str]:

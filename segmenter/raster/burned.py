@@ -100,8 +100,8 @@ def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float
     found = xy if move is None else move(xy)
     if not np.isfinite(found).all():
         raise RasterError(
-            f"{info.path}: {window} lie where the polygons' CRS has no coordinates; bring the polygons into "
-            "the image's CRS first (ogr2ogr -t_srs)"
+            f"{info.path}: {window} lie where the CRS of the labels has no coordinates; bring them into the "
+            "image's CRS first (ogr2ogr -t_srs, gdalwarp -t_srs)"
         )
     left, bottom = (float(value) for value in found.min(axis=0))
     right, top = (float(value) for value in found.max(axis=0))

@@ -6,25 +6,16 @@ rasterio has loaded, wherever it lies. Its calls do not hold Python's lock.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import functools
-import io
-import os
-import random
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import rasterio
 from rasterio.session import DummySession
 
 from segmenter.addresses import masked_text
-from segmenter.errors import RasterError
-from segmenter.raster.faults import FAULTS, one_line
 from segmenter.raster.gdal_private import gdal_library, messages
 
 if TYPE_CHECKING:
@@ -32,15 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FINAL = re.compile(
-    r"response code|NoSuch|AccessDenied|Forbidden|InvalidAccessKey|SignatureDoesNotMatch|not defined|"
-    r"not filled|does not exist|there is none|got a folder|resolve host",
-    re.IGNORECASE,
-)
-"""Of reasons: another try would give the same. GDAL itself has tried again where a status asks for it."""
 _GONE = re.compile(r"response code: 404|NoSuchKey|does not exist|there is none")
-_NETWORK = re.compile(r"/vsi(curl|s3|gs|az|adls|oss|swift|webhdfs)[/?_]")
-_LONGEST_PAUSE = 30.0
+NETWORK = re.compile(r"/vsi(curl|s3|gs|az|adls|oss|swift|webhdfs)[/?_]")
 
 _ALL_FACTS = 0x1 | 0x2 | 0x4
 _KEEP_REASON = 0x8
@@ -59,15 +43,6 @@ class ServerError(OSError):
 
     def __str__(self) -> str:
         return str(self.strerror)
-
-
-class _Trying(threading.local):
-    """Whether this thread is in `patiently`."""
-
-    already = False
-
-
-_trying = _Trying()
 
 
 class FileState(NamedTuple):
@@ -101,6 +76,14 @@ def _gdal() -> ctypes.CDLL:
     library.VSIFReadL.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
     library.VSIFReadL.restype = ctypes.c_size_t
     library.VSIFCloseL.argtypes = [ctypes.c_void_p]
+    library.VSIGetFileMetadata.argtypes = [ctypes.c_char_p] * 3
+    library.VSIGetFileMetadata.restype = ctypes.POINTER(ctypes.c_char_p)
+    library.CSLDestroy.argtypes = [ctypes.POINTER(ctypes.c_char_p)]
+    library.CSLDestroy.restype = None
+    library.VSISetPathSpecificOption.argtypes = [ctypes.c_char_p] * 3
+    library.VSISetPathSpecificOption.restype = None
+    library.VSIClearPathSpecificOptions.argtypes = [ctypes.c_char_p]
+    library.VSIClearPathSpecificOptions.restype = None
     library.VSICurlPartialClearCache.argtypes = [ctypes.c_char_p]
     library.VSICurlPartialClearCache.restype = None
     return library
@@ -136,44 +119,39 @@ def forget(path: str) -> None:
     _gdal().VSICurlPartialClearCache(path.encode())
 
 
-def patiently(address: str, action: Callable[[], T]) -> T:
-    """What an action gives that reads from an address; where it fails it is tried again after pauses.
+def asked_tag(served: str) -> str:
+    """The server's ETag of a file; time of change and size where it has none."""
+    gdal, headers, i = _gdal(), {}, 0
+    with own_env(), messages():
+        gdal.VSIErrorReset()
+        found = gdal.VSIGetFileMetadata(served.encode(), b"HEADERS", None)
+        while found and (line := found[i]) is not None:
+            name, _, value = line.decode("latin-1").replace(":", "=", 1).partition("=")
+            headers[name.strip().lower()] = value.strip()
+            i += 1
+        gdal.CSLDestroy(found)
+        if not headers and gdal.VSIStatExL(served.encode(), _Stat(), _ALL_FACTS | _KEEP_REASON):
+            raise _error("no answer")
+    return headers.get("etag") or " ".join(
+        headers[name] for name in ("last-modified", "content-length") if name in headers
+    )
 
-    GDAL repeats what a server refuses for a while (429, 500 to 504). It does not where an answer ends early,
-    and keeps the half of it as if it were all: that is forgotten here before the next try.
-    `GDAL_HTTP_MAX_RETRY` and `GDAL_HTTP_RETRY_DELAY` say how often, and how long the first pause is; each
-    further one is twice as long, more or less, so that many processes do not come back at once.
+
+def set_condition(served: str, tag: str | None) -> None:
+    """Have a server give the bytes of a strong ETag alone to files that are opened from here on; None: any.
+
+    GDAL looks through all paths that have such settings at each opening.
     """
-    if _trying.already or not is_network(address):  # what an action does has its tries with the action
-        return action()
-    _trying.already = True
-    try:
-        for pause in _pauses():
-            try:
-                return action()
-            except (RasterError, *FAULTS) as error:
-                if _FINAL.search(f"{error} {one_line(error)}"):
-                    raise
-            forget(address)
-            time.sleep(pause)
-        return action()
-    finally:
-        _trying.already = False
+    _gdal().VSIClearPathSpecificOptions(served.encode())
+    if tag is None:
+        return
+    value = '"If-Match: ' + tag.replace('"', '\\"') + '"'
+    _gdal().VSISetPathSpecificOption(served.encode(), b"GDAL_HTTP_HEADERS", value.encode())
 
 
 def is_network(address: str) -> bool:
     """Whether one of GDAL's own paths leads to a server."""
-    return _NETWORK.search(address) is not None
-
-
-def _pauses() -> Iterator[float]:
-    """Seconds before each further try."""
-    count, first = 0, 0.0
-    with contextlib.suppress(ValueError):
-        count = int(os.environ.get("GDAL_HTTP_MAX_RETRY", "0"))
-        first = float(os.environ.get("GDAL_HTTP_RETRY_DELAY", "0.5"))
-    for i in range(count):
-        yield min(_LONGEST_PAUSE, first * 2**i) * random.uniform(0.75, 1.25)
+    return NETWORK.search(address) is not None
 
 
 def _error(otherwise: str) -> ServerError:
@@ -183,67 +161,35 @@ def _error(otherwise: str) -> ServerError:
     return ServerError(errno.ENOENT if _GONE.search(why) else errno.EIO, why)
 
 
-class GdalFile(io.RawIOBase):
-    """A file to be read; an answer that ends early is asked for again, and never taken for all of it."""
+def open_file(path: str) -> int:
+    """GDAL's handle of a file.
 
-    def __init__(self, path: str) -> None:
-        """Open it.
-
-        Raises:
-            OSError: GDAL's reason.
-        """
-        self._file: Any = None
-        self._path, self._at = path, 0
-        self._size = patiently(path, lambda: file_state(path)).size
-        self._file = patiently(path, lambda: _opened(path))
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """As of any file."""
-        self._at = max(0, offset + (0, self._at, self._size)[whence])
-        return self._at
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """As of any file.
-
-        Raises:
-            OSError: it gives fewer bytes than it has.
-        """
-        view = memoryview(buffer).cast("B")
-        wanted = max(0, min(len(view), self._size - self._at))
-        if wanted:
-            into = (ctypes.c_char * wanted).from_buffer(view)
-            patiently(self._path, lambda: self._fill(into, wanted))
-            self._at += wanted
-        return wanted
-
-    def _fill(self, into: Any, wanted: int) -> None:
-        with own_env(), messages():
-            _gdal().VSIErrorReset()
-            _gdal().VSIFSeekL(self._file, self._at, 0)
-            got = int(_gdal().VSIFReadL(into, 1, wanted, self._file))
-            if got < wanted:
-                raise _error(f"got {got} of {wanted} bytes from byte {self._at} on")
-
-    def close(self) -> None:
-        """Close it; harmless where it is closed."""
-        if self._file:
-            _gdal().VSIFCloseL(self._file)
-            self._file = None
-        super().close()
-
-
-def _opened(path: str) -> int:
+    Raises:
+        OSError: GDAL's reason.
+    """
     with own_env(), messages():
         _gdal().VSIErrorReset()
         file = _gdal().VSIFOpenExL(path.encode(), b"rb", 1)
         if not file:
             raise _error("cannot be opened")
     return int(file)
+
+
+def read_at(file: int, at: int, into: WriteableBuffer, wanted: int) -> None:
+    """Read bytes of an open file.
+
+    Raises:
+        OSError: GDAL's reason, or there are fewer.
+    """
+    buffer = (ctypes.c_char * wanted).from_buffer(into)
+    with own_env(), messages():
+        _gdal().VSIErrorReset()
+        _gdal().VSIFSeekL(file, at, 0)
+        got = int(_gdal().VSIFReadL(buffer, 1, wanted, file))
+        if got < wanted:
+            raise _error(f"got {got} of {wanted} bytes from byte {at} on")
+
+
+def close_file(file: int) -> None:
+    """Close an open file."""
+    _gdal().VSIFCloseL(file)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.geometry import Size, Window
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.validity import NO_MEASUREMENT, holds, usable
+from segmenter.raster.validity import NO_MEASUREMENT, fill_void, holds, usable, void_in_bands
 
 
 class ArrayRaster:
@@ -23,6 +23,7 @@ class ArrayRaster:
             as where all bands of a file hold their nodata value.
         valid_HW: where there is data, as a file's mask would say it; None: everywhere.
         nodata: value of each band that stands for no data; None: every value is data.
+        mean_C: what is read where a band alone is masked or holds its nodata value, as of `Raster`.
 
     Attributes:
         info: a header without georeference.
@@ -34,9 +35,11 @@ class ArrayRaster:
         image_HWC: NDArray[Any],
         valid_HW: NDArray[np.bool_] | None = None,
         nodata: Sequence[float | None] = (),
+        mean_C: Sequence[float] = (),
     ) -> None:
         height, width, count = image_HWC.shape
         self._image, self._valid = np.asarray(image_HWC), valid_HW
+        self._mean_C = mean_C
         mask: Any = np.ma.getmask(image_HWC)
         self._mask = None if mask is np.ma.nomask else mask
         native = np.dtype(np.float32) if image_HWC.dtype == np.float16 else image_HWC.dtype.newbyteorder("=")
@@ -102,6 +105,11 @@ class ArrayRaster:
         into = inside.relative_to(window).slices()
         image[into] = stored = np.asarray(self._image[inside.slices()])
         valid[into] = self._has_data(stored, image[into], inside)
+        void = void_in_bands(image[into], valid[into], self._nodata)
+        if self._mask is not None:
+            masked = self._mask[inside.slices()] & valid[into][..., np.newaxis]
+            void = masked if void is None else void | masked
+        fill_void(image[into], void, self._mean_C)
         image[~valid] = 0
         return image, valid
 

@@ -16,11 +16,12 @@ from rasterio.io import DatasetReader
 
 from segmenter.labels import ClassMap
 from segmenter.raster.faults import naming
-from segmenter.raster.gdal_files import own_env, patiently
+from segmenter.raster.gdal_files import own_env
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.label import LabelRaster
 from segmenter.raster.reading import Raster, open_raster
 from segmenter.raster.remote import RemotePath, as_gdal_takes
+from segmenter.raster.served import patiently
 from segmenter.raster.settings import MEANING
 from segmenter.raster.stamps import Stamp, stamp_of
 

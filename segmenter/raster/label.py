@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,11 +15,11 @@ from segmenter.errors import LabelError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import ClassMap
 from segmenter.raster.faults import gdal_window, naming
-from segmenter.raster.gdal_files import patiently
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset
 from segmenter.raster.reading import check_size, check_types
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.served import patiently
 from segmenter.raster.validity import holds, usable
 
 
@@ -35,19 +36,27 @@ class LabelRaster:
         info: the passport.
     """
 
-    def __init__(self, path: Path, classes: ClassMap | None = None, *, expand_palette: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        classes: ClassMap | None = None,
+        *,
+        expand_palette: bool = False,
+        drivers: Sequence[str] = (),
+    ) -> None:
         """Open it without reading pixels.
 
         Args:
             classes: for `ids`; None: only stored values are read, by `read`.
             expand_palette: see `read_label`; where there are `classes`, their encoding decides.
+            drivers: see `open_raster`.
 
         Raises:
             RasterError: it cannot be opened, declares more than its file can hold, has blocks too large to
                 be read piece by piece, or neither one band nor three, but for alpha.
             LabelError: its nodata value stands for a class too.
         """
-        opened = open_dataset(path)
+        opened = open_dataset(path, drivers)
         try:
             with naming(path, "cannot read its header", "the file is damaged"):
                 info = read_header(path, opened)
@@ -208,6 +217,34 @@ def read_label(
     """
     with LabelRaster(path, expand_palette=expand_palette) as label:
         return label.stored(window, shape=shape)[0]
+
+
+class LabelIds:
+    """Class ids of a label, by windows: opened at the first, so that one read downwards is decoded once.
+
+    What is in memory depends on the window, never on the label's size.
+    """
+
+    def __init__(self, path: Path, classes: ClassMap) -> None:
+        """`classes`: what its values mean."""
+        self._path, self._classes = path, classes
+        self._label: LabelRaster | None = None
+
+    def read(self, window: Window, shape: Size | None = None) -> NDArray[np.uint8]:
+        """Return (H, W) class ids, thinned out to `shape`.
+
+        Raises:
+            RasterError, LabelError: it cannot be read, or has a value that no class has.
+        """
+        if self._label is None:
+            self._label = LabelRaster(self._path, self._classes)
+        return self._label.ids(window, shape=shape)
+
+    def close(self) -> None:
+        """Close the file; the next window opens it again."""
+        if self._label is not None:
+            self._label.close()
+            self._label = None
 
 
 def _palette(dataset: Any) -> NDArray[np.uint8] | None:

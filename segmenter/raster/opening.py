@@ -13,13 +13,14 @@ from rasterio.enums import MaskFlags
 
 from segmenter.errors import RasterError
 from segmenter.raster.faults import FAULTS, naming
-from segmenter.raster.gdal_files import own_env, patiently
+from segmenter.raster.gdal_files import own_env
 from segmenter.raster.gdal_private import messages
 from segmenter.raster.jpeg import check_jpeg
 from segmenter.raster.orientation import check_orientation
 from segmenter.raster.pages import full_page
 from segmenter.raster.png import check_png
 from segmenter.raster.remote import RemotePath, as_gdal_takes, open_bytes
+from segmenter.raster.served import patiently
 from segmenter.raster.settings import MEANING, set_up_gdal
 from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
 from segmenter.raster.stamps import Stamp, stamp_of
@@ -122,8 +123,32 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
         start = file.read(4)
     driver = _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
     if driver is None and not allowed:
-        raise RasterError(f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}")
+        raise RasterError(
+            f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}; other formats are "
+            "opened by drivers of GDAL that are named, in dataset.drivers or --drivers: [JP2OpenJPEG], [VRT]"
+        )
     return allowed if driver is None else (driver,)
+
+
+def opens_by_itself(path: Path) -> bool:
+    """Return whether a file is a GeoTIFF, PNG or JPEG by its first bytes, and needs no driver to be named."""
+    with naming(path, "cannot open it", "expected a raster file"), open_bytes(path) as file:
+        start = file.read(4)
+    return start in _SIGNATURES or start[:3] in _SIGNATURES
+
+
+def files_behind(path: Path, drivers: Sequence[str] = ()) -> list[Path]:
+    """Return a raster's file and, of one that is opened by `drivers`, all that GDAL reads for it.
+
+    A VRT has changed when any of the files has that it names.
+
+    Raises:
+        RasterError: it cannot be opened.
+    """
+    if not drivers or opens_by_itself(path):
+        return [path]
+    with open_dataset(path, drivers).dataset as dataset:
+        return [path, *sorted(Path(name) for name in dataset.files if Path(name) != path)]
 
 
 def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
@@ -180,9 +205,9 @@ def _check_mask(path: Path, dataset: Any) -> None:
             raise RasterError(f"{path}: expected a mask of {sizes[0]} pixels, {beside.name} has {sizes[1]}")
 
 
-def check_drivers(names: Sequence[str]) -> None:
-    """Refuse names that GDAL does not know."""
+def check_drivers(names: Sequence[str], asked: str = "--drivers") -> None:
+    """Refuse names that GDAL does not know; `asked`: the setting."""
     set_up_gdal()
     with rasterio.Env() as env:
         if unknown := sorted(set(names) - env.drivers().keys()):
-            raise RasterError(f"--drivers: GDAL has no driver {unknown[0]}; `gdalinfo --formats` lists them")
+            raise RasterError(f"{asked}: GDAL has no driver {unknown[0]}; `gdalinfo --formats` lists them")

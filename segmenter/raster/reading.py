@@ -17,12 +17,12 @@ from segmenter.errors import BandsError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.faults import gdal_window, naming
-from segmenter.raster.gdal_files import patiently
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.served import patiently
 from segmenter.raster.sparse import Blocks
-from segmenter.raster.validity import Validity
+from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
 MAX_EMPTY_PIXELS = 1 << 30
 """A raster may always declare so many pixels, and more only where its file has bytes for them."""
@@ -40,12 +40,15 @@ class Raster:
         info: the header.
         bands: the 1-based bands that `read` gives, in that order.
         alpha: those that are transparent where there is no data.
+        mean_C: the model's mean of each band, which is read where that band alone has no data; empty: its
+            own value is.
     """
 
     def __init__(
         self, dataset: Any, info: RasterInfo, bands: tuple[int, ...], alpha: tuple[int, ...]
     ) -> None:
         self._dataset, self.info, self.bands, self.alpha = dataset, info, bands, alpha
+        self.mean_C: Sequence[float] = ()
         self._validity = Validity(dataset, info, bands, alpha)
         self._missing_have_data: bool | None = None
 
@@ -121,9 +124,16 @@ class Raster:
             data = self._scaled(stored)
             valid = self._validity.of(stored, data, window)
         image = _interleaved(data)
+        if len(self.mean_C):
+            fill_void(image, void_in_bands(image, valid, self.void_values), self.mean_C)
         if not valid.all():
             image[~valid] = 0
         return image, valid
+
+    @cached_property
+    def void_values(self) -> tuple[float | None, ...]:
+        """As `validity.void_values`."""
+        return void_values(self.info, self.bands)
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """As `read`, of a window inside the raster, by nearest neighbour on a coarser grid of `shape`.

@@ -74,7 +74,9 @@ class RemotePath(PosixPath):
         return hash(self.address)
 
     def __reduce__(self) -> Any:
-        return _unpickled, (self.address, _states.get(self.address))
+        from segmenter.raster.served import known_tag
+
+        return _unpickled, (self.address, _states.get(self.address), known_tag(self.address))
 
     def __truediv__(self, name: Any) -> RemotePath:
         return RemotePath._at(joined(self.address, str(name)))
@@ -93,7 +95,8 @@ class RemotePath(PosixPath):
         Raises:
             OSError: the server's reason.
         """
-        from segmenter.raster.gdal_files import file_state, patiently
+        from segmenter.raster.gdal_files import file_state
+        from segmenter.raster.served import patiently
 
         found = _states.get(self.address)
         if found is None:
@@ -118,16 +121,20 @@ class RemotePath(PosixPath):
         Raises:
             OSError: the server's reason.
         """
-        from segmenter.raster.gdal_files import GdalFile
+        from segmenter.raster.served import GdalFile
 
         return io.BufferedReader(GdalFile(self.address), _PIECE)
 
 
-def _unpickled(address: str, state: tuple[int, int] | None) -> RemotePath:
+def _unpickled(address: str, state: tuple[int, int] | None, tag: str | None) -> RemotePath:
     """In another process, with what is known of the file."""
     path = RemotePath._at(address)
     if state is not None:
         note_state(path, *state)
+    if tag is not None:
+        from segmenter.raster.served import note_tag
+
+        note_tag(address, tag)
     return path
 
 
@@ -140,10 +147,17 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open_bytes() if isinstance(path, RemotePath) else path.open("rb")
 
 
-def note_state(path: RemotePath, size: int, changed: int) -> None:
-    """Remember what a listing said of a file; where that is another, GDAL is to forget the bytes it has."""
+def note_state(path: RemotePath, size: int, changed: int, tag: str | None = None) -> None:
+    """Remember what a listing said of a file; where that is another, GDAL is to forget the bytes it has.
+
+    Of a listing that names ETags only the bytes of that one are read from here on.
+    """
+    if tag is not None:
+        from segmenter.raster.served import note_tag
+
+        note_tag(path.address, tag)
     if _states.get(path.address, (size, changed)) != (size, changed):
-        from segmenter.raster.gdal_files import forget
+        from segmenter.raster.served import forget
 
         forget(path.address)
     _states[path.address] = (size, changed)
@@ -151,7 +165,7 @@ def note_state(path: RemotePath, size: int, changed: int) -> None:
 
 def forget_all() -> None:
     """Forget all that is known of remote files, and have GDAL forget their bytes: as in a new process."""
-    from segmenter.raster.gdal_files import forget_all as forget_bytes
+    from segmenter.raster.served import forget_all as forget_bytes
 
     _states.clear()
     forget_bytes()

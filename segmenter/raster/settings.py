@@ -42,6 +42,9 @@ def set_up_gdal() -> None:
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    # Images without georeferencing are ordinary input (NAIC, JPEG), and so are ours on the way; appended, so
+    # that a filter of the user's own goes first. `RasterInfo.transform` says what a file has.
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning, append=True)
     # The GeoTIFF library inside GDAL looks for PROJ's data by itself, and prints that it found none.
     data = proj_data()
     if data is not None and not os.environ.get("PROJ_LIB"):
@@ -53,5 +56,4 @@ def quiet_gdal() -> None:
     """Keep what GDAL and rasterio print off the terminal: for programs, before the first raster."""
     # Outside of rasterio's care, GDAL's lines would stand on stderr between ours.
     os.environ.setdefault("CPL_LOG", os.devnull)
-    # Images without georeferencing are ordinary input (NAIC, JPEG); `RasterInfo.transform` says so.
     warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)

@@ -2,11 +2,13 @@
 
 The rule of this module: **where a file has a mask or alpha, that decides; else a pixel has no data where all
 bands that are read hold their nodata value. NaN, infinity and fill values beyond ±1e30 in any of them
-never are data.**
+never are data.** A value that some bands of a pixel with data declare to be none is left out of statistics,
+and the model sees the band's mean in its place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +63,8 @@ class Validity:
         """Warning about so many pixels that count as data though a band holds its nodata value."""
         why = "its mask says so" if self._masks or self._alpha else "other bands do not"
         least = "" if self._seen.whole else "at least "  # what an earlier call mapped was not read again
-        return f"{least}{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
+        what = f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
+        return f"{least}{what}; the model sees that band's mean there"
 
     def of(
         self, stored_CHW: NDArray[Any], image_HWC: NDArray[Any], inside: Window, *, count: bool = True
@@ -163,6 +166,43 @@ def usable(nodata: float | None, dtype: str) -> float | None:
         return float(nodata)
     whole = int(nodata)
     return whole if whole == nodata and np.iinfo(kind).min <= whole <= np.iinfo(kind).max else None
+
+
+def void_values(info: RasterInfo, bands: Sequence[int]) -> tuple[float | None, ...]:
+    """Value of each of these bands, scaled, that stands for no data in it; None: it has none."""
+    kind = "float64" if info.scaling else info.dtype  # scaled values are floats, whatever is stored
+    found = [usable(info.nodata[band - 1], kind) for band in bands]
+    scaling = [info.scaling[band - 1] if info.scaling else (1, 0) for band in bands]
+    return tuple(v if v is None else v * s + o for v, (s, o) in zip(found, scaling, strict=True))
+
+
+def void_in_bands(
+    image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], values: Sequence[float | None]
+) -> NDArray[np.bool_] | None:
+    """(H, W, C): where a pixel with data holds, in some bands, what these declare to be no data.
+
+    None if it does so nowhere. Where all bands hold it, and the file's mask calls that data, it is.
+
+    Args:
+        values: of each band, in the image's units; empty: no band declares any.
+    """
+    if not any(value is not None for value in values):
+        return None
+    void_HWC = np.zeros(image_HWC.shape, np.bool_)
+    for band, value in enumerate(values):
+        if value is not None:
+            void_HWC[..., band] = holds(image_HWC[..., band], value)
+    void_HWC &= (valid_HW & ~void_HWC.all(axis=2))[..., np.newaxis]
+    return void_HWC if void_HWC.any() else None
+
+
+def fill_void(image_HWC: NDArray[Any], void_HWC: NDArray[np.bool_] | None, mean_C: Sequence[float]) -> None:
+    """Write each band's mean, rounded in integers, where the band is void; empty `mean_C`: nothing."""
+    if void_HWC is None or not len(mean_C):
+        return
+    whole = image_HWC.dtype.kind in "iu"
+    mean = np.array([round(value) if whole else value for value in mean_C]).astype(image_HWC.dtype)
+    np.copyto(image_HWC, mean, where=void_HWC)
 
 
 def holds(stored: NDArray[Any], value: float) -> NDArray[np.bool_]:

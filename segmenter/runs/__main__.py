@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from segmenter.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
+
 from segmenter.errors import run_tool
-from segmenter.invocation import as_started, invocation
+from segmenter.invocation import ToolParser, as_started, invocation
 from segmenter.runs import compare
 from segmenter.runs.report import command as report
 from segmenter.sharing.commands import card, pack, stac, unpack
@@ -31,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(args.run(args))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=invocation("runs"), description=__doc__)
+def _parser() -> ToolParser:
+    parser = ToolParser(prog=invocation("runs"), description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         command = commands.add_parser(name, help=module.HELP, description=as_started(module.__doc__))

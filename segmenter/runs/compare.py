@@ -8,6 +8,7 @@ from pathlib import Path
 
 from segmenter.errors import SegmenterError
 from segmenter.files import check_writable, write_whole
+from segmenter.runs.copies import RUN_FILE, runs_in
 from segmenter.runs.report.compared import Compared, compare_page, comparison
 from segmenter.runs.report.story import read_story
 from segmenter.terminal import aligned
@@ -19,13 +20,15 @@ _WIDEST = 36
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m segmenter.runs compare`."""
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="two run directories or more")
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="two run directories or more, or a folder of them"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.html", help="also write a page with the curves")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the tables, and write the page if it is asked for."""
-    paths = _checked(arguments.runs)
+    paths = _checked([run for path in arguments.runs for run in _meant(path)])
     compared = comparison([read_story(path) for path in paths])
     if arguments.output is not None:  # which may be refused: before anything is said
         check_writable(arguments.output)
@@ -36,9 +39,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _meant(path: Path) -> list[Path]:
+    """A run, or those in a folder."""
+    return [path] if (path / RUN_FILE).exists() else runs_in(path) or [path]
+
+
 def _checked(paths: Sequence[Path]) -> list[Path]:
     if len(paths) < 2:
-        raise SegmenterError(f"compare: expected two run directories or more, got {len(paths)}: {paths[0]}")
+        raise SegmenterError(
+            f"compare: expected two run directories or more, or their folder, got {len(paths)}: {paths[0]}"
+        )
     known: dict[Path, Path] = {}
     for path in paths:
         first = known.setdefault(path.resolve(), path)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 
 from segmenter.errors import CheckpointError
 from segmenter.files import write_whole
 from segmenter.runs.arrays import load_arrays
 from segmenter.terminal import say
+
+RUN_FILE = "run.json"
+"""Of the files of a run, the one that makes it one."""
+_SHOWN = 5
 
 
 def put_back(path: Path, files: Sequence[Path]) -> None:
@@ -23,9 +28,32 @@ def put_back(path: Path, files: Sequence[Path]) -> None:
     if copy is None:
         raise CheckpointError(
             f"{path.parent}: expected a run directory as train.py leaves it, there is no {path.name}"
+            f"{_others(path.parent) if path.name == RUN_FILE else ''}"
         )
     write_whole(path, copy[1])
     say(f"{path}: was not there; put back from {copy[0].name}", aside=True)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the run directories in a folder, in order of names."""
+    with suppress(OSError):
+        return sorted(file.parent for file in folder.glob(f"*/{RUN_FILE}"))
+    return []
+
+
+def _others(missing: Path) -> str:
+    """A hint: the runs in a folder, or beside it the one that is spelt nearly so, or the first of all."""
+    if inside := runs_in(missing):
+        return f"; runs in it are {_listed(inside)}"
+    beside = {run.name: run for run in runs_in(missing.parent)}
+    if near := get_close_matches(missing.name, beside, 1):
+        return f"; did you mean {beside[near[0]]}?"
+    return f"; runs beside it are {_listed(list(beside.values()))}" if beside else ""
+
+
+def _listed(runs: Sequence[Path]) -> str:
+    more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+    return ", ".join(map(str, runs[:_SHOWN])) + more
 
 
 def how_to_put_back(path: Path, files: Sequence[Path]) -> str:

@@ -81,6 +81,11 @@ class Ensemble:
         return self.members[0].band_count
 
     @property
+    def mean_C(self) -> tuple[float, ...]:
+        """The first's."""
+        return self.members[0].mean_C
+
+    @property
     def labels(self) -> Literal["full", "eroded"]:
         """Of which kind they learned.
 

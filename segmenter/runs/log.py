@@ -48,6 +48,10 @@ class RunLog:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(log_line(record))
         except OSError as error:
+            if not self.path.parent.is_dir():
+                raise OutputError(
+                    f"{self.path.parent}: the folder of the run is gone: it was moved or removed meanwhile"
+                ) from None
             raise OutputError(f"{self.path}: cannot write it: {error.strerror}; is the disk full?") from None
 
     def rewind(self, step: int, *, validated: bool) -> None:

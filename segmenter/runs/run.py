@@ -28,15 +28,17 @@ from segmenter.config.reading import dump_recipe, load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, DamagedCheckpointError, LabelError
 from segmenter.files import read_regular, write_whole
+from segmenter.invocation import invocation
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.arrays import Arrays, load_arrays
 from segmenter.runs.checkpoints import BEST, checkpoints, make_run_folder, newest_checkpoint, newest_whole
+from segmenter.runs.copies import RUN_FILE as RUN_FILE
 from segmenter.runs.copies import how_to_put_back, put_back
 from segmenter.runs.run_file import read_run_file, run_file_text
 
-RUN_FILE, _RECIPE = "run.json", "recipe.yaml"
+_RECIPE = "recipe.yaml"
 _PLAIN = (
     "bands",
     "band_count",
@@ -121,6 +123,11 @@ class Run:
     def dataset(self) -> str:
         """Kind of the dataset it was trained on: potsdam, naic2020 or folder."""
         return self.recipe.dataset.kind
+
+    @property
+    def mean_C(self) -> tuple[float, ...]:
+        """Mean of each band over the training scenes: it stands for what a band alone has no data of."""
+        return (self.scenes or self.normalisation).mean
 
     def save(self) -> None:
         """Write `recipe.yaml` and `run.json` into the directory, which is made.
@@ -226,10 +233,7 @@ def load_run(path: Path) -> Run:
         ConfigError: the recipe is not valid.
     """
     if os.path.isfile(path):  # Path.is_file raises where one may not look
-        raise CheckpointError(
-            f"{path}: expected a run directory, got a file; a packed run is unpacked with: python -m "
-            f"segmenter.runs unpack {path}"
-        )
+        raise CheckpointError(f"{path}: expected a run directory, got a file; {_run_of(path)}")
     for name in (RUN_FILE, _RECIPE):
         if not _is_there(path / name):
             put_back(path / name, _weights_files(path))
@@ -261,6 +265,15 @@ def load_run(path: Path) -> Run:
         extensions=tuple(Extension(**each) for each in data["extensions"]),
         **{name: data[name] for name in _PLAIN},
     )
+
+
+def _run_of(file: Path) -> str:
+    """A hint at the run directory that a file stands for."""
+    if run := next((folder for folder in file.absolute().parents[:2] if (folder / RUN_FILE).is_file()), None):
+        return f"give the run that it is of, {os.path.relpath(run)}"
+    if file.suffix in (".yaml", ".yml"):
+        return f"a recipe is trained first, into runs/{file.stem} where it is not told otherwise"
+    return f"a packed run is unpacked with: {invocation('runs')} unpack {file}"
 
 
 def _is_there(file: Path) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from segmenter.errors import ScoreError
-from segmenter.evaluation.named import title_of
+from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import FORMAT, Scores
 from segmenter.files import write_whole
 from segmenter.runs.checkpoints import BEST
@@ -47,6 +49,19 @@ def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
     return lines
 
 
+def record_to_beat(run: Path, best_by: str) -> float | None:
+    """The best validation's score by today's rule, where it was taken by the earlier one; else None.
+
+    A validation counts all classes: what it has missed are the pixels without data.
+    """
+    best = scored(run / BEST_FILES[0])
+    if best is None or best.scores.protocol.without_data == "left out":
+        return None
+    then = best.scores
+    protocol = replace(then.protocol, without_data="left out")
+    return score_of(Scores(protocol, then.matrix, np.zeros_like(then.missed)), best_by)
+
+
 @dataclass(frozen=True)
 class Scored:
     """Scores of a validation, and when it was."""
@@ -70,11 +85,12 @@ def _is_whole(scores: Scores) -> bool:
     """Whether the matrix is one of the protocol's classes: files of scores carry no checksum."""
     names, K = scores.protocol.classes, len(scores.protocol.classes)
     texts = (*names, *scores.protocol.scenes, scores.protocol.labels, scores.protocol.split)
+    counts = (scores.matrix, scores.missed, np.array(scores.without_data))
     return (
         all(isinstance(text, str) for text in texts)
         and scores.matrix.shape == (K, K)
         and scores.missed.shape == (K,)
-        and bool((scores.matrix >= 0).all() and (scores.missed >= 0).all())
+        and all((count >= 0).all() for count in counts)
     )
 
 

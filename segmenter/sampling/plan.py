@@ -85,18 +85,19 @@ def plan_epoch(
     global_batch: int,
     *,
     min_pixels: int = 32,
-    max_repeats: int | None = None,
+    max_repeats: int | None = 4,
     seed: int = 0,
     epoch: int = 0,
 ) -> Tiles:
     """An epoch of global batches, each of which holds every class.
 
     The law. A tile *holds* a class when it shows at least `min_pixels` pixels of it. Each class that some
-    tile holds is held by at least one tile of every row. Every tile is in the plan. It is there once,
-    except for coverage repeats, where the counts force them, and for at most `global_batch` − 1 fillers,
-    which complete the last row. There are as few steps as a plan can have, and then as few repeats: proven
-    for small tables and wherever the repeats are the largest `steps − tiles with c`, which no plan can
-    undercut; elsewhere found by a greedy search. Apart from that the plan is random.
+    tile holds, and that `max_repeats` allows, is held by at least one tile of every row. Every tile is in
+    the plan. It is there once, except for coverage repeats, where the counts force them, and for at most
+    `global_batch` − 1 fillers, which complete the last row. There are as few steps as a plan can have, and
+    then as few repeats: proven for small tables and wherever the repeats are the largest `steps − tiles
+    with c`, which no plan can undercut; elsewhere found by a greedy search. Apart from that the plan is
+    random.
 
     Args:
         counts: (tiles, classes) pixels of each class in each tile, any integer type; at most 62 classes.
@@ -104,7 +105,7 @@ def plan_epoch(
         min_pixels: see above.
         max_repeats: coverage shows no tile more often than 1 + `max_repeats` times an epoch; a class that
             would need more is left out of the promise, and its tiles are shown once, like any. None: no
-            limit.
+            limit. The default is that of recipes.
         seed, epoch: the same two give the same plan; other epochs give other batches.
 
     Returns:

@@ -13,7 +13,7 @@ import yaml
 
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.named import title_of
-from segmenter.evaluation.scores import MEANS, Scores, percent
+from segmenter.evaluation.scores import FIGURES, Scores, percent
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.origin import Place
 from segmenter.sharing.known import Known
@@ -24,7 +24,6 @@ FILE = "README.md"
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 _HUB_METRICS = {"miou": "mean_iou", "mf1": "f1", "oa": "accuracy"}
 """Score → name of the metric on the Hugging Face hub."""
-_DATA = {"potsdam": "ISPRS Potsdam", "naic2020": "NAIC2020", "folder": "own images and labels"}
 
 
 def card_text(known: Known, licence: str | None = None) -> str:
@@ -83,11 +82,11 @@ def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
     return {
         "task": {"type": "image-segmentation"},
         "dataset": {
-            "name": f"{_DATA[known.run.dataset]}, {protocol.split} split, {protocol.labels} labels",
+            "name": f"{known.run.recipe.dataset.title}, {protocol.split} split, {protocol.labels} labels",
             "type": known.run.dataset,
         },
         "metrics": [
-            {"type": _HUB_METRICS[key], "name": MEANS[key], "value": round(value, 4)}
+            {"type": _HUB_METRICS[key], "name": FIGURES[key], "value": round(value, 4)}
             for key, value in found.items()
             if not math.isnan(value)
         ],
@@ -100,10 +99,9 @@ def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
 def _introduction(known: Known, licence: str | None) -> list[str]:
     metres = known.run.metres_per_pixel
     scale = "of a scale that is not known" if metres is None else f"at {metres:.3g} m a pixel"
-    data = {"potsdam": "ISPRS Potsdam", "naic2020": "NAIC2020"}.get(known.run.dataset, "its owner's own data")
     return [
         f"A land-cover model: {known.architecture}, {len(known.run.classes)} classes, for imagery {scale}. "
-        f"Trained on {data}.",
+        f"Trained on {known.run.recipe.dataset.title}.",
         "",
         "This card was made from the files of the run. A figure that is not in it was not measured.",
         "",
@@ -180,7 +178,7 @@ def _model(known: Known) -> list[str]:
 
 def _data(known: Known) -> list[str]:
     run, origin = known.run, known.origin
-    lines = [f"- Data: {_DATA[run.dataset]}, {run.labels} labels"]
+    lines = [f"- Data: {run.recipe.dataset.title}, {run.labels} labels"]
     if origin is None:
         lines.append("- Scenes, tiles and place: not known: the run has no origin.json (an older program)")
     else:
@@ -232,9 +230,15 @@ def _training(known: Known) -> list[str]:
 
 
 def _loss(recipe: Recipe) -> str:
-    names = ("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz", "boundary")
-    terms = [f"{getattr(recipe.loss, n):g} × {n.replace('_', '-')}" for n in names if getattr(recipe.loss, n)]
-    return " + ".join(terms)
+    """The terms with their weights, and all else that was chosen."""
+    loss = recipe.loss
+    terms = " + ".join(f"{getattr(loss, name):g} × {name.replace('_', '-')}" for name in loss.used_terms)
+    others = [
+        f"{name.replace('_', ' ')} {value}"
+        for name, field in type(loss).model_fields.items()
+        if name not in loss.terms() and (value := getattr(loss, name)) != field.default
+    ]
+    return ", ".join([terms, *others])
 
 
 def _sampling(recipe: Recipe) -> str:
@@ -254,7 +258,7 @@ def _scores(known: Known) -> list[str]:
         [plain_markdown(name), *(percent(float(column[i])) for column in columns)]
         for i, name in enumerate(scores.protocol.classes)
     ]
-    means = ", ".join(f"{title} {percent(getattr(scores, key))}" for key, title in MEANS.items())
+    means = ", ".join(f"{title} {percent(getattr(scores, key))}" for key, title in FIGURES.items())
     return [
         f"In percent, on the {scores.protocol.split} scenes that the best weights were chosen by "
         f"({title_of(known.run.recipe.training.best_by)}).",

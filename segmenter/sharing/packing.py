@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from segmenter import __version__
-from segmenter.errors import CheckpointError, OutputError, SegmenterError
-from segmenter.files import gibibytes, read_regular, written_whole
+from segmenter.errors import CheckpointError, OutputError
+from segmenter.files import folder_aside, gibibytes, read_regular, remove_killed, written_whole
 from segmenter.invocation import invocation
 from segmenter.locks import FileLock
 from segmenter.runs.arrays import load_arrays
@@ -72,12 +71,13 @@ def pack_run(
         CheckpointError: it is no run, is damaged, or is being trained.
         SegmenterError: the output cannot be written; an OutputError, where the disk is full.
     """
+    remove_killed(output)
     with ExitStack() as undo:
         undo.enter_context(_alone(run))
         known = read_known(run)
         names = _names(known, with_checkpoints)
         if anonymous:
-            folder = Path(undo.enter_context(_temporary_folder(output.parent)))
+            folder = undo.enter_context(folder_aside(output))
             names = copy_without_paths(known, names, folder)
             known = read_known(folder)
         manifest = Manifest(
@@ -142,18 +142,6 @@ def _alone(run: Path) -> Iterator[None]:
         yield
     finally:
         lock.give_back()
-
-
-@contextmanager
-def _temporary_folder(parent: Path) -> Iterator[str]:
-    try:
-        folder = tempfile.mkdtemp(dir=parent, prefix=".packing-")
-    except OSError as error:
-        raise SegmenterError(f"{parent}: cannot write there: {error.strerror}") from None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _descriptions(

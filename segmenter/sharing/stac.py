@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from segmenter.addresses import is_address
 from segmenter.errors import SegmenterError
-from segmenter.evaluation.scores import MEANS, percent
+from segmenter.evaluation.scores import FIGURES, percent
 from segmenter.runs.origin import Place
 from segmenter.sharing import card
 from segmenter.sharing.known import Known
@@ -142,7 +142,9 @@ def _description(known: Known, unknown_time: bool) -> str:
     classes = ", ".join(known.run.classes.names)
     text = f"Land-cover segmentation by coverage-segmenter. Classes: {classes}."
     if known.scores is not None:
-        means = ", ".join(f"{title} {percent(getattr(known.scores, key))} %" for key, title in MEANS.items())
+        means = ", ".join(
+            f"{title} {percent(getattr(known.scores, key))} %" for key, title in FIGURES.items()
+        )
         text += f" Scores: {means} ({known.scores.protocol}). The weights were chosen by them."
     else:
         text += f" Scores: none, {known.no_scores}."

@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import struct
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from segmenter.errors import CheckpointError, OutputError, SegmenterError, shortened
-from segmenter.files import check_stored, gibibytes, make_folder, real, sync
+from segmenter.files import check_stored, folder_aside, gibibytes, make_folder, real, sync
 from segmenter.invocation import invocation
 from segmenter.runs.run import load_run
 from segmenter.sealed import json_object, other_format, unsealed_text
@@ -30,6 +29,7 @@ from segmenter.sharing.contents import (
     may_be_packed,
     parsed_sums,
 )
+from segmenter.terminal import unsafe
 
 _PIECE = 1 << 20
 _MOST_TEXT = 1 << 22
@@ -53,7 +53,7 @@ def unpack_run(file: Path, output: Path | None) -> tuple[Path, Manifest, int]:
         sums = _checked_sums(archive, file)
         folder = output if output is not None else Path("runs") / _folder_name(manifest, file)
         _check_free(folder, sum(part.file_size for part in archive.infolist()))
-        with _temporary_folder(folder.absolute().parent) as aside:
+        with folder_aside(folder.absolute()) as aside:
             inner = aside / "run"
             inner.mkdir()
             for name in [*sums, SUMS]:
@@ -139,7 +139,7 @@ def _checked_sums(archive: zipfile.ZipFile, file: Path) -> dict[str, str]:
 
 def _folder_name(manifest: Manifest, file: Path) -> str:
     name = manifest.name
-    if "/" in name or "\0" in name or name.startswith("."):
+    if "/" in name or name.startswith(".") or unsafe(name) is not None:
         raise SegmenterError(
             f"{file}: its run is called {name!a}, which names no folder; say one with --output"
         )
@@ -156,18 +156,6 @@ def _check_free(folder: Path, needed: int) -> None:
         raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None
     if free < needed:
         raise OutputError(f"{folder}: needs {gibibytes(needed)}, the disk has {gibibytes(free)} free")
-
-
-@contextmanager
-def _temporary_folder(parent: Path) -> Iterator[Path]:
-    try:
-        folder = Path(tempfile.mkdtemp(dir=parent, prefix=".unpacking-"))
-    except OSError as error:
-        raise SegmenterError(f"{parent}: cannot write there: {error.strerror}") from None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path, expected: str | None, file: Path) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError, shortened
 from segmenter.labels import IGNORE
-from segmenter.tiles.kernels import Planes, transformed
+from segmenter.tiles.kernels import Planes, by_pixel, extended, transformed, unbounded, unmixed
+from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.transforms import Stage, stages_of
-
-if TYPE_CHECKING:
-    from albumentations import Compose
 
 _KEPT_BY_ANY = 0.5
 """Share of the side of the middle square that an unknown spatial transform is taken to keep in view."""
@@ -29,26 +27,76 @@ _KEPT_BY_ANY = 0.5
 _CARRIERS = {"int8": "int16", **dict.fromkeys(("int32", "uint32", "int64", "uint64"), "float64")}
 """Types that OpenCV does not interpolate → one that holds their values (of 64 bits, up to 2⁵³)."""
 
+_DEVIATIONS = 6.0
+"""Of a band, that colour changes take for its whole range: about what 8-bit photographs' 256 levels are."""
+_MOST_DEVIATIONS = 16.0
+"""Of a band, that the 256 levels may be: where they are more, it fills its bytes less than photographs do."""
+_FARTHEST = 64.0
+"""Times the range beyond which a value is changed as one there: a saturated pixel must not overflow."""
+
 Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
-Range = tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Range of each band that colour changes take for 0 to 1: six of its deviations around its mean.
+
+    A range of the tile's own would make the strength of a change depend on its brightest pixel, one for all
+    bands would drown those of small numbers; a fixed one of the type is ten times what reflectances use.
+    """
+
+    middle_C: NDArray[np.float64]
+    range_C: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, dtype: str, mean_C: NDArray[np.float64], spread_C: NDArray[np.float64]) -> Unit | None:
+        """That of images with such a mean and deviation; None: 8-bit photographs, which have 0 … 255."""
+        fills_bytes = dtype == "uint8" and (_MOST_DEVIATIONS * spread_C >= 255).all()
+        return None if fills_bytes else cls(mean_C, _DEVIATIONS * spread_C)
+
+    def shares(self, image_HWC: NDArray[Any], farthest: float = 0.0) -> NDArray[np.float32]:
+        """Values as shares of the range; clipped to 0 … 1, or to so much beyond. A constant band is 0.5."""
+        wide, wide_range = _wide(image_HWC.dtype), np.where(self.range_C > 0, self.range_C, np.inf)
+        rows = image_HWC.reshape(len(image_HWC), -1) - self._row(self.middle_C, image_HWC, wide)
+        rows /= self._row(wide_range, image_HWC, wide)
+        rows += wide(0.5)
+        return np.clip(rows, -farthest, 1 + farthest).astype(np.float32).reshape(image_HWC.shape)
+
+    def moved(self, image_HWC: NDArray[Any], by_HWC: NDArray[np.float32]) -> NDArray[Any]:
+        """Values moved by shares of the range, in their own type."""
+        wide = _wide(image_HWC.dtype)
+        by = by_HWC.reshape(len(image_HWC), -1) * self._row(self.range_C, image_HWC, wide)
+        return _whole(image_HWC + by.reshape(image_HWC.shape), image_HWC.dtype)
+
+    @staticmethod
+    def _row(value_C: NDArray[np.float64], image_HWC: NDArray[Any], wide: Any) -> NDArray[Any]:
+        """(W × C,): NumPy broadcasts along rows much faster than along three bands."""
+        return np.tile(value_C.astype(wide), image_HWC.shape[1])
 
 
 class Augmenter:
     """Applies the recipe's augmentation to a tile; one seed gives one result, in any thread."""
 
-    def __init__(self, config: AugmentationConfig, bands: int, dtype: str) -> None:
-        """`bands` and `dtype` are those of the tiles.
+    def __init__(
+        self,
+        config: AugmentationConfig,
+        statistics: BandStatistics,
+    ) -> None:
+        """`statistics` are of the training images: their type, and the unit of colour changes.
 
         Raises:
             ConfigError: hue or saturation is asked for on what is not 8-bit RGB, or a listed transform is
                 unknown or has a wrong parameter.
         """
-        if (config.hue or config.saturation) and (bands != 3 or dtype != "uint8"):
+        hue, dtype = config.hue or config.saturation, statistics.dtype
+        bands = len(statistics.mean_C)
+        if hue and (bands != 3 or dtype != "uint8"):
             raise ConfigError(
                 "augmentation.hue, augmentation.saturation: expected 8-bit images of 3 bands, got "
                 f"{bands} of {dtype}; set both to 0"
             )
-        self._config, self._dtype = config, np.dtype(dtype)
+        self._config = config
+        self._unit = None if hue else Unit.of(dtype, statistics.mean_C, statistics.spread_C)
         self._local = threading.local()
         self._built = stages_of(config)  # here, so that no thread waits for the import
 
@@ -87,31 +135,24 @@ class Augmenter:
         image_HWC, valid_HW, label_HW = tile
         # 1 and 2: what is uncovered is filled with IGNORE, or by transforms without a fill for masks, with 0.
         planes: Planes = (label_HW, valid_HW.view(np.uint8) + np.uint8(1))
-        recoloured = not outline and any(not stage.spatial for stage in self._built)
-        within = _range(image_HWC, valid_HW) if recoloured and image_HWC.dtype != np.uint8 else None
         wanted = [one for one in self._stages() if one.keeps_all or not geometry_that_loses_nothing]
         for number, stage in enumerate(wanted):
             if stage.compose is not None and (stage.spatial or not outline):
                 seed_of_stage = (seed + number) % 2**32
-                image_HWC, planes = self._applied(stage, seed_of_stage, image_HWC, planes, within)
+                image_HWC, planes = self._applied(stage, seed_of_stage, image_HWC, planes, outline=outline)
         label_HW, uncovered_HW = planes[0], planes[1] - np.uint8(1) > 1
         if uncovered_HW.any():
             label_HW = np.where(uncovered_HW, np.uint8(IGNORE), label_HW)
         return np.ascontiguousarray(image_HWC), planes[1] == 2, label_HW
 
     def _applied(
-        self,
-        stage: Stage,
-        seed: int,
-        image_HWC: NDArray[Any],
-        planes: Planes,
-        within: Range | None,
+        self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, *, outline: bool
     ) -> tuple[NDArray[Any], Planes]:
         """Image and planes after a stage; whoever lists a transform is told where it fails."""
         if not stage.asked_as:
-            return apply_stage(stage, seed, image_HWC, planes, within)
+            return self._after(stage, seed, image_HWC, planes, outline=outline)
         try:
-            image, moved = apply_stage(stage, seed, image_HWC, planes, within)
+            image, moved = self._after(stage, seed, image_HWC, planes, outline=outline)
         except Exception as error:
             why = in_one_line(error)
             raise ConfigError(f"{stage.asked_as}: fails on a tile: {why}; take it out") from None
@@ -123,6 +164,19 @@ class Augmenter:
             )
         return image, moved
 
+    def _after(
+        self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, *, outline: bool
+    ) -> tuple[NDArray[Any], Planes]:
+        """Image and planes after a stage, of which nothing without data has a part in a pixel that has."""
+        valid_HW = planes[1] == 2
+        if not stage.spatial:
+            return recoloured(stage, seed, image_HWC, valid_HW, self._unit), planes
+        moved_HWC, planes = apply_stage(stage, seed, image_HWC, planes)
+        if stage.interpolates and not outline:
+            assert stage.compose is not None
+            moved_HWC = unmixed(stage.compose, image_HWC, valid_HW, moved_HWC, planes[1] == 2)
+        return moved_HWC, planes
+
     def _stages(self) -> list[Stage]:
         """This thread's own."""
         if not hasattr(self._local, "stages"):
@@ -131,18 +185,12 @@ class Augmenter:
 
 
 def apply_stage(
-    stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, within: Range | None = None
+    stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes
 ) -> tuple[NDArray[Any], Planes]:
-    """Image, and class ids and validity, after the transforms of a stage, drawn from `seed`.
-
-    Args:
-        within: of the tile's values; colours of what is not 8-bit need it.
-    """
+    """Image, and class ids and validity, after a stage's transforms as they are, drawn from `seed`."""
     assert stage.compose is not None
     if not stage.spatial:
-        if within is None:
-            return transformed(stage.compose, seed, image_HWC)[0], planes
-        return _coloured(image_HWC, stage.compose, seed, within), planes
+        return transformed(stage.compose, seed, image_HWC)[0], planes
     carrier = None if stage.keeps_all else _CARRIERS.get(image_HWC.dtype.name)
     if carrier is None:
         return transformed(stage.compose, seed, image_HWC, planes)
@@ -150,30 +198,35 @@ def apply_stage(
     return _whole(moved, image_HWC.dtype), planes
 
 
+def recoloured(
+    stage: Stage, seed: int, image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], unit: Unit | None
+) -> NDArray[Any]:
+    """Image after a stage of colour changes.
+
+    The library clips floats to 0 … 1 and takes no other integers. What it is given is clipped, and by how
+    much it changes that is added to the values: those beyond the range keep their distances. What has no
+    data is given as the nearest data: its 0 would spread by a blur, or be the darkest value of a tile.
+    """
+    assert stage.compose is not None
+    if not valid_HW.any():
+        return image_HWC
+    if not by_pixel(stage.compose):
+        image_HWC = extended(image_HWC, valid_HW)
+    if unit is None:
+        return transformed(stage.compose, seed, image_HWC)[0]
+    share_HWC = unit.shares(image_HWC, _FARTHEST if unbounded(stage.compose) else 0.0)
+    changed_HWC = transformed(stage.compose, seed, share_HWC.copy())[0]
+    return unit.moved(image_HWC, changed_HWC - share_HWC)
+
+
 def in_one_line(error: Exception) -> str:
     """What a library says of an error, short."""
     return shortened(" ".join(str(error).split()) or type(error).__name__, 200)
 
 
-def _range(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> Range:
-    """Smallest and largest value of what is valid; (0, 0) where nothing is."""
-    data = image_HWC if valid_HW.all() else image_HWC[valid_HW]
-    return (float(data.min()), float(data.max())) if data.size else (0.0, 0.0)
-
-
-def _coloured(image_HWC: NDArray[Any], colour: Compose, seed: int, within: Range) -> NDArray[Any]:
-    """Photometric changes; what is not 8-bit is brought from `within` to 0 … 1 and back.
-
-    albumentations clips float images to [0, 1] and refuses other integers; a fixed range per dtype would wash
-    out 16-bit reflectances, which use a small part of theirs. Beside values of 9,000 to 10,000 the 0 that
-    fills what is not valid, or was uncovered, would make all changes ten times as strong: it is clipped.
-    """
-    low, high = within
-    if high <= low:
-        return image_HWC
-    unit = ((image_HWC - np.float32(low)) / np.float32(high - low)).astype(np.float32)
-    changed = transformed(colour, seed, np.clip(unit, 0, 1, out=unit))[0]
-    return _whole(changed.astype(np.float32) * (high - low) + low, image_HWC.dtype)
+def _wide(dtype: np.dtype[Any]) -> Any:
+    """Type that computes with pixels of a type without losing their digits."""
+    return np.float32 if dtype.itemsize <= 2 or dtype == np.float32 else np.float64
 
 
 def _whole(changed_HWC: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -24,6 +24,7 @@ from segmenter.tiles.index import TileIndex
 from segmenter.tiles.kernels import counted
 from segmenter.tiles.pasting import Paster
 from segmenter.tiles.promises import Promises
+from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.store import SceneStore, Tile
 
 _REDRAWS = 6
@@ -129,25 +130,24 @@ class BatchLoader:
         recipe: Recipe,
         index: TileIndex,
         store: SceneStore,
-        bands: int,
-        dtype: str,
+        statistics: BandStatistics,
         shares: Sequence[int] = (),
         own: slice | None = None,
     ) -> None:
-        """`bands` and `dtype` are those of the scenes as they are read.
+        """Take the tiles of an index, and the statistics of their images.
 
         Args:
             shares: tiles of a batch that each replica gets; empty: there is one.
             own: the part of each batch that `load` gives; None: all of it.
         """
         self._recipe, self._index, self._store = recipe, index, store
-        self._augmenter = Augmenter(recipe.augmentation, bands, dtype)
+        self._augmenter = Augmenter(recipe.augmentation, statistics)
         least = recipe.sampling.min_pixels
         self._paster = Paster(recipe.augmentation, index, self._donor, store.class_names, least)
         self._ground = GroundScale.of(recipe, index, store)
         self._shares = tuple(shares) if recipe.sampling.per_replica == "best_effort" else ()
-        self.tile_shape = (recipe.tiles.size, recipe.tiles.size, bands)
-        self.dtype, self._share = dtype, own
+        self.tile_shape = (recipe.tiles.size, recipe.tiles.size, len(statistics.mean_C))
+        self.dtype, self._share = statistics.dtype, own
         # Of the others' tiles only what they hold matters, and where they lie in the batch follows from that.
         self._outlines = own is not None and self._augmenter.outlines and self._paster.does_nothing
         self._lock = threading.Lock()

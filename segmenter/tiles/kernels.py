@@ -37,6 +37,11 @@ _ALONE = frozenset(
     ("D4", "Affine", "RandomBrightnessContrast", "HueSaturationValue", "GaussianBlur", "GaussNoise")
 )
 """Transforms that give the same without a `Compose` around them, which seeds two more generators."""
+_UNBOUNDED = frozenset(("RandomBrightnessContrast", "GaussianBlur", "GaussNoise"))
+"""Transforms that are sums of pixels: they mean the same beyond 0 … 1."""
+_BY_PIXEL = frozenset(("RandomBrightnessContrast", "HueSaturationValue", "GaussNoise"))
+_ROUNDING = 1e-6
+"""Of weights that sum to 1 in float32."""
 
 Planes = tuple[NDArray[np.uint8], ...]
 """Arrays (H, W) that move by nearest neighbour, with one fill value: class ids and validity; or none."""
@@ -52,6 +57,7 @@ def transformed(
     for one in compose.transforms:
         one.set_random_seed(seed)
         if not one.should_apply():
+            one.params = {}  # which `unmixed` looks at
             continue
         kind = type(one).__name__
         if kind == "D4":
@@ -61,9 +67,80 @@ def transformed(
         elif kind == "HueSaturationValue" and image_HWC.dtype == np.uint8 and image_HWC.shape[-1] == 3:
             drawn = one.get_params()
             image_HWC = shifted_hsv(image_HWC, drawn["hue_shift"], drawn["sat_shift"], drawn["val_shift"])
+        elif kind in _UNBOUNDED and image_HWC.dtype == np.float32:
+            image_HWC = _unclipped(one, image_HWC)
         else:
             image_HWC, planes = _by_library(partial(one, force_apply=True), image_HWC, planes)
     return image_HWC, planes
+
+
+def unbounded(compose: Compose) -> bool:
+    """Whether float images need not be clipped to 0 … 1 for it."""
+    return all(type(one).__name__ in _UNBOUNDED for one in compose.transforms)
+
+
+def by_pixel(compose: Compose) -> bool:
+    """Whether a pixel's new colour depends on no other pixel."""
+    return all(
+        type(one).__name__ in _BY_PIXEL and getattr(one, "brightness_by_max", True)
+        for one in compose.transforms
+    )
+
+
+def _unclipped(transform: Any, image_HWC: NDArray[np.float32]) -> NDArray[np.float32]:
+    """As the library changes a float image, which then clips it to 0 … 1."""
+    drawn = transform.get_params_dependent_on_data({}, {"image": image_HWC})
+    if "noise_map" in drawn:
+        changed = image_HWC + drawn["noise_map"]
+    elif "kernel" in drawn:
+        _, cv2 = libraries()
+        parts = (cv2.sepFilter2D(band, -1, *[drawn["kernel"]] * 2) for band in np.moveaxis(image_HWC, 2, 0))
+        changed = np.stack(list(parts), axis=-1)
+    else:
+        changed = image_HWC * np.float32(drawn["alpha"]) + np.float32(drawn["beta"])
+    return np.asarray(changed, np.float32)
+
+
+def unmixed(
+    compose: Compose,
+    image_HWC: NDArray[Any],
+    valid_HW: NDArray[np.bool_],
+    moved_HWC: NDArray[Any],
+    moved_valid_HW: NDArray[np.bool_],
+) -> NDArray[Any]:
+    """The image that a `Compose` has just interpolated, without what has no data, or lies outside, mixed in.
+
+    Pixels of which some of the sources have none get the value of the nearest, by which validity moves too.
+    """
+    (transform,) = compose.transforms
+    if not transform.params:  # it was not applied
+        return moved_HWC
+    exact = np.float32 if valid_HW.size < _EXACT else np.float64
+    source_HW = np.arange(valid_HW.size, dtype=exact).reshape(valid_HW.shape)
+    weight_HW1 = valid_HW.astype(np.float32)[..., np.newaxis]
+    found = transform.apply_with_params(transform.params, image=weight_HW1, mask=source_HW)
+    mixed_HW = (np.abs(found["image"].reshape(moved_valid_HW.shape) - 1) > _ROUNDING) & moved_valid_HW
+    if not mixed_HW.any():
+        return moved_HWC
+    moved_HWC = moved_HWC.copy()
+    nearest_N = found["mask"][mixed_HW].astype(np.intp)
+    moved_HWC[mixed_HW] = image_HWC.reshape(-1, image_HWC.shape[2])[nearest_N]
+    return moved_HWC
+
+
+def extended(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[Any]:
+    """The image with the value of the nearest pixel that has data, about, where there is none."""
+    if valid_HW.all() or not valid_HW.any():
+        return image_HWC
+    _, cv2 = libraries()
+    lacking = (~valid_HW).view(np.uint8)
+    by_pixel = cv2.DIST_LABEL_PIXEL
+    _, number_HW = cv2.distanceTransformWithLabels(lacking, cv2.DIST_L2, 5, labelType=by_pixel)
+    source_N = np.zeros(int(number_HW.max()) + 1, np.intp)
+    source_N[number_HW[valid_HW]] = np.flatnonzero(valid_HW)
+    image_HWC = image_HWC.copy()
+    image_HWC[~valid_HW] = image_HWC.reshape(-1, image_HWC.shape[2])[source_N[number_HW[~valid_HW]]]
+    return image_HWC
 
 
 def _by_library(

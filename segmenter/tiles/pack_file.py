@@ -62,7 +62,7 @@ class DamagedError(Exception):
 
 
 class Content(BaseModel):
-    """A scene's image or class map in a pack."""
+    """A scene's image or class map in a pack; `nodata`: as `raster.validity.void_values`."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -72,6 +72,7 @@ class Content(BaseModel):
     chunk: tuple[Side, Side]
     codec: CacheCodec
     first: Count
+    nodata: tuple[float | None, ...] = ()
 
     @property
     def size(self) -> Size:

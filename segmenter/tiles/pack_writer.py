@@ -53,7 +53,7 @@ class PackWriter:
         self._contents: list[Content] = []
         self.bytes = 0
 
-    def add(self, key: str, size: Size, rows: Iterable[Rows]) -> None:
+    def add(self, key: str, size: Size, rows: Iterable[Rows], nodata: tuple[float | None, ...] = ()) -> None:
         """A scene's rows from the top, in strips of a multiple of `CHUNK` but for the last.
 
         Where they cannot be had, the pack is as it was before.
@@ -81,7 +81,15 @@ class PackWriter:
         self._table += masks
         shape = (size.height, *form)
         self._contents.append(
-            Content(key=key, dtype=dtype, shape=shape, chunk=chunk, codec=self._codec, first=table)
+            Content(
+                key=key,
+                dtype=dtype,
+                shape=shape,
+                chunk=chunk,
+                codec=self._codec,
+                first=table,
+                nodata=nodata,
+            )
         )
 
     def _add_strip(

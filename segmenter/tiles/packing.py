@@ -16,13 +16,14 @@ from segmenter.errors import DatasetError, OutputError
 from segmenter.geometry import Size, Window
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.raster.stamps import stamp_of
+from segmenter.raster.validity import void_values
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.pack_file import STRIP_ROWS, Kind, PackedArray, Rows
 from segmenter.tiles.pack_folder import PackFolder
 from segmenter.tiles.pack_writer import PackWriter
 
-_VALIDITY = 2
+_VALIDITY = 3
 """Number of the rule which pixels have data: what was packed under another is made anew."""
 _PACK_BYTES = 1 << 30
 """A pack is finished from this size on: what a kill loses for each thread."""
@@ -36,6 +37,7 @@ class Job:
 
     Attributes:
         bytes: that it takes without compression.
+        nodata: of an image's bands, as `raster.validity.void_values`.
     """
 
     scene: Scene
@@ -43,13 +45,15 @@ class Job:
     key: str
     size: Size
     bytes: int
+    nodata: tuple[float | None, ...] = ()
 
     @classmethod
     def of_image(cls, dataset: Dataset, scene: Scene, info: RasterInfo) -> Job:
         """`info`: the image's header."""
-        wide = (len(dataset.bands) if dataset.bands else info.count) * np.dtype(info.dtype).itemsize
+        bands = dataset.bands or [b for b in range(1, info.count + 1) if b not in info.alpha]
+        wide = len(bands) * np.dtype(info.dtype).itemsize
         key = key_of(dataset, scene, "image") or ""
-        return cls(scene, "image", key, info.size, info.size.pixels * wide)
+        return cls(scene, "image", key, info.size, info.size.pixels * wide, void_values(info, bands))
 
     @classmethod
     def of_label(cls, dataset: Dataset, scene: Scene, size: Size) -> Job:
@@ -176,7 +180,7 @@ class _Writers:
         writer = self._take(job.kind)
         try:
             with _writing(self._folder.path, writer):
-                writer.add(job.key, job.size, self._rows(job))
+                writer.add(job.key, job.size, self._rows(job), job.nodata)
                 if writer.bytes >= self._full:
                     writer.finish()
                     return

@@ -30,7 +30,7 @@ _MOST = 0.5
 _KEPT = 0.5
 """Probability of each region of the other tile, as in the paper: a random subset of its objects."""
 _LEAST = 4
-"""Pixels of a region that is worth pasting: a car at 0.5 m has ten, its holder's min_pixels may be 32."""
+"""Pixels of a region that is worth pasting: a car at 0.5 m has ten, whatever min_pixels its holder has."""
 _STREAM = 2
 """Of random numbers: 1 is the scale's (`ground_scale`), and one number must not draw both."""
 _SEEN = 16

@@ -25,10 +25,11 @@ from segmenter.geometry import Window
 from segmenter.labels import IGNORE
 from segmenter.raster import open_raster
 from segmenter.scenes import Dataset
-from segmenter.tiles.augment import Augmenter, apply_stage, in_one_line
+from segmenter.tiles.augment import Augmenter, Unit, apply_stage, in_one_line
 from segmenter.tiles.bounded import BeyondError, bounded
-from segmenter.tiles.kernels import transformed
+from segmenter.tiles.kernels import transformed, unbounded
 from segmenter.tiles.pasting import named_classes
+from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.transforms import Stage, libraries, stages_of
 
 _SAMPLE = 512
@@ -61,11 +62,16 @@ Moved = tuple[NDArray[Any], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class _Probe:
-    """A made tile: image (H, W, C), label and validity (H, W, 2), and what its bands and type are called."""
+    """A made tile: image (H, W, C), label and validity (H, W, 2), and what its bands and type are called.
+
+    Attributes:
+        unit: in which colour changes are given it; None: as it is.
+    """
 
     image_HWC: NDArray[Any]
     mask_HW2: NDArray[np.uint8]
     what: str
+    unit: Unit | None
 
 
 def check_augmentation(config: AugmentationConfig, dataset: Dataset, side: int) -> None:
@@ -102,7 +108,7 @@ def check_transforms(
     std_C: NDArray[np.float64],
 ) -> None:
     """As `check_augmentation`, for tiles of a type and with a mean and deviation of each band."""
-    Augmenter(config, len(mean_C), dtype)
+    Augmenter(config, BandStatistics.of(dtype, mean_C, std_C))
     if not config.transforms:
         return
     always = tuple(one.model_copy(update={"p": 1.0}) for one in config.transforms)
@@ -170,7 +176,9 @@ def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np
     label_HW[:1], valid_HW[:, :1] = IGNORE, 0
     mask_HW2 = np.stack([np.where(valid_HW == 1, label_HW, IGNORE), valid_HW], axis=-1)
     what = f"tiles of {_bands(bands)} of {dtype}"
-    return _Probe(image.astype(kind), mask_HW2.astype(np.uint8), what)
+    # Whether the whole training set fills its bytes, one image does not tell.
+    unit = None if dtype == "uint8" else Unit.of(dtype, mean_C, spread_C)
+    return _Probe(image.astype(kind), mask_HW2.astype(np.uint8), what, unit)
 
 
 def _bands(count: int) -> str:
@@ -193,11 +201,11 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 try:
-                    if stage.spatial or image.dtype == np.uint8:
+                    if stage.spatial or probe.unit is None:
                         image, planes = apply_stage(stage, seed, image, (mask[..., 0], mask[..., 1]))
                         twice.append((image, np.stack(planes, axis=-1)))
                     else:
-                        twice.append((transformed(stage.compose, seed, _unit(image))[0], mask))
+                        twice.append((transformed(stage.compose, seed, probe.unit.shares(image))[0], mask))
                 except Exception as error:
                     if isinstance(error, MemoryError) or any(word in str(error) for word in _OPENCV_HAS_NONE):
                         raise MemoryError from None
@@ -208,12 +216,6 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
         if not all(a.tobytes() == b.tobytes() for a, b in zip(twice[0], twice[-1], strict=True)):
             raise _refused(stage, "gives two results for one seed: a run with it cannot be repeated")
         yield twice[0]
-
-
-def _unit(image_HWC: NDArray[Any]) -> NDArray[np.float32]:
-    """As `Augmenter` gives images that are not 8-bit to what changes their colour."""
-    low, high = float(image_HWC.min()), float(image_HWC.max())
-    return ((image_HWC - low) / max(high - low, 1e-12)).astype(np.float32)
 
 
 def _shapes(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
@@ -233,14 +235,15 @@ def _shapes(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
 
 def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
     """What of the values is lost: no number, clipped, rounded."""
-    native = stage.spatial or probe.image_HWC.dtype == np.uint8
-    before = probe.image_HWC if native else _unit(probe.image_HWC)
+    unit = None if stage.spatial else probe.unit
+    before = probe.image_HWC if unit is None else unit.shares(probe.image_HWC)
+    clips = unit is not None and not (stage.compose and unbounded(stage.compose))
     for image, _ in draws:
         if image.dtype != before.dtype:
             yield f"makes {image.dtype} of {before.dtype} on {probe.what}"
         elif not np.isfinite(image).all():
             yield f"makes values that are no numbers (NaN or infinite) of {probe.what}"
-        elif not native and (image.min() < -_SLACK or image.max() > 1 + _SLACK):
+        elif clips and (image.min() < -_SLACK or image.max() > 1 + _SLACK):
             yield (
                 f"leaves the range of the values on {probe.what}: expected 0 to 1, as they are given, got "
                 f"{image.min():.4g} to {image.max():.4g}"

@@ -1,11 +1,15 @@
-"""Mean and deviation of each band over the training scenes: with them 16-bit and float trains as 8-bit."""
+"""Mean and deviation of each band over the training scenes: they normalise and augment any pixel type.
+
+The rule of this module: **which windows are read does not depend on where they lie**, so that no size of
+scenes goes with the grid; and a value that its band declares to be no data is no value of that band.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +21,9 @@ from segmenter.errors import DatasetError, SegmenterError, shortened
 from segmenter.files import read_regular, write_whole
 from segmenter.geometry import Size, Window
 from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
+from segmenter.raster.band_names import Names, names_of, order_of, used_names
 from segmenter.raster.stamps import stamp_of
+from segmenter.raster.validity import void_in_bands
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.sealed import sealed, unsealed_text
 from segmenter.threads import in_threads
@@ -31,6 +37,13 @@ _STRIP_PIXELS = 1 << 20
 _MOST_SCENES = 4096
 MOST_PIXELS = 64 << 20
 """Pixels that statistics are taken from, about, at most; enough for four digits of any band's deviation."""
+_SAMPLE_PIXELS = 1 << 18
+"""Pixels, about, that are kept to tell usual values from saturated ones."""
+_TAILS = 0.01
+"""Share of a band's values, at either end, that may be saturated."""
+_SEED = 20
+_RULE = 3
+"""Number of the rule which pixels are read, and which of them are data."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,8 @@ class BandStatistics:
         pixels: number of pixels that went in.
         dtype: of the images; all scenes have the same.
         min_C, max_C: of each band, over the same pixels.
+        spread_C: deviation of each band once its highest and lowest percent are clipped: the unit of colour
+            changes, which a few saturated pixels do not widen.
     """
 
     mean_C: NDArray[np.float64]
@@ -51,13 +66,19 @@ class BandStatistics:
     dtype: str
     min_C: NDArray[np.float64]
     max_C: NDArray[np.float64]
+    spread_C: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> BandStatistics:
+        """Those of made images of which no more is known."""
+        return cls(mean_C, std_C, 1, dtype, mean_C - std_C, mean_C + std_C, std_C)
 
 
 @dataclass(frozen=True)
 class _Moments:
     """Count, mean, sum of squared differences from it, minimum and maximum of each band."""
 
-    count: int
+    count: NDArray[np.int64]
     mean: NDArray[np.float64]
     squares: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -66,26 +87,34 @@ class _Moments:
     @classmethod
     def of(cls, values_NC: NDArray[Any]) -> _Moments:
         """Of (N, C) pixels, in float64: 8- and 16-bit integers by their histogram, others in two passes."""
+        count = np.full(values_NC.shape[1], len(values_NC))
         if not len(values_NC):
             none = np.zeros(values_NC.shape[1])
-            return cls(0, none, none, none + np.inf, none - np.inf)
+            return cls(count, none, none, none + np.inf, none - np.inf)
         if values_NC.dtype.kind in "iu" and values_NC.dtype.itemsize <= 2:
             parts = [_histogram_moments(values_NC[:, band]) for band in range(values_NC.shape[1])]
             mean, squares, low, high = np.array(parts).T
-            return cls(len(values_NC), mean, squares, low, high)
+            return cls(count, mean, squares, low, high)
         values = values_NC.astype(np.float64)
         mean = values.mean(axis=0)
         squares = np.square(values - mean).sum(axis=0)
-        return cls(len(values), mean, squares, values.min(axis=0), values.max(axis=0))
+        return cls(count, mean, squares, values.min(axis=0), values.max(axis=0))
+
+    @classmethod
+    def by_band(cls, values_NC: NDArray[Any], void_NC: NDArray[np.bool_] | None) -> _Moments:
+        """As `of`, each band without the values that are void."""
+        if void_NC is None:
+            return cls.of(values_NC)
+        parts = [cls.of(values_NC[~void_NC[:, c], c : c + 1]) for c in range(values_NC.shape[1])]
+        return cls(*(np.concatenate(column) for column in zip(*(astuple(p) for p in parts), strict=True)))
 
     def merged(self, other: _Moments) -> _Moments:
         """Of both sets of pixels (Chan, Golub & LeVeque 1979, eq. 2.1): no difference of large squares."""
         count = self.count + other.count
-        if count == 0:
-            return self
+        some = np.maximum(count, 1)
         delta = other.mean - self.mean
-        mean = self.mean + delta * (other.count / count)
-        squares = self.squares + other.squares + delta**2 * (self.count * other.count / count)
+        mean = self.mean + delta * (other.count / some)
+        squares = self.squares + other.squares + delta**2 * (self.count * other.count / some)
         low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
         return _Moments(count, mean, squares, low, high)
 
@@ -111,14 +140,14 @@ def band_statistics(
     """Statistics of the bands over the scenes of a split, pixels without data left out.
 
     Exact where the scenes have at most `most_pixels` pixels. Otherwise about as many are read, in windows
-    of some 512×512 pixels at even distances over all scenes (where there are more than 4096, over so many
-    of them, at even distances too): the same ones each time. Kept beside the index until a file changes.
+    of some 512×512 pixels, of each scene a share of them (where there are more than 4096 scenes, of so many):
+    at random, and the same ones each time. Kept beside the index until a file changes.
 
     Raises:
         DatasetError: scenes differ in type or number of bands, or have no pixel with data.
         RasterError: a file cannot be read.
     """
-    scenes = _evenly(dataset.of(split), _MOST_SCENES)
+    scenes = _some(dataset.of(split), _MOST_SCENES)
     if not scenes:
         raise DatasetError(f"{dataset.root}: expected {split} scenes to take statistics of, there are none")
     path = cache_folder(dataset) / f"bands-{_key(dataset, scenes, most_pixels)}.json"
@@ -127,72 +156,116 @@ def band_statistics(
         return kept
     infos = _same_kind(dataset, scenes, workers)
     jobs = _jobs(scenes, [info.size for info in infos], most_pixels)
-    moments = _moments(dataset, jobs, workers, progress)
-    if moments.count == 0:
-        raise DatasetError(f"{dataset.root}: no {split} scene has a pixel with data in every band")
-    found = _statistics(moments, infos[0].dtype)
+    moments, sample_NC = _moments(dataset, jobs, workers, progress)
+    if not moments.count.all():
+        lacking = ", ".join(str(i + 1) for i in np.flatnonzero(moments.count == 0))
+        what = f"data in band {lacking}" if moments.count.any() else "data in every band"
+        raise DatasetError(f"{dataset.root}: no {split} scene has a pixel with {what}")
+    found = _statistics(moments, infos[0].dtype, sample_NC)
     _save(path, found)
     return found
 
 
 def _jobs(scenes: Sequence[Scene], sizes: Sequence[Size], most_pixels: int) -> list[tuple[Scene, Window]]:
-    """Windows to read: every row, where that is not too much, else windows at even distances."""
+    """Windows to read: every row, where that is not too much, else a random share of each scene's windows.
+
+    Scenes and the windows of each are shuffled before windows are taken at even distances: each scene keeps
+    its share, and no row, column or order of files recurs with the distance.
+    """
     pairs = list(zip(scenes, sizes, strict=True))
     total = sum(size.pixels for size in sizes)
     if total <= most_pixels:
         return [(scene, strip) for scene, size in pairs for strip in row_strips(size, _STRIP_PIXELS)]
-    windows = [(scene, placement.keep) for scene, size in pairs for placement in grid(size, _WINDOW)]
-    return list(_evenly(windows, max(1, len(windows) * most_pixels // total)))
+    rng = np.random.default_rng(_SEED)
+    windows: list[tuple[int, Window]] = []
+    for i in rng.permutation(len(pairs)).tolist():
+        placed = [placement.keep for placement in grid(sizes[i], _WINDOW)]
+        windows += [(i, placed[j]) for j in rng.permutation(len(placed))]
+    most = max(1, len(windows) * most_pixels // total)
+    taken = [windows[i * len(windows) // most] for i in range(most)]
+    return [(scenes[i], window) for i, window in sorted(taken, key=lambda one: (one[0], one[1].row))]
 
 
-def _statistics(moments: _Moments, dtype: str) -> BandStatistics:
+def _statistics(moments: _Moments, dtype: str, sample_NC: NDArray[np.float64]) -> BandStatistics:
     constant = moments.low == moments.high
     if constant.any():
         numbers = ", ".join(str(i + 1) for i in np.flatnonzero(constant))
         print(f"band {numbers} has one value everywhere; its deviation is taken as 1", file=sys.stderr)
     std = np.where(constant, 1.0, np.sqrt(moments.squares / moments.count))
-    return BandStatistics(moments.mean, std, moments.count, dtype, moments.low, moments.high)
+    spread = np.array([_spread(*band) for band in zip(sample_NC.T, std, strict=True)])
+    pixels = int(moments.count.max())
+    return BandStatistics(moments.mean, std, pixels, dtype, moments.low, moments.high, spread)
+
+
+def _spread(sample_N: NDArray[np.float64], std: float) -> float:
+    """Deviation of a band's sample with clipped ends, to four digits, which are the same on any machine."""
+    sample_N = sample_N[~np.isnan(sample_N)]
+    if not len(sample_N):
+        return std
+    clipped = np.clip(sample_N, *np.quantile(sample_N, (_TAILS, 1 - _TAILS)))
+    return float(f"{min(std, clipped.std()):.4g}")
 
 
 def _moments(
     dataset: Dataset, jobs: Sequence[tuple[Scene, Window]], workers: int | None, progress: bool
-) -> _Moments:
-    """Moments over the windows, a scene opened once for all of its windows."""
+) -> tuple[_Moments, NDArray[np.float64]]:
+    """Moments over the windows, and some of the pixels, NaN where void; each scene is opened once."""
     by_scene: dict[Scene, list[Window]] = {}
     for scene, window in jobs:
         by_scene.setdefault(scene, []).append(window)
+    place = {scene: i for i, scene in enumerate(by_scene)}
+    every = max(1, sum(window.size.pixels for _, window in jobs) // _SAMPLE_PIXELS)
 
-    def read(scene: Scene) -> _Moments:
+    def read(scene: Scene) -> tuple[_Moments, NDArray[np.float64]]:
         total: _Moments | None = None
+        samples = []
         with open_raster(scene.image, dataset.bands) as raster:
-            for window in by_scene[scene]:
+            for number, window in enumerate(by_scene[scene]):
                 image, valid = raster.read(window)
-                part = _Moments.of(image[valid])
+                void = void_in_bands(image, valid, raster.void_values)
+                values_NC, void_NC = image[valid], None if void is None else void[valid]
+                part = _Moments.by_band(values_NC, void_NC)
                 total = part if total is None else total.merged(part)
+                some = slice(
+                    np.random.default_rng([_SEED, place[scene], number]).integers(every), None, every
+                )
+                samples.append(values_NC[some].astype(np.float64))
+                if void_NC is not None:
+                    samples[-1][void_NC[some]] = np.nan
         assert total is not None
-        return total
+        return total, np.concatenate(samples)
 
     scenes = list(by_scene)
-    total, *rest = in_threads(
-        read, scenes, description="band statistics", unit="scene", workers=workers, progress=progress
+    found = list(
+        in_threads(
+            read, scenes, description="band statistics", unit="scene", workers=workers, progress=progress
+        )
     )
-    for part in rest:
+    total = found[0][0]
+    for part, _ in found[1:]:
         total = total.merged(part)
-    return total
+    return total, np.concatenate([sample for _, sample in found])
 
 
 def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -> list[RasterInfo]:
     """Headers of the scenes, all of one type and number of bands."""
 
-    def header(scene: Scene) -> tuple[RasterInfo, int]:
+    def header(scene: Scene) -> tuple[RasterInfo, tuple[int, ...]]:
         with open_raster(scene.image, dataset.bands) as raster:
-            return raster.info, len(raster.bands)
+            return raster.info, raster.bands
 
     found = list(
         in_threads(header, scenes, description="headers", unit="scene", workers=workers, progress=False)
     )
-    first, bands = found[0]
-    for info, count in found:
+    first, bands = found[0][0], len(found[0][1])
+    wanted = next(filter(None, (used_names(info, used) for info, used in found)), ())
+    for info, used in found:
+        count = len(used)
+        if order_of(wanted, names_of(info), used) is not None:
+            raise DatasetError(
+                f"{info.path}: expected bands named {', '.join(map(str, wanted))} as other scenes have, got "
+                f"{', '.join(map(str, used_names(info, used)))}; bring the bands of all files into one order"
+            )
         _check_count(dataset, info, count, bands, first.path.name)
         if info.dtype != first.dtype or count != bands:
             raise DatasetError(
@@ -200,6 +273,12 @@ def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -
                 f"{info.dtype}; choose dataset.bands, or convert the files to one type"
             )
     return [info for info, _ in found]
+
+
+def band_names(dataset: Dataset) -> Names:
+    """Return the names of the bands that the model sees, as the first training image gives them."""
+    with open_raster(dataset.of("train")[0].image, dataset.bands) as raster:
+        return used_names(raster.info, raster.bands)
 
 
 def check_band_counts(dataset: Dataset, expected: int, workers: int | None = None) -> None:
@@ -231,16 +310,16 @@ def _check_count(dataset: Dataset, info: RasterInfo, count: int, expected: int, 
         )
 
 
-def _evenly(items: Sequence[Any], most: int) -> Sequence[Any]:
-    """At most `most` of the items, at even distances."""
-    if len(items) <= most:
-        return items
-    return [items[i * len(items) // most] for i in range(most)]
+def _some(scenes: Sequence[Scene], most: int) -> Sequence[Scene]:
+    """At most `most` of the scenes, at random, in their order."""
+    if len(scenes) <= most:
+        return scenes
+    return [scenes[i] for i in np.sort(np.random.default_rng(_SEED).permutation(len(scenes))[:most])]
 
 
 def _key(dataset: Dataset, scenes: Sequence[Scene], most_pixels: int) -> str:
     files = [(relative_paths(dataset, s)[0], stamp_of(s.image).key) for s in scenes]
-    return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels})
+    return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels, "rule": _RULE})
 
 
 class _Kept(BaseModel):
@@ -248,17 +327,22 @@ class _Kept(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    format: Literal[2]
+    format: Literal[3]
     mean: tuple[float, ...]
     std: tuple[Annotated[float, Field(gt=0)], ...]
     min: tuple[float, ...]
     max: tuple[float, ...]
+    spread: tuple[Annotated[float, Field(ge=0)], ...]
     pixels: int = Field(ge=1)
     dtype: str = Field(pattern=r"^[a-z]+[0-9]+$")
 
     @model_validator(mode="after")
     def _fits(self) -> _Kept:
-        if not len(self.mean) == len(self.std) == len(self.min) == len(self.max) > 0:
+        if (
+            not len({len(self.mean), *map(len, (self.std, self.min, self.max, self.spread))})
+            == 1
+            <= len(self.mean)
+        ):
             raise ValueError("expected as many of each as there are bands")
         np.dtype(self.dtype)  # raises TypeError
         return self
@@ -278,13 +362,15 @@ def _load(path: Path) -> BandStatistics | None:
             f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", file=sys.stderr
         )
         return None
-    mean, std, low, high = (np.array(v, np.float64) for v in (kept.mean, kept.std, kept.min, kept.max))
-    return BandStatistics(mean, std, kept.pixels, kept.dtype, low, high)
+    said = (kept.mean, kept.std, kept.min, kept.max, kept.spread)
+    mean, std, low, high, spread = (np.array(v, np.float64) for v in said)
+    return BandStatistics(mean, std, kept.pixels, kept.dtype, low, high, spread)
 
 
 def _save(path: Path, found: BandStatistics) -> None:
     arrays = {"mean": found.mean_C, "std": found.std_C, "min": found.min_C, "max": found.max_C}
-    data = {"format": 2, **{name: array.tolist() for name, array in arrays.items()}}
+    arrays["spread"] = found.spread_C
+    data = {"format": 3, **{name: array.tolist() for name, array in arrays.items()}}
     text = sealed(json.dumps(data | {"pixels": found.pixels, "dtype": found.dtype}))
     try:
         write_whole(path, text.encode())

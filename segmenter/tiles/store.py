@@ -30,6 +30,7 @@ from segmenter.invocation import invocation
 from segmenter.labels import IGNORE
 from segmenter.raster import KnownRasters, RasterInfo, raster_info
 from segmenter.raster.remote import RemotePath
+from segmenter.raster.validity import fill_void, void_in_bands
 from segmenter.scenes import Dataset, Scene
 from segmenter.threads import in_threads
 from segmenter.tiles.pack_file import DamagedError, Kind, PackedArray
@@ -50,9 +51,19 @@ class SceneStore:
     """Windows of the scenes of one split, from any thread; after pickling, from another process."""
 
     def __init__(
-        self, dataset: Dataset, scenes: Sequence[Scene], tile: int, cache: Path, *, progress: bool = True
+        self,
+        dataset: Dataset,
+        scenes: Sequence[Scene],
+        tile: int,
+        cache: Path,
+        *,
+        mean_C: Sequence[float] = (),
+        progress: bool = True,
     ) -> None:
         """Find what is packed in `cache`, and pack what cannot be read in windows cheaply, with a bar.
+
+        Args:
+            mean_C: of the bands, read where a band alone has no data; empty: its own value is.
 
         Raises:
             DatasetError: the packs would be larger than is allowed.
@@ -62,6 +73,7 @@ class SceneStore:
         self._files, self._folder = KnownRasters(), PackFolder(cache, shared=dataset.cache is not None)
         self._local, self._lock = threading.local(), threading.Lock()
         self._small, self._progress = _CHEAP_PIXELS * tile * tile, progress
+        self._mean_C = tuple(mean_C)
         tell_leftovers(self._folder)
         self._folder.look()
         tell_damaged(self._folder)
@@ -134,9 +146,13 @@ class SceneStore:
         """
         if (scene, "image") in self._packed:
             image, valid = self._packed_image(scene, window)
+            nodata = self._packed[scene, "image"].content.nodata
         else:
             with self._opened(scene, "image") as raster:
                 image, valid = raster.read(window)
+                nodata = raster.void_values
+        if self._mean_C:
+            fill_void(image, void_in_bands(image, valid, nodata), self._mean_C)
         label = self.read_label(scene, window)
         if not valid.all():
             label[~valid] = IGNORE
@@ -233,7 +249,8 @@ class SceneStore:
         with self._lock:
             if self._packed[scene, kind] is not damaged:
                 return
-            job = Job(self._scenes[scene], kind, damaged.content.key, self._sizes[scene], 0)
+            said = damaged.content
+            job = Job(self._scenes[scene], kind, said.key, self._sizes[scene], 0, said.nodata)
             where = f"{damaged.pack.path}: {why}"
             tqdm.write(f"{where}, the scene {job.scene.name} is decoded anew", file=sys.stderr)
             self._folder.look()

@@ -49,6 +49,7 @@ class Stage:
         compose: of the library; None where there is nothing to do.
         spatial: whether it moves pixels, and the label with them.
         keeps_all: whether each class keeps its pixels.
+        interpolates: whether new pixels are mixed from several old ones, which may have no data.
         asked_as: place in the recipe and name, for messages; empty for a shorthand.
     """
 
@@ -56,6 +57,7 @@ class Stage:
     spatial: bool
     keeps_all: bool
     asked_as: str = ""
+    interpolates: bool = False
 
 
 @functools.cache
@@ -86,7 +88,7 @@ def stages_of(config: AugmentationConfig) -> list[Stage]:
     flips, affine, colour = shorthand(config)
     stages = [Stage(_compose(flips), spatial=True, keeps_all=True)]  # has a seed of its own, also when empty
     if affine:
-        stages.append(Stage(_compose(affine), spatial=True, keeps_all=False))
+        stages.append(Stage(_compose(affine), spatial=True, keeps_all=False, interpolates=True))
     for together in [[one] for one in colour] if config.probability.colours_apart else [colour]:
         if together:
             stages.append(Stage(_compose(together), spatial=False, keeps_all=True))
@@ -138,7 +140,8 @@ def _listed(config: TransformConfig, where: str) -> Stage:
         raise ConfigError(f"{asked_as}: needs {', '.join(missing)}, which tiles do not have; take it out")
     spatial = isinstance(transform, library.DualTransform)
     keeps_all = not spatial or config.name in _KEEP_ALL_PIXELS
-    return Stage(library.Compose([transform]), spatial, keeps_all, asked_as)
+    interpolates = spatial and hasattr(transform, "interpolation")
+    return Stage(library.Compose([transform]), spatial, keeps_all, asked_as, interpolates)
 
 
 def _class(name: str, where: str) -> Callable[..., Any]:

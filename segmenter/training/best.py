@@ -1,15 +1,32 @@
-"""Pictures of a validation that set a record, beside its scores: the summary, and the report's windows."""
+"""Best validation so far: the record to beat, and the pictures beside its scores."""
 
 from __future__ import annotations
 
-from segmenter.evaluation.scores import ConfusionMatrix
+from segmenter.evaluation.named import title_of
+from segmenter.evaluation.scores import ConfusionMatrix, percent
 from segmenter.evaluation.summary_figure import summary_figure
+from segmenter.runs.checkpoints import BEST
 from segmenter.runs.resume import Position
 from segmenter.runs.run import Run
-from segmenter.runs.score_files import SUMMARY
+from segmenter.runs.score_files import SUMMARY, record_to_beat
 from segmenter.runs.windows_file import save_windows
 from segmenter.scenes import Dataset
 from segmenter.training.examples import Examples
+
+
+def with_record(run: Run, position: Position) -> Position:
+    """Return the position that a run is resumed at, with the record that the next best has to beat."""
+    if not (run.path / BEST).is_file():
+        # A record without its model would keep the next best from being kept.
+        return position._replace(best_score=Position().best_score)
+    name = run.recipe.training.best_by
+    if (score := record_to_beat(run.path, name)) is None:
+        return position
+    print(
+        "pixels without image data count nowhere in scores now, and as misses before: by today's rule the "
+        f"best validation so far has {title_of(name)} {percent(score)} %"
+    )
+    return position._replace(best_score=score)
 
 
 def show_best(

@@ -5,11 +5,18 @@ from __future__ import annotations
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices, sums_not_compiled
-from segmenter.errors import CheckpointError, ConfigError
+from segmenter.errors import CheckpointError, ConfigError, counted
+from segmenter.files import gibibytes
+from segmenter.machine import free_memory
 from segmenter.runs.extending import check_rates
 from segmenter.runs.resume import Checkpoint
 from segmenter.runs.run import Run
 from segmenter.training.prepare import Tiles, changed_data, epoch_plan
+
+_BYTES_PER_PARAMETER = 16
+"""Weight, gradient and the optimiser's two moments, in float32."""
+_SURELY = 2 / 3
+"""Of the bytes that are counted, what is taken at the least: measured 0.67 to 0.83 (docs/memory.md)."""
 
 
 def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) -> None:
@@ -32,6 +39,56 @@ def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) ->
             f"training.accumulate: expected a divisor of the {uneven[0]} "
             f"tiles that each of {replicas} devices gets, got {training.accumulate}"
         )
+
+
+def check_memory(recipe: Recipe, devices: Devices, of_a_tile: int, parameters: int) -> str:
+    """Return a warning where a step may not fit into the memory; empty where it does.
+
+    The kernel ends a process that takes all of a machine's memory without a word; a GPU's own error comes in
+    time, so that it is only warned of.
+
+    Args:
+        of_a_tile: bytes by `training_bytes_per_image`, which count up to half as much again as is taken.
+        parameters: of the model.
+
+    Raises:
+        ConfigError: the machine's memory cannot hold it.
+    """
+    training, used = recipe.training, devices.used
+    dealt = devices.dealt(training.global_batch)[devices.first : devices.first + len(used)]
+    tiles, of_model = [each // training.accumulate for each in dealt], parameters * _BYTES_PER_PARAMETER
+    on_processor = used[0].name.startswith("CPU")
+    if on_processor:  # which has one memory for all replicas
+        tiles, of_model = [sum(tiles)], of_model * len(used)
+    for device, at_once in zip(used, tiles, strict=False):
+        if device.bytes is None:
+            continue
+        free = min(device.bytes, free_memory()) if on_processor else device.bytes
+        needed = at_once * of_a_tile + of_model
+        if needed <= free:
+            continue
+        line = (
+            f"{counted(at_once, 'tile')} at a time on {device.name} take about {gibibytes(needed)} of its "
+            f"memory, {gibibytes(free)} of {gibibytes(device.bytes)} are free: "
+            f"{_smaller(recipe, (free - of_model) / of_a_tile / at_once)}"
+        )
+        if on_processor and needed * _SURELY > device.bytes:
+            raise ConfigError(line)
+        return line
+    return ""
+
+
+def _smaller(recipe: Recipe, share: float) -> str:
+    """Settings that make a step smaller, of which that share of its tiles fits into the memory."""
+    batch = recipe.training.global_batch
+    fits = int(batch * share)
+    if fits < 1:
+        return f"lower {recipe.model.smaller_by} or tiles.size"
+    parts = next((n for n in range(1, batch + 1) if batch % n == 0 and batch // n <= fits), batch)
+    return (
+        f"set training.accumulate to {parts * recipe.training.accumulate} (the same step in parts), or lower "
+        f"training.global_batch to {fits} or less, {recipe.model.smaller_by} or tiles.size"
+    )
 
 
 def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:

@@ -44,14 +44,14 @@ def unmet_demands(
         images: whether they can be read.
     """
 
-    def best_class(recipe: Recipe, dataset: Dataset) -> None:
-        check_best_class(recipe, dataset, validation_K)
+    def validation(recipe: Recipe, dataset: Dataset) -> None:
+        check_validation(recipe, dataset, validation_K)
 
     def weights(recipe: Recipe, dataset: Dataset) -> None:
         check_encoder_weights(recipe, dataset, download=False)
 
     checks: list[Callable[[Recipe, Dataset], None]] = [*_BY_NAMES]
-    checks += [best_class, *_BY_IMAGES, weights] if images else []
+    checks += [validation, *_BY_IMAGES, weights] if images else []
     for check in checks:
         try:
             check(recipe, dataset)
@@ -59,12 +59,24 @@ def unmet_demands(
             yield error
 
 
-def check_best_class(recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.int64]) -> None:
-    """Refuse a best by a class that no validation pixel has: its score would never say anything.
+def check_validation(recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.int64]) -> None:
+    """Refuse validation scenes without a labelled pixel, and a best by a class that they do not show.
+
+    No score would ever say anything.
+
+    Args:
+        validation_K: their labelled pixels with data of each class.
 
     Raises:
+        DatasetError: naming the split.
         ConfigError: naming the class.
     """
+    if dataset.of("validation") and not validation_K.any():
+        count = len(dataset.of("validation"))
+        raise DatasetError(
+            f"validation: expected labelled pixels with image data to score, its {count} scene"
+            f"{'s have' if count > 1 else ' has'} none; name others in dataset.split, or look at the labels"
+        )
     _, colon, name = recipe.training.best_by.partition(":")
     names = dataset.classes.names
     if colon and name in names and dataset.of("validation") and not validation_K[names.index(name)]:

@@ -68,8 +68,8 @@ class Examples:
     def consider(
         self, scene: Scene, window: Window, label: NDArray[np.uint8], prediction: NDArray[np.uint8]
     ) -> None:
-        """Look at a window of a scene with its class ids."""
-        labelled = label != IGNORE
+        """Look at a window of a scene with its class ids; pixels without data count nowhere."""
+        labelled = (label != IGNORE) & (prediction != IGNORE)
         wrong, right = (int((labelled & where).sum()) for where in (label != prediction, label == prediction))
         classes = int(np.count_nonzero(np.bincount(label[labelled], minlength=1)))
         for why, value in (

@@ -57,8 +57,8 @@ def measure_input(
     """
     form = tiles.image_form
     plan = epoch_plan(recipe, tiles.index, names, 0)
-    cost = cost_of_a_tile(recipe, tiles.index, tiles.store, form, plan, _COST_SECONDS)
-    loader = BatchLoader(recipe, tiles.index, tiles.store, *form)
+    cost = cost_of_a_tile(recipe, tiles.index, tiles.store, tiles.statistics, plan, _COST_SECONDS)
+    loader = BatchLoader(recipe, tiles.index, tiles.store, tiles.statistics)
     with Feed(loader, recipe.training.global_batch, workers) as feed:
         warm = workers.slots if workers is not None else 2 * threads_for()
         rate, done = rate_of(feed, plan, steps, 60 * minutes, warm)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from segmenter.errors import OutputError
 from segmenter.evaluation.by_scale import scale_facts
 from segmenter.evaluation.learning_curves import learning_curves
+from segmenter.evaluation.protocol import of_one_rule
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.labels import ClassMap
 from segmenter.runs.log import RunLog
@@ -71,7 +72,8 @@ class TrainLog(SilentLog):
     ) -> None:
         """The scores of a validation: a line of the log, and the files of the last validation."""
         data = scores.to_dict()
-        said = {"miou": data["miou"], "iou": data["iou"], "protocol": str(scores.protocol)}
+        said = {key: data[key] for key in ("miou", "iou", "completeness")}
+        said["protocol"] = str(scores.protocol)
         self._log.append({"step": step, "epoch": epoch, **said})
         write_last(self._run, step, epoch, scores, confusion, scale_facts(by_scale or {}))
         with self._shown(step):
@@ -83,7 +85,7 @@ class TrainLog(SilentLog):
     def curves(self) -> None:
         """Draw learning_curves.png from the whole log."""
         path = self._run / "learning_curves.png"
-        learning_curves(self._log.records(), path, self._run.name, classes=self._classes)
+        learning_curves(of_one_rule(self._log.records()), path, self._run.name, classes=self._classes)
 
     @contextmanager
     def _shown(self, step: int) -> Iterator[None]:

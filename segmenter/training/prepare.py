@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.config.augmentation import in_words
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import CheckpointError, ConfigError, plain
+from segmenter.errors import CheckpointError, ConfigError, counted, plain
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.extending import check_extension, extends
@@ -31,7 +31,7 @@ from segmenter.tiles.scales import scene_scales, some_of, with_scales
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
-from segmenter.training.demands import check_best_class, check_class_weights, check_demands
+from segmenter.training.demands import check_class_weights, check_demands, check_validation
 from segmenter.training.scales import describe_rare_parts, describe_scales, trained_scale
 
 _FREE_TO_CHANGE = (
@@ -41,6 +41,10 @@ _FREE_TO_CHANGE = (
 )
 """Settings that may differ between a run and its resumption: they do not change what is computed."""
 
+_MANY_FILLERS = 0.2
+"""Share of an epoch from which fillers are pointed out."""
+_STEPS_WANTED = 8
+"""Steps an epoch that the batch size which is proposed then gives, at the least."""
 _SAME = 1e-6
 """Of a band's deviation: statistics taken on another processor differ in their last bits."""
 
@@ -141,13 +145,16 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     if recipe.augmentation.copy_paste is not None:
         donors(recipe.augmentation.copy_paste, index, dataset.classes.names, recipe.sampling.min_pixels)
     if dataset.of("validation"):  # the same check of every file as for training, before hours are spent
-        _check_best_class(recipe, dataset, build_index(dataset, "validation", recipe.tiles))
+        # Whole scenes are scored: tiles with few labels count like any.
+        every = build_index(dataset, "validation", recipe.tiles.model_copy(update={"min_labelled": 0.0}))
+        check_validation(recipe, dataset, every.counts_NK.sum(axis=0, dtype=np.int64))
     else:
         print("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset, "train")
     check_band_counts(dataset, len(statistics.mean_C))
     digests = scene_digests([*scenes, *dataset.of("validation")], cache_folder(dataset))
-    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset))
+    mean_C = statistics.mean_C.tolist()
+    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), mean_C=mean_C)
     print(_summary(recipe, dataset, index))
     for line in describe_scales(recipe, dataset, index, store):
         print(plain(line))
@@ -158,12 +165,6 @@ def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex, store: Sc
     if index.metres_S is not None:
         return trained_scale(index.metres_S.tolist(), GroundScale.of(recipe, index, store))
     return trained_scale(scene_scales(dataset, some_of(index.scenes), progress=False), None)
-
-
-def _check_best_class(recipe: Recipe, dataset: Dataset, validation: TileIndex) -> None:
-    """`check_best_class`; where tiles with few labels are left out of the index, it may be in these."""
-    if not validation.left_out:
-        check_best_class(recipe, dataset, validation.counts_NK.sum(axis=0, dtype=np.int64))
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:
@@ -223,7 +224,25 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
         promised = recipe.sampling.plans_classes
         lines += describe_plan(first, held_K, names) if promised else [describe_drawn(first, recipe, index)]
         lines += describe_rare_parts(recipe, first, index, names)
+        lines += few_steps(recipe, first, len(index))
     return "\n".join(lines)
+
+
+def few_steps(recipe: Recipe, first: Plan, tiles: int) -> Iterator[str]:
+    """A warning where the batch is large for so few tiles."""
+    batch = recipe.training.global_batch
+    filled = first.fillers / first.rows_SB.size
+    if first.steps > 1 and filled < _MANY_FILLERS:
+        return
+    smaller = 1 << max(0, (tiles // _STEPS_WANTED).bit_length() - 1)
+    updates = counted(first.steps * recipe.training.epochs, "update")
+    yield (
+        f"  warning: training.global_batch {batch} for {counted(tiles, 'tile')}: "
+        f"{counted(first.steps, 'step')} an epoch, {updates} of the weights in all, and {filled:.0%} of each "
+        f"epoch are fillers, tiles that are used again to complete a batch; lower it "
+        f"({smaller} makes {counted(-(-tiles // smaller), 'step')}), or cut more tiles by a smaller "
+        "tiles.size or by tiles.overlap"
+    )
 
 
 def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: int, replicas: int = 1) -> Plan:
@@ -239,8 +258,10 @@ def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: in
 
 def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) -> list[str]:
     """Lines on the plan of an epoch: steps, repeats, and each class that it cannot promise."""
-    repeats = f"{first.coverage_repeats} coverage repeats (no plan has fewer than {first.repeats_bound})"
-    lines = [f"  {first.steps} steps an epoch, {repeats}, {first.fillers} fillers"]
+    repeats = counted(first.coverage_repeats, "coverage repeat")
+    if first.coverage_repeats:
+        repeats += f" (no plan has fewer than {first.repeats_bound})"
+    lines = [f"  {counted(first.steps, 'step')} an epoch, {repeats}, {counted(first.fillers, 'filler')}"]
     lines += [
         f"  best effort: {names[c]}, held by {held_K[c]} tiles, is too rare to be in every step"
         for c in first.best_effort
@@ -256,7 +277,7 @@ def describe_drawn(first: Plan, recipe: Recipe, index: TileIndex) -> str:
     method = recipe.sampling.method if recipe.sampling.method != "plan" else "shuffle"
     complete = held_SK[:, present_K].all(axis=1).mean()
     return (
-        f"  {first.steps} steps an epoch by {method}, which promises no class: {complete:.1%} of the first "
-        f"epoch's hold all {present_K.sum()}, with {(uses_N > 0).mean():.1%} of the tiles, none more than "
-        f"{uses_N.max()} times"
+        f"  {counted(first.steps, 'step')} an epoch by {method}, which promises no class: {complete:.1%} of "
+        f"the first epoch's hold all {present_K.sum()}, with {(uses_N > 0).mean():.1%} of the tiles, none "
+        f"more than {uses_N.max()} times"
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from segmenter.errors import TrainingError
+from segmenter.errors import TrainingError, counted
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import DrawCounts
 
@@ -29,6 +30,73 @@ DIVERGED = (
     "training.clip_norm, or look for odd pixels with datasets check"
 )
 
+_TIMED_STEPS = 8
+"""Steps behind the first, which compiles, from which the time of a training is estimated."""
+_WORTH_SAYING = 60.0
+"""Seconds; what ends sooner needs no estimate."""
+
+
+@dataclass
+class TimeLeft:
+    """Time that a training still takes: a line after its first steps, and one after its first validation.
+
+    Attributes:
+        steps: of the whole training.
+        epochs: as many.
+        validate_every: epochs; 0: no validation.
+    """
+
+    steps: int
+    epochs: int
+    validate_every: int
+    _step_s: float = math.nan
+    _first: tuple[int, float] | None = None
+    _validated_s: float = 0.0
+    _said_validation: bool = False
+
+    def stepped(self, done: int) -> None:
+        """Take in that so many steps of the training are done by now."""
+        now = time.perf_counter() - self._validated_s
+        self._first = self._first or (done, now)
+        before, then = self._first
+        if math.isnan(self._step_s) and done - before >= _TIMED_STEPS:
+            self._step_s = (now - then) / (done - before)
+            count = self._validations(done)
+            on_top = f", and the time of {counted(count, 'validation')}" if count else ""
+            self._say((self.steps - done) * self._step_s, f"{self._what(done)}{on_top}")
+
+    @contextmanager
+    def validating(self, done: int) -> Iterator[None]:
+        """Measure a validation after so many steps."""
+        started = time.perf_counter()
+        yield
+        seconds, count = time.perf_counter() - started, self._validations(done)
+        self._validated_s += seconds
+        if not (self._said_validation or math.isnan(self._step_s)):
+            self._said_validation = True
+            what = f"{self._what(done)}, and {counted(count, 'validation')} at {_clock(seconds)}"
+            self._say((self.steps - done) * self._step_s + count * seconds, what)
+
+    def _what(self, done: int) -> str:
+        return f"{counted(self.steps - done, 'step')} at {self._step_s:.2g} s"
+
+    def _validations(self, done: int) -> int:
+        epochs = self.epochs * done // self.steps
+        return self.validate_every and -(-self.epochs // self.validate_every) - epochs // self.validate_every
+
+    def _say(self, seconds: float, what: str) -> None:
+        if seconds >= _WORTH_SAYING:
+            tqdm.write(f"about {_clock(seconds)} left: {what}")
+
+
+def _clock(seconds: float) -> str:
+    """A duration for people, as 2 h 10 min."""
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    minutes = round(seconds / 60)
+    hours = f"{minutes // 60} h " if minutes >= 60 else ""
+    return f"{hours}{minutes % 60} min"
+
 
 @dataclass
 class Meter:
@@ -42,6 +110,7 @@ class Meter:
         strict: a step that falls short of its promise is an error.
         overflows: steps in a row whose loss may be not finite.
         scaled: steps have a dynamic loss scale, and those that it skips are counted.
+        time_left: told of the steps' time.
         bar: tqdm's.
         log: takes (step, values) for a line of the log.
         rate_at: the learning rate of a step, from 1.
@@ -63,6 +132,7 @@ class Meter:
     drawn_before: DrawCounts = field(default_factory=DrawCounts)
     compiled: bool = False
     scaled: bool = False
+    time_left: TimeLeft | None = None
     short_steps: int = 0
     skipped_steps: int = 0
     _pending: tuple[int, Any, float] | None = None
@@ -114,6 +184,8 @@ class Meter:
             self._take_scale(step, done, scale)
             self._take(step, loss, held_2K)
         self._show(losses, held)
+        if self.time_left is not None:
+            self.time_left.stepped(self._last)
 
     def close(self) -> None:
         """Read and log what is left."""

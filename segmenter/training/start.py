@@ -22,7 +22,6 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
 from segmenter.pretrained.encoder_weights import EncoderWeights
-from segmenter.runs.checkpoints import BEST
 from segmenter.runs.extending import with_extension
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
@@ -30,10 +29,12 @@ from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.validation_images import save_validation_images
 from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
-from segmenter.terminal import quiet
+from segmenter.terminal import quiet, warn
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
-from segmenter.training.checks import check_devices, check_same_plan
+from segmenter.tiles.statistics import band_names
+from segmenter.training.best import with_record
+from segmenter.training.checks import check_devices, check_memory, check_same_plan
 from segmenter.training.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.normalising import normalisation_of
 from segmenter.training.origin import record_origin
@@ -206,7 +207,7 @@ def _trainer(checked: CheckedTraining) -> Trainer:
     run, tiles, devices = checked.run, checked.tiles, checked.devices
     batch = run.recipe.training.global_batch
     own = devices.own_rows(batch) if devices.workers.count > 1 else None
-    form = run.band_count, run.dtype, devices.dealt(batch)
+    form = tiles.statistics, devices.dealt(batch)
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
     feed = Feed(loader, batch if own is None else own.stop - own.start, checked.workers)
     kind = Trainer if devices.cluster is None else ServedTrainer
@@ -267,9 +268,7 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
             f"what came after step {step} will be done again; its checkpoints "
             f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
         )
-    if not (run / BEST).is_file():
-        # A record without its model would keep the next best from being kept.
-        trainer.position = trainer.position._replace(best_score=Position().best_score)
+    trainer.position = with_record(trainer.run, trainer.position)
     trainer.rewind_log()
     print(f"resumed after step {trainer.position.done} of {trainer.steps}")
 
@@ -296,6 +295,8 @@ def train_to_end(trainer: Trainer) -> int:
             leave_report(path)
         return stopped.exit_code
     except OutputError as error:
+        if not path.is_dir():
+            raise
         how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
         raise OutputError(f"{error} {how}") from None
     if not chief:
@@ -366,12 +367,15 @@ def _new_run(
     )
     if devices.shares:
         print(_memory_of_each(devices, recipe, memory))
+    if devices.cluster is None and (line := check_memory(recipe, devices, memory, model.count_params())):
+        warn(line)
     return Run(
         path=path,
         recipe=recipe,
         classes=dataset.classes,
         bands=dataset.bands,
         band_count=bands,
+        band_names=band_names(dataset),
         dtype=statistics.dtype,
         normalisation=normalisation,
         scenes=scenes,

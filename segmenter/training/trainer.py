@@ -45,7 +45,7 @@ from segmenter.training.optimisers import build_optimiser
 from segmenter.training.pipeline import epoch_dataset
 from segmenter.training.prepare import epoch_plan
 from segmenter.training.profiler import Profiler
-from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter
+from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, TimeLeft
 from segmenter.training.schedules import schedule_of
 from segmenter.training.signals import StoppedError, stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
@@ -127,6 +127,8 @@ class Trainer:
         chief = self._workers.chief
         self._log = TrainLog(self.run.path, self.run.classes) if chief else SilentLog()
         self._called, self._drawn = False, DrawCounts()
+        every = recipe.training.validate_every * bool(self.dataset.of("validation"))
+        self._time_left = TimeLeft(self.steps, recipe.training.epochs, every)
         self._profiler = Profiler(self.run.path / "tensorboard" if self.profile and chief else None)
 
     @property
@@ -135,13 +137,8 @@ class Trainer:
 
     def _build(self) -> Any:
         recipe = self.run.recipe
-        return build_model(
-            recipe.model,
-            self.run.band_count,
-            len(self.run.classes),
-            dtype=recipe.training.precision,
-            synchronised=True,
-        )
+        form = recipe.model, self.run.band_count, len(self.run.classes)
+        return build_model(*form, dtype=recipe.training.precision, synchronised=True)
 
     # ---------------------------------------------------------------------------------- state
 
@@ -220,7 +217,8 @@ class Trainer:
                 if self.dataset.of("validation") and (
                     last or not self.position.epoch % self.run.recipe.training.validate_every
                 ):
-                    self._validate(bar, stop)
+                    with self._time_left.validating(self.position.done):
+                        self._validate(bar, stop)
                 self.save()
                 if stop and not last and not self.ended_early:
                     raise StoppedError(stop.signal)
@@ -325,6 +323,7 @@ class Trainer:
             drawn_before=self._drawn,
             compiled=self._called,
             scaled=recipe.training.loss_scaled,
+            time_left=self._time_left,
         )
 
     def _rate_at(self, step: int) -> float:

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segmenter.devices.strategy import Devices
 from segmenter.devices.workers import SHARE
 from segmenter.errors import DatasetError
 from segmenter.evaluation.by_scale import ScaleConfusions
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.geometry import Window
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
-from segmenter.raster import LabelRaster, Raster, open_raster
+from segmenter.raster import LabelIds, Raster, open_raster
 from segmenter.runs.run import Run
 from segmenter.scenes import Dataset, Scene
 from segmenter.training.examples import Examples
@@ -26,29 +28,36 @@ from segmenter.training.together import packed, share_of, unpacked
 
 @dataclass(eq=False)
 class _SceneJob:
-    """A labelled scene to be mapped; its label is read when the first of its windows comes."""
+    """A labelled scene to be mapped; its label is opened when the first of its windows comes."""
 
     scene: Scene
     dataset: Dataset
+    mean_C: tuple[float, ...]
     part: None = None
     columns: None = None
     done_rows: int = 0
     abandoned: bool = False
-    label: Any = None
+    label: LabelIds | None = None
     metres: float | None = None
     confusion: ConfusionMatrix | None = None
 
     def open(self) -> AbstractContextManager[Raster]:
         raster = open_raster(self.scene.image, self.dataset.bands)
+        raster.mean_C = self.mean_C
         self.metres = self.dataset.scale_of(self.scene, raster.info.metres_per_pixel)
         return raster
 
-    def truth(self) -> Any:
-        """Class ids of the whole scene: one byte a pixel, since a PNG cannot be read in parts cheaply."""
-        if self.label is None and self.scene.label is not None:
-            with LabelRaster(self.scene.label, self.dataset.classes) as label:
-                self.label = label.ids()
-        return self.label
+    def truth(self, window: Window) -> NDArray[np.uint8]:
+        """Class ids of the label in a window."""
+        if self.scene.label is None:
+            raise DatasetError(f"{self.scene.name}: expected a label to validate on, there is none")
+        self.label = self.label or LabelIds(self.scene.label, self.dataset.classes)
+        return self.label.read(window)
+
+    def finished(self) -> None:
+        """Let go of the label."""
+        if self.label is not None:
+            self.label.close()
 
 
 def tiling_of(run: Run, devices: int = 1) -> Tiling:
@@ -106,7 +115,7 @@ def validate_together(
 
 def _told(found: Sequence[tuple[str, float | None, ConfusionMatrix]], heard: int) -> str:
     """A worker's scenes as text: names, metres a pixel, counts."""
-    pixels = [np.column_stack([one.matrix, one.missed]) for _, _, one in found]
+    pixels = [np.column_stack([one.matrix, one.without_data]) for _, _, one in found]
     counts = packed({"counts": np.stack(pixels)}) if pixels else ""
     scenes = [[name, metres] for name, metres, _ in found]
     return json.dumps({"heard": heard, "scenes": scenes, "counts": counts})
@@ -143,13 +152,14 @@ def validate(
     """
     confusion = ConfusionMatrix(run.classes)
     chosen = dataset.of("validation") if scenes is None else scenes
-    jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset) for scene in chosen)
+    jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset, run.mean_C) for scene in chosen)
     for event in classify_all(jobs, tiling_of(run, len(predict.workers)), predict):
         going()
         if isinstance(event, Failed):
             raise event.error
         if isinstance(event, Finished):
-            job, event.job.label = event.job, None
+            job = event.job
+            job.finished()
             if job.confusion is not None:
                 confusion.merge(job.confusion)
                 if finished is not None:
@@ -158,10 +168,7 @@ def validate(
                     scales.add(job.scene.name, job.metres, job.confusion)
                 job.confusion = None
         elif isinstance(event, Mapped):
-            truth_HW = event.job.truth()
-            if truth_HW is None:
-                raise DatasetError(f"{event.job.scene.name}: expected a label to validate on, there is none")
-            label_HW = truth_HW[event.window.slices()]
+            label_HW = event.job.truth(event.window)
             event.job.confusion = event.job.confusion or ConfusionMatrix(run.classes)
             event.job.confusion.add(label_HW, event.ids)
             examples.consider(event.job.scene, event.window, label_HW, event.ids)

@@ -33,6 +33,8 @@ STRIP_PIXELS = 1 << 23
 _MOST_OFF = 1 / 16
 """Pixels by which a straight edge may leave its place when it is moved to another CRS."""
 _MOST_HALVINGS = 12
+_FAR = 1 << 24
+"""Pixels around an image beyond which polygons are cut: GDAL burns nothing of one that reaches 2³¹."""
 _POLYGON, _MULTI, _COLLECTION = 3, 6, 7
 
 
@@ -102,29 +104,34 @@ class Burner:
         found = self._vector.within(box)
         path = self._vector.path
         kinds = [
-            self._rule.kind_of(value, f"{path}: feature {fid}")
+            self._rule.kind_of(value, f"{path}: feature {fid}", self._vector.value_hint)
             for value, fid in zip(found.value_F.tolist(), found.fid_F.tolist(), strict=True)
         ]
         shapes, owner = _simple(found, path)
         kind_P, fid_P = np.array(kinds, np.uint8)[owner], found.fid_F[owner]
-        if self._move is not None and len(shapes):
+        if len(shapes):
             shapes, part_of = _near(shapes, self._around)
             kind_P, fid_P = kind_P[part_of], fid_P[part_of]
-            shapes = _bent(shapes, self._move, self._to_pixels)
-            if len(lost := np.flatnonzero(shapely.is_missing(shapes))):
-                raise DatasetError(
-                    f"{path}: feature {fid_P[lost[0]]} lies where the image's CRS has no coordinates; bring "
-                    "the polygons into the image's CRS first (ogr2ogr -t_srs)"
-                )
-        else:
+        if self._move is None:
             shapes = shapely.transform(shapes, self._to_pixels)
+        else:
+            shapes = _bent(shapes, self._move, self._to_pixels)
+        if len(lost := np.flatnonzero(shapely.is_missing(shapes))):
+            raise DatasetError(
+                f"{path}: feature {fid_P[lost[0]]} lies where the image's CRS has no coordinates; bring "
+                "the polygons into the image's CRS first (ogr2ogr -t_srs)"
+            )
         return Placed(shapes, kind_P, fid_P)
 
     @cached_property
     def _around(self) -> Box:
-        """The image with as much around it on each side, in the file's CRS."""
+        """The image with as much around it on each side, in the file's CRS.
+
+        In the image's own CRS polygons stay whole for longer: what is cut has corners that are rounded.
+        """
         size = self._info.size
-        around = Window(-size.height, -size.width, 3 * size.height, 3 * size.width)
+        rows, cols = (size.height, size.width) if self._move is not None else (_FAR, _FAR)
+        around = Window(-rows, -cols, size.height + 2 * rows, size.width + 2 * cols)
         return box_around(self._info, around, self._vector.crs)
 
     def ids(self, placed: Placed, window: Window) -> NDArray[np.uint8]:
@@ -199,9 +206,10 @@ def _simple(found: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64
     shapes, owner = shapes[there], owner[there]
     wrong = np.flatnonzero(shapely.get_type_id(shapes) != _POLYGON)
     if len(wrong):
-        kind = shapes[wrong[0]].geom_type
+        kind, whole = shapes[wrong[0]].geom_type, found.shape_F[owner[wrong[0]]].geom_type
+        what = f"a {kind}" if kind == whole else f"a {whole} with a {kind}"
         raise DatasetError(
-            f"{path}: feature {found.fid_F[owner[wrong[0]]]} is a {kind}, expected polygons: a label needs "
+            f"{path}: feature {found.fid_F[owner[wrong[0]]]} is {what}, expected polygons: a label needs "
             "an area; buffer lines and points by their width first (QGIS: Buffer), or name another layer"
         )
     return shapes, owner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from segmenter.config.vector_labels import IGNORE_WORD, VectorLabels
 from segmenter.errors import LabelError, shortened
 from segmenter.labels import IGNORE, ClassMap, rasterised_classes
+from segmenter.raster.made import stored_values
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,11 @@ class BurnRule:
         named = {value: names.get(name, IGNORE) for value, name in self.values.items()}
         return {**codes, **names, **dict.fromkeys(self.ignored, IGNORE), **named}
 
-    def kind_of(self, value: Any, where: str) -> int:
+    def kind_of(self, value: Any, where: str, hint: Callable[[Any], str] = lambda value: "") -> int:
         """Class id of a polygon by the value of its attribute; `IGNORE` also where it has none.
 
         Raises:
-            LabelError: the value says no class; `where` names file and polygon.
+            LabelError: the value says no class; `where` names file and polygon, `hint` gives a likely cause.
         """
         text = as_text(value)
         if text is None:
@@ -78,6 +79,7 @@ class BurnRule:
             raise LabelError(
                 f"{where}: {self.attribute} is {shortened(text, 60)!r}, which names no class (there are "
                 f"{known}); add it to dataset.vector.values, as the class that it means or as ignore"
+                f"{hint(value)}"
             )
         return found
 
@@ -102,11 +104,7 @@ class BurnRule:
 
     def stored(self) -> NDArray[np.uint16]:
         """(256,) value in the rasterised file of each id."""
-        none = self.classes.ignored[0]
-        assert isinstance(none, int), "they hold codes"
-        table = np.full(256, none, np.uint16)
-        table[: len(self.classes)] = self.classes.codes()
-        return table
+        return stored_values(self.classes)
 
     def key(self) -> str:
         """A digest of all that the ids of pixels depend on, beside the file."""

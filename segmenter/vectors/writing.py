@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
-import os
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,13 +16,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from segmenter.errors import OutputError, SegmenterError
-from segmenter.files import sync
+from segmenter.files import folder_aside, sync
 from segmenter.vectors.library import pyogrio
 
 ENDINGS = (".gpkg", ".parquet")
 _CODEC = "zstd"
-_LEFTOVER_SECONDS = 3600.0
-"""Age of what nobody writes to any more; another machine may be at work in the same folder."""
 _GEOPARQUET = "1.1.0"
 _FAULTS = tuple(getattr(pyogrio.errors, f"{what}Error") for what in ("DataSource", "Feature", "Geometry"))
 
@@ -75,21 +70,16 @@ def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
             file cannot be.
     """
     check_name(path)
-    for left in path.parent.glob(f".{glob.escape(path.stem)}.tmp-*"):  # by calls that were killed
-        if time.time() - left.stat().st_mtime > _LEFTOVER_SECONDS:
-            left.unlink(missing_ok=True)
-    aside = path.with_name(f".{path.stem}.tmp-{os.getpid()}{path.suffix}")
     write = _geopackage if path.suffix == ".gpkg" else _geoparquet
     try:
-        with write(aside, path.stem, crs) as batch:
-            yield batch
-        sync(aside)
-        aside.replace(path)
+        with folder_aside(path) as folder:
+            aside = folder / path.name
+            with write(aside, path.stem, crs) as batch:
+                yield batch
+            sync(aside)
+            aside.replace(path)
     except OSError as error:
         raise OutputError(f"{path}: cannot write it: {error.strerror or error}; is the disk full?") from None
-    finally:
-        for ending in ("", "-journal", "-wal", "-shm"):
-            Path(f"{aside}{ending}").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def test_an_array_is_mapped_as_the_file_of_its_pixels(
 ) -> None:
     """With a nodata value, in windows of another size than the file's, which do not show."""
     image[60:, :40] = 0
-    image[3, 5] = 0, 7, 0  # holds nodata in two bands: data
+    image[3, 5] = 0, 7, 0  # holds nodata in two bands: data, whose mean is 500 there
     source = make_geotiff("a.tif", image, nodata=0)
     expected = _mapped(run, source, tmp_path / "maps")
     found = run.predict(image, nodata=0, window_size=128, batch=2)
@@ -52,7 +52,9 @@ def test_an_array_is_mapped_as_the_file_of_its_pixels(
     masked = np.ma.masked_equal(image, 0)
     np.testing.assert_array_equal(run.predict(masked), expected)
     valid = (image != 0).any(axis=2)
-    np.testing.assert_array_equal(run.predict(np.where(valid[..., None], image, 9), valid), expected)
+    filled = np.where(valid[..., None], image, 9)
+    filled[3, 5] = 500, 7, 500
+    np.testing.assert_array_equal(run.predict(filled, valid), expected)
 
 
 def test_probabilities_and_blended_windows_are_those_of_the_file(
@@ -198,3 +200,9 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path, run: OpenRun) -> None:
         open_run(tmp_path / "nowhere")
     with pytest.raises(DatasetError, match="each run once"):
         open_run(run.paths[0], run.paths[0]).predict(np.zeros((3, 3, 3), np.uint16))
+
+
+@pytest.mark.parametrize("image", ["x.tif", Path("x.tif")])
+def test_a_file_for_an_array_says_what_maps_files(run: OpenRun, image: Any) -> None:
+    with pytest.raises(RasterError, match=r"files are mapped by run\.map"):
+        run.predict(image)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from datasets import load_dataset
 from datasets.folder import pattern_regex
-from segmenter.config.plain_yaml import MAX_BYTES, parse
+from segmenter.config.plain_yaml import MAX_BYTES, _refuse_bare_colours, parse
 from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.errors import ConfigError, DatasetError
 
@@ -144,3 +149,53 @@ def test_a_recipe_without_a_name_is_called_after_its_file(tmp_path: Path) -> Non
         path.write_text(text)
         assert load_recipe(path).name == name
         assert load_recipe(path, ["name=own"]).name == "own"
+
+
+ENDLESS = [
+    'name: "' + r"\"" * 200_000 + " #",
+    'name: "' + "\\" * 399_999 + " #",
+    "name: '" + "''" * 200_000 + "' #x",
+    "\"'" * 200_000 + "#",
+    "- " * 300_000 + "#",
+    ": " * 200_000 + "#00ff00x",
+    "a: [" + ", " * 300_000 + "#00ff00",
+]
+
+
+@pytest.mark.parametrize("text", ENDLESS, ids=map(str, range(len(ENDLESS))))
+def test_a_long_line_is_looked_at_once(text: str) -> None:
+    """In processor time: each takes hours where it is looked at anew from each of its quotes."""
+    before = time.process_time()
+    with contextlib.suppress(yaml.YAMLError):
+        _refuse_bare_colours(text)
+    assert time.process_time() - before < 5
+
+
+def test_an_apostrophe_in_a_word_is_no_quote() -> None:
+    with pytest.raises(ConfigError, match="#00ff00 without quotes"):
+        parse("a: [it's, #00ff00]", "r")
+    assert parse("""a: [it's, "b, #00ff00"]""", "r") == {"a": ["it's", "b, #00ff00"]}
+
+
+@pytest.mark.parametrize(
+    "endless", ["((?:[a-z0-9_/A-Z]+)*)!", "(.*.*.*.*.*.*.*.*.*.*.*.*)!", r"((?:(?:a|a)*|(?:\w|_)+)+)\W!"]
+)
+@pytest.mark.parametrize("setting", ["dataset.split.group", "dataset.metres_per_pixel.pattern"])
+def test_an_expression_that_is_tried_for_ever_is_refused(
+    endless: str, setting: str, tmp_path: Path, make_geotiff: Callable[..., Path], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("datasets.files._SECONDS_TO_SEARCH", 1)
+    for part in ("images", "labels"):
+        name = f"{part}/top_potsdam_2_10_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.tif"
+        make_geotiff(name, np.zeros((8, 8), np.uint8))
+    more = {"split": {"group": endless}} if setting.endswith("group") else {}
+    more |= {"metres_per_pixel": {"pattern": endless}} if not more else {}
+    recipe = folder(root=str(tmp_path), images="images/{n}.tif", labels="labels/{n}.tif", **more)
+    with pytest.raises(DatasetError, match=rf"^{re.escape(setting)}: .*s of a processor"):
+        load_dataset(recipe)
+
+
+@pytest.mark.parametrize("wrong", ["(" * 5000 + ")" * 5000, "(a{99999999999})", "(a", "[(]", "(a)(b)"])
+def test_what_is_no_expression_with_a_group_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="expected a regular expression"):
+        folder(metres_per_pixel={"pattern": wrong})

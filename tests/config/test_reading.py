@@ -65,7 +65,10 @@ def test_defaults_are_a_whole_recipe() -> None:
     [
         ({"tiles": {"sise": 256}}, "r.yaml: tiles.sise: unknown key; known here: size, overlap, jitter"),
         ({"bogus": 1}, "r.yaml: bogus: unknown key; known here: name, seed, dataset, tiles"),
-        ({"dataset": {**POTSDAM, "rood": 1}}, "dataset.rood: unknown key; known here: kind, root, images"),
+        (
+            {"dataset": {**POTSDAM, "rood": 1}},
+            "dataset.rood: unknown key; known here: label_nodata, kind, root",
+        ),
         (
             {"dataset": {**POTSDAM, "split": {"val": ["2_10"]}}},
             "dataset.split.val: unknown key; known here: validation, test, train",
@@ -378,3 +381,18 @@ def test_what_means_nothing_with_parameter_servers_is_refused(sections: dict[str
     with pytest.raises(ConfigError, match=message):
         _recipe(**{**sections, "distribution": served})
     assert _recipe(distribution={"strategy": "parameter_server"}).distribution.devices is None
+
+
+@pytest.mark.parametrize("value", [["forest", "other"], {"forest": 1}, "forest", [{"name": "a"}, 3]])
+def test_classes_of_another_form_are_one_mistake_that_shows_the_form(value: Any) -> None:
+    section = {"kind": "folder", "root": "r", "images": "{n}.tif", "labels": "{n}.png", "classes": value}
+    with pytest.raises(ConfigError, match=r"classes: .* as \{name: forest, code: 1\}, got") as raised:
+        recipe_from({"name": "t", "dataset": section}, "t")
+    assert str(raised.value).count("dataset.") == 1
+
+
+@pytest.mark.parametrize("value", ["{name}.vrt", "a: b: c", "[1", "*x"])
+def test_a_setting_with_signs_of_yaml_says_how_it_is_quoted(value: str, write: Callable[[str], Path]) -> None:
+    path = write("name: x\ndataset: {kind: potsdam, root: r}\n")
+    with pytest.raises(ConfigError, match=r"""--set 'name="…"'"""):
+        load_recipe(path, [f"name={value}"])

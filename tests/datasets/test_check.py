@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from segmenter.errors import DatasetError, LabelError, RasterError, run_script
 from segmenter.labels import ClassMap
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.tiles.index import build_index
+from segmenter.tiles.statistics import band_statistics
 
 Make = Callable[..., Path]
 SHAPE = (23, 31)
@@ -79,7 +81,7 @@ def test_unknown_codes_are_counted_with_their_files(one: Callable[..., Dataset],
     report = check_dataset(dataset, progress=False)
     assert kinds(report) == ["unknown value"] * 2
     assert {f.text: f.pixels for f in report.findings} == {"40": 5, "41": 1}
-    assert f"40: 5 pixels in 1 files: {dataset.root / 'l.png'}" in report.text()
+    assert f"40: 5 pixels in 1 file: {dataset.root / 'l.png'}" in report.text()
     assert int(report.pixels_K.sum()) + 6 == 2 * SHAPE[0] * SHAPE[1]
     with pytest.raises(LabelError, match=r"l.png: codes that the class map does not know: 40 \(5 px\), 41"):
         build_index(dataset, "train", TilesConfig(size=16), progress=False)
@@ -182,7 +184,7 @@ def test_nodata_is_ignored_and_scenes_without_labels_are_named(
     report = check_dataset(one(label=make_png("l.png", label_of()), image=image), progress=False)
     assert (report.clean, report.ignored) == (True, SHAPE[0] * SHAPE[1])
     assert report.unlabelled == ("odd",)
-    assert "without a labelled pixel: 1 scenes: odd" in report.text()
+    assert "without a labelled pixel: 1 scene: odd" in report.text()
 
 
 # ---------------------------------------------------------------------------------------- script
@@ -267,3 +269,63 @@ def test_near_infrared_that_is_tagged_as_alpha_masks_nothing(shared_data: Callab
     )
     assert report.clean
     assert (report.ignored, int(report.pixels_K.sum())) == (0, 6 * 256 * 256)
+
+
+def test_each_kind_of_finding_names_the_keys_that_settle_it(
+    one: Callable[..., Dataset], make_png: Make, make_geotiff: Make, make_classes: Callable[..., ClassMap]
+) -> None:
+    stray = label_of()
+    stray[0, 0] = 40
+    damaged = make_png("damaged.png", label_of())
+    damaged.write_bytes(damaged.read_bytes()[:20])
+    wide = make_geotiff("wide.tif", np.ones((*SHAPE, 4), np.uint16))
+    label = make_png("l.png", label_of())
+    made = {
+        "unknown value": (one(label=make_png("s.png", stray)), {"dataset.ignore", "dataset.classes"}),
+        "size": (one(label=make_png("n.png", label_of(1, (9, 9)))), {"left_out.key"}),
+        "unreadable": (one(label=damaged), {"left_out.key"}),
+        "label": (one(label=None), {"dataset.labels", "dataset.encoding"}),
+        "image type": (one(label=label, image=wide), {"dataset.bands"}),
+        "class": (one(label=label, classes=make_classes(4)), {"dataset.classes", "dataset.split"}),
+        "leak": (one(label=label, split="validation"), {"dataset.split", "left_out.key"}),
+    }
+    for kind, (dataset, keys) in made.items():
+        report = check_dataset(replace(dataset, leave_out="left_out.key"), progress=False)
+        assert kind in kinds(report)
+        lines = report.text().splitlines()
+        place = next(i for i, line in enumerate(lines) if line.startswith(f"{kind}: "))
+        settled = next(line for line in lines[place:] if line.startswith("  to settle it: "))
+        assert {key for key in keys if key in settled} == keys
+    count = len(kinds(report))
+    assert lines[-1] == f"not clean: {count} finding{'s' * (count > 1)}"
+
+
+def test_a_recipe_names_its_own_key_for_leaving_out(tmp_path: Path, make_png: Make) -> None:
+    for name, value in (("a", 1), ("b", 7)):
+        make_png(f"{name}_image.png", np.full((*SHAPE, 3), value, np.uint8))
+        root = make_png(f"{name}_label.png", label_of(value)).parent
+    patterns = {"images": "{name}_image.png", "labels": "{name}_label.png"}
+    section = {"kind": "folder", "root": str(root), **patterns, "classes": [{"name": "a", "code": 1}]}
+    dataset = load_dataset(recipe_from({"name": "t", "dataset": section}, "t"))
+    text = check_dataset(dataset, progress=False).text()
+    assert "the scene in dataset.split.leave_out" in text
+    assert "7: 713 pixels in 1 file: " in text
+    assert "warning: dataset.classes: a is the only class" in text
+    assert "scale: " not in text
+    assert text.endswith("not clean: 1 finding")
+
+
+def test_a_scene_whose_named_bands_stand_in_another_order_is_found(
+    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: np.random.Generator
+) -> None:
+    """By the check, and by training before it takes statistics."""
+    scenes = []
+    for i, names in enumerate([("red", "green"), ("red", "green"), ("green", "red")]):
+        image = make_geotiff(f"i{i}.tif", rng.integers(0, 9, (*SHAPE, 2), np.uint8), descriptions=names)
+        label = make_geotiff(f"l{i}.tif", rng.integers(0, 3, SHAPE, np.uint8))
+        scenes.append(Scene(f"s{i}", image, label, f"s{i}", "train"))
+    dataset = Dataset("made", tmp_path, tuple(scenes), make_classes(3))
+    kinds = [(finding.kind, finding.scene) for finding in check_dataset(dataset, progress=False).findings]
+    assert ("bands", scenes[2]) in kinds
+    with pytest.raises(DatasetError, match=r"i2\.tif.*named red, green"):
+        band_statistics(dataset, progress=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import yaml
 
 from datasets import load_dataset
 from datasets.__main__ import main
-from datasets.polygons import PolygonsError
+from datasets.made import MadeFilesError
 from segmenter.config.reading import describe_recipe, recipe_from
 from segmenter.config.recipe import Recipe, TilesConfig
 from segmenter.errors import ConfigError, DatasetError
@@ -105,7 +106,9 @@ def test_one_file_for_all_images_is_what_training_reads(scenes: Path, tmp_path: 
         assert index.counts_NK[i].tolist() == [(own == k).sum() for k in range(2)]
 
 
-def test_a_label_is_made_once_and_anew_when_polygons_change(scenes: Path) -> None:
+def test_a_label_is_made_once_and_anew_when_polygons_change(
+    scenes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(scenes / "all.gpkg", [box(*each) for each in ALL], KINDS)
     first = _labels(load_dataset(recipe(scenes)))
     assert _labels(load_dataset(recipe(scenes))) == first
@@ -125,8 +128,8 @@ def test_a_label_is_made_once_and_anew_when_polygons_change(scenes: Path) -> Non
     folder = cache_folder(again) / "labels"
     old = [p for p in folder.iterdir() if p.name.startswith("a-")]
     assert len(old) == 3  # a training may be at work with the older ones
-    for each in old:
-        os.utime(each, ns=(1, 1))
+    later = time.time() + 40 * 86_400
+    monkeypatch.setattr(time, "time", lambda: later)
     write(path, [box(*each) for each in ALL], KINDS)
     (folder / f".a.tif.tmp-{2**22 + 1}").touch()
     os.utime(folder / f".a.tif.tmp-{2**22 + 1}", ns=(1, 1))
@@ -147,7 +150,7 @@ def test_a_file_for_each_image(scenes: Path) -> None:
     assert index.counts_NK.sum() > 0
     write(scenes / "labels/b.gpkg", [box(0, 500, 9, 9)], ["road"])
     with pytest.raises(
-        PolygonsError, match=r"b\.gpkg: expected polygons on .*b\.tif, none of its 1 lies there"
+        MadeFilesError, match=r"b\.gpkg: expected polygons on .*b\.tif, none of its 1 lies there"
     ):
         load_dataset(recipe(scenes, labels="labels/{name}.gpkg"))
     (scenes / "labels/b.gpkg").unlink()
@@ -165,7 +168,7 @@ def test_images_without_a_polygon_are_refused_skipped_or_of_a_class(scenes: Path
         load_dataset(recipe(scenes, labels="first.gpkg"))
     dataset = load_dataset(recipe(scenes, labels="first.gpkg", unlabelled="skip"))
     assert [scene.name for scene in dataset.scenes] == ["a"]
-    assert [path.name for path, why in dataset.unused if "without a polygon" in why] == ["b.tif", "c.tif"]
+    assert [path.name for path, why in dataset.unused if "without a label" in why] == ["b.tif", "c.tif"]
     outside = load_dataset(
         recipe(scenes, labels="first.gpkg", vector={"attribute": "kind", "outside": "road"})
     )

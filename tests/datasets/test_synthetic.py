@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
-from datasets.synthetic import Cover, render_country, render_town
+from datasets.synthetic import Cover, make, render_country, render_town
 from datasets.synthetic.make import (
     class_borders,
     make_naic2020,
@@ -200,8 +200,40 @@ def test_existing_files_are_never_replaced(potsdam: Path, naic: Path) -> None:
     with pytest.raises(DatasetError, match=r"exists.*nothing was written"):
         make_potsdam(potsdam, scenes=3, seed=6, size=SIDE)
     assert _contents(potsdam) == before
-    with pytest.raises(DatasetError, match=r"0001\.tif exists"):
+    with pytest.raises(DatasetError, match=r"0001\.tif: exists already"):
         make_naic2020(naic, scenes=1, seed=1)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("where", ["drawing", "moving"])
+def test_scenes_are_made_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, known: bool
+) -> None:
+    """Interrupted while it draws its second scene, or while files move to their places; then made anew."""
+    root = tmp_path / "made"
+    if known:
+        root.mkdir()
+        (root / "note.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    module, name = (make, "_write_potsdam_scene") if where == "drawing" else (Path, "rename")
+    real, calls = getattr(module, name), []
+
+    def interrupted(*words: object) -> object:
+        calls.append(words)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make_potsdam(root, scenes=3, seed=5, size=32)
+    assert sorted(tmp_path.rglob("*")) == before
+    (root / ".making" / "2_Ortho_RGB").mkdir(parents=True)  # as kill -9 leaves it
+    (root / ".making" / "2_Ortho_RGB" / "torn.tif").touch()
+    made = make_potsdam(root, scenes=3, seed=5, size=32)
+    assert (len(made), all(path.is_file() for path in made)) == (3, True)
+    assert len(_contents(root)) == 15 + known
 
 
 def test_impossible_numbers_are_refused(tmp_path: Path) -> None:

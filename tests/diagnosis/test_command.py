@@ -107,7 +107,7 @@ def test_no_tensorflow_is_imported(config: Path) -> None:
         (["--report", "{tmp}"], "expected the name of a file to write, it is a folder"),
         (["--run", "{tmp}"], "log.jsonl: expected the log of a run"),
         (["--split", "test"], "expected scenes of the split test, there are none"),
-        (["--set", "sampling.min_pixels=8"], "sampling.min_pixels"),
+        (["--set", "sampling.min_pixels=0"], "sampling.min_pixels"),
         (["--set", "dataset.root={tmp}/none"], "none"),
     ],
 )
@@ -139,3 +139,17 @@ def test_a_log_of_other_classes_is_refused(config: Path, tmp_path: Path) -> None
     done = coverage(config, "--run", tmp_path)
     assert done.returncode == 2
     assert "expected steps of the recipe's 8 classes, got 3 at step 4" in done.stderr
+
+
+def test_the_short_form_is_part_of_the_whole(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["coverage", str(config), "--batch", "6,16"]) == 0
+    short = capsys.readouterr().out.strip().split("\n\n")
+    assert main(["coverage", str(config), "--batch", "6,16", "--all"]) == 0
+    whole = capsys.readouterr().out.strip().split("\n\n")
+    assert short[0] == whole[0]
+    assert short[1:3] == [
+        part for part in whole if part.startswith(("a random batch", "an epoch of the plan"))
+    ]
+    limit, hint = short[3].rsplit("\n", 1)
+    assert (whole[-1].startswith(limit), hint.startswith("--all shows")) == (True, True)
+    assert len(short) + 1 < len(whole)

@@ -6,7 +6,9 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from segmenter.errors import ScoreError, SegmenterError
+from segmenter.evaluation.protocol import of_one_rule
 from segmenter.evaluation.scores import MEANS, PROTOCOLS, ConfusionMatrix, Protocol, Scores
 from segmenter.labels import IGNORE, ClassMap, LandCoverClass
 
 FOUR = ClassMap(tuple(LandCoverClass(name, (i, i, i), i) for i, name in enumerate("abcd")))
 PLAIN = Protocol(tuple("abcd"), "full", "test", scenes=("s1",))
+SECOND = replace(PLAIN, scenes=("s2",))
 ids = st.sampled_from([0, 1, 2, 3, IGNORE])
 pairs = arrays.arrays(np.uint8, st.tuples(st.just(2), st.integers(1, 60)), elements=ids)
 
@@ -45,8 +49,11 @@ def _mean(values: list[float]) -> float:
 
 @given(pairs)
 def test_scores_are_what_sets_of_pixels_say(pair: np.ndarray) -> None:
-    truth, predicted = (array[pair[0] != IGNORE].tolist() for array in pair)
+    labelled = pair[0] != IGNORE
+    truth, predicted = (array[labelled & (pair[1] != IGNORE)].tolist() for array in pair)
     scores = _scores(*pair)
+    assert (scores.pixels, scores.without_data) == (len(truth), labelled.sum() - len(truth))
+    assert _same(scores.completeness, _divide(len(truth), labelled.sum()))
     total, iou, f1, chance = len(truth), [], [], 0.0
     for k in range(4):
         is_k = {i for i, value in enumerate(truth) if value == k}
@@ -100,12 +107,47 @@ def test_a_class_that_is_never_found_counts_with_iou_0() -> None:
     assert scores.recall[3] == 0
 
 
-def test_nodata_predicted_on_labelled_pixels_is_a_miss_and_is_reported() -> None:
-    scores = _scores([0, 0, 1, 1, IGNORE], [0, IGNORE, 1, 1, IGNORE])
-    assert scores.missed.tolist() == [1, 0, 0, 0]
-    assert scores.recall.tolist()[:2] == [0.5, 1.0]
-    assert (scores.oa, scores.pixels) == (0.75, 4)
-    assert "1 pixels without a class that counts are misses" in scores.table()
+def test_pixels_without_data_count_nowhere_but_in_the_completeness() -> None:
+    scores = _scores([0, 0, 1, 1, IGNORE, IGNORE], [0, IGNORE, 1, 1, IGNORE, 0])
+    assert scores.missed.tolist() == [0, 0, 0, 0]
+    assert scores.recall.tolist()[:2] == [1.0, 1.0]
+    assert (scores.oa, scores.miou, scores.pixels, scores.completeness) == (1.0, 1.0, 3, 0.75)
+    assert "completeness 75.00" in scores.table()
+    assert "1 more are labelled, but without image data" in scores.table()
+
+
+def test_pixels_without_data_are_those_of_the_classes_that_a_protocol_counts() -> None:
+    protocol = Protocol(("a", "b"), "full", "test")
+    scores = _scores([0, 0, 1, 3, 3], [0, IGNORE, 2, IGNORE, 3], protocol)
+    assert (scores.without_data, scores.missed.tolist()) == (1, [0, 1])
+    assert scores.completeness == pytest.approx(2 / 3)
+
+
+def _of_before(data: dict[str, Any], missed: list[int]) -> dict[str, Any]:
+    """Scores as the version wrote them that took pixels without data for misses."""
+    protocol = {key: value for key, value in data["protocol"].items() if key != "without_data"}
+    kept = {key: value for key, value in data.items() if key not in ("without_data", "completeness")}
+    return {**kept, "protocol": protocol, "missed": missed}
+
+
+def test_scores_of_before_stay_readable_as_they_were_and_are_not_put_beside_new_ones() -> None:
+    new = _scores([0, 0, 1, 1], [0, IGNORE, 1, 1])
+    old = Scores.from_dict(_of_before(new.to_dict(), [1, 0, 0, 0]))
+    assert (old.oa, old.miou, old.pixels) == (0.75, 0.75, 4)
+    assert math.isnan(old.completeness)
+    assert "without data missed" in str(old.protocol)
+    assert "1 pixels without image data, or" in old.table()
+    assert Scores.from_dict(old.to_dict()).to_dict() == old.to_dict()
+    for act, other in ((new.improvement_on, old), (replace(new, protocol=SECOND).merged, old)):
+        with pytest.raises(ScoreError, match="without_data: left out and missed"):
+            act(other)
+
+
+def test_a_log_shows_validations_of_one_rule() -> None:
+    step, old, new = {"step": 1, "loss": 2.0}, {"step": 1, "miou": 0.5}, {"step": 2, "miou": 0.6}
+    new["completeness"] = None
+    assert of_one_rule([step, old]) == [step, old]
+    assert of_one_rule([step, old, step, new]) == [step, step, new]
 
 
 def test_nothing_labelled_gives_no_number() -> None:
@@ -123,8 +165,8 @@ def test_chunks_add_up_to_the_whole(pair: np.ndarray, cut: int) -> None:
     second.add(*pair[:, cut:])
     first.merge(second)
     assert np.array_equal(first.matrix, whole.matrix)
-    assert np.array_equal(first.missed, whole.missed)
-    assert whole.pixels == (pair[0] != IGNORE).sum()
+    assert np.array_equal(first.without_data, whole.without_data)
+    assert whole.pixels == (pair != IGNORE).all(axis=0).sum()
 
 
 def test_counting_is_right_across_inner_chunks_and_fast(rng: np.random.Generator) -> None:
@@ -291,6 +333,7 @@ def test_the_file_is_whole_and_carries_its_protocol(tmp_path: Path) -> None:
         "tta": "none",
         "scenes": ["s1"],
         "name": "",
+        "without_data": "left out",
     }
     assert data["iou"] == {"a": 0.5, "b": 0.5, "c": None, "d": None}
     assert [file.name for file in tmp_path.iterdir()] == ["scores.json"]

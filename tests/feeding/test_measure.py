@@ -19,6 +19,7 @@ from segmenter.sampling import plan
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.store import SceneStore
+from tests.helpers.made_statistics import statistics_of
 from tests.helpers.made_training import made
 
 Material = tuple[Recipe, TileIndex, SceneStore]
@@ -71,7 +72,7 @@ def test_the_stage_that_is_made_slow_is_the_limit(
 
     monkeypatch.setattr(owner, name, slowed)
     rows = plan(index.counts_NK, 8, recipe.sampling, 0, 0)
-    cost = cost_of_a_tile(recipe, index, store, (3, "uint8"), rows, 0.0)
+    cost = cost_of_a_tile(recipe, index, store, statistics_of(), rows, 0.0)
     assert cost.limit == limit
     assert set(cost.stages) == set(STAGES)
     assert all(seconds >= 0 for seconds in cost.stages.values())
@@ -110,7 +111,7 @@ def test_the_screen_says_stages_rate_and_cards(
     recipe, index, store = material
     stages = dict(zip(STAGES, (0.003, 0.0, 0.001, 0.0005, 0.0005), strict=True))
     monkeypatch.setattr(input_only, "cost_of_a_tile", lambda *_: Cost(stages, 0.002))
-    tiles = SimpleNamespace(index=index, store=store, image_form=(3, "uint8"))
+    tiles = SimpleNamespace(index=index, store=store, image_form=(3, "uint8"), statistics=statistics_of())
     names, limits = ["left", "right", "scarce"], {"steps": 2, "minutes": 1.0}
     text = input_only.measure_input(recipe, tiles, names, None, **limits, need=1e-9)  # type: ignore[arg-type]
     assert "reading                          3.00    60%" in text

@@ -91,13 +91,22 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
         "band_names": (),
         "scenes": None,
         "normalisation": Normalisation((), ()),  # whatever the values, they fit
+        "mean_C": (),
         "metres_per_pixel": 0.5,
         "labels": "full",
         "network": NetworkGeometry(STRIDE, RADIUS + STRIDE - 1, 100.0),
         "checksum": lambda: "exact",
         "recipe": SimpleNamespace(
             name="exact",
-            dataset=SimpleNamespace(kind="folder", root=".", images="{name}.tif", labels="{name}_label.tif"),
+            dataset=SimpleNamespace(
+                kind="folder",
+                maps_hold_codes=False,
+                root=".",
+                images=("{name}.tif",),
+                labels="{name}_label.tif",
+                grid=None,
+                labels_by="pixels",
+            ),
             prediction=SimpleNamespace(window=64, batch=4),
             augmentation=SimpleNamespace(scale_to=scale_to),
             sampling=SimpleNamespace(scale_strata=()),
@@ -127,5 +136,7 @@ def run_predict(
         arguments = (*arguments, "--window-size", 64, "--batch", 4)
     monkeypatch.setattr("segmenter.runs.run.load_run", lambda _: run)
     monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
-    arguments = (*arguments, "--insist") if insist else arguments
+    if insist:
+        arguments = (*arguments, "--insist")
+        monkeypatch.setattr("segmenter.mapping.session.sampled_of", lambda files: frozenset())
     return run_script(lambda: predict.main(["run", *map(str, arguments)]))

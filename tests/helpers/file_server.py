@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,7 +33,11 @@ class FileServer(ThreadingHTTPServer):
     Attributes:
         asked: the requests that were answered.
         fault: called with the number of each request and its path; what it returns goes wrong.
+        tags: whether answers have an ETag.
+        conditions: whether `If-Match` counts.
     """
+
+    tags = conditions = True
 
     daemon_threads = True
 
@@ -78,12 +83,18 @@ class _Handler(SimpleHTTPRequestHandler):
             self._refuse(fault if isinstance(fault, int) else 404)
             return
         data = path.read_bytes()
+        tag = f'"{hashlib.md5(data).hexdigest()}"'
+        if self.server.conditions and self.headers.get("If-Match", tag) != tag:
+            self._refuse(412)
+            return
         first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
         part = data[int(first) : int(last or len(data)) + 1]
         self.send_response(206 if "Range" in self.headers else 200)
         if "Range" in self.headers:
             self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
         self.send_header("Accept-Ranges", "bytes")
+        if self.server.tags:
+            self.send_header("ETag", tag)
         self.send_header("Last-Modified", self.date_time_string(path.stat().st_mtime))
         self.send_header("Content-Length", str(len(part)))
         self.end_headers()

@@ -20,6 +20,7 @@ from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.store import SceneStore
 from segmenter.tiles.transforms import libraries
+from tests.helpers.made_statistics import statistics_of
 
 BATCH, SIDE, BANDS = 8, 32, 3
 SHAPE = BatchShape(BATCH, (SIDE, SIDE, BANDS), "uint8")
@@ -64,7 +65,7 @@ def loader_and_plan(recipe_file: Path, *settings: str, replicas: int = 1) -> tup
     index: TileIndex = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), progress=False)
     rows = plan(index.counts_NK, BATCH, recipe.sampling, recipe.seed, 1, replicas=replicas)
-    return BatchLoader(recipe, index, store, BANDS, "uint8", (BATCH // replicas,) * replicas), rows
+    return BatchLoader(recipe, index, store, statistics_of(BANDS), (BATCH // replicas,) * replicas), rows
 
 
 def empty_plan(steps: int) -> Plan:

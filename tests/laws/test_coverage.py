@@ -19,6 +19,7 @@ from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
+from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -41,9 +42,8 @@ def run(config: Path, *settings: str, epochs: int = 1) -> Epochs:
     dataset = load_dataset(recipe)
     index = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), progress=False)
-    image, _, _ = store.read(0, index.window(0))
     shares = (recipe.training.global_batch // 4,) * 4
-    loader = BatchLoader(recipe, index, store, image.shape[2], str(image.dtype), shares)
+    loader = BatchLoader(recipe, index, store, band_statistics(dataset, progress=False), shares)
     steps = short = 0
     for epoch in range(epochs):
         rows = plan(index.counts_NK, recipe.training.global_batch, recipe.sampling, recipe.seed, epoch)

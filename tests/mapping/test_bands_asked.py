@@ -126,7 +126,7 @@ def test_nodata_values_that_are_data_are_told_by_the_check_and_by_training(
     dataset = images(values, np.ones((*SHAPE, 3), np.uint8), nodata=0)
     count = ((values == 0).any(axis=2) & (values != 0).any(axis=2)).sum()
     said = f"{dataset.scenes[0].image}: {count:,} pixels hold a nodata value in some band and are data, since"
-    said += " other bands do not"
+    said += " other bands do not; the model sees that band's mean there"
     report = check_dataset(dataset, progress=False)
     assert report.remarks == (said,)
     assert f"warning: {said}" in report.text().splitlines()

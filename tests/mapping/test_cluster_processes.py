@@ -70,6 +70,7 @@ def test_a_call_that_is_ended_ends_its_workers_and_goes_on(
     expected = finished(tmp_path, *sources, "--output", str(tmp_path / "one"))
     assert finished(tmp_path, *arguments) == expected
     assert running_with(f"TMPDIR={tmp_path}") == []
+    assert list(tmp_path.glob(".segmenter-workers*")) == []
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from datasets import LAYOUTS
+from datasets import layouts
 from segmenter.config.datasets import DatasetConfig, Naic2020Config
 from segmenter.errors import DatasetError
 from segmenter.mapping.inputs import find_inputs, output_names
@@ -19,7 +19,7 @@ PLAIN = Layout(Path("."), re.compile(r"[^/]*"), re.compile(r"-"), "*")
 
 
 def label_for(image: Path, pattern: str, layout: Layout = PLAIN) -> Path:
-    return LabelPattern(pattern, layout, 1).label(image)
+    return LabelPattern(pattern, layout).label(image)
 
 
 def test_files_folders_and_globs_each_once(tmp_path: Path) -> None:
@@ -83,19 +83,17 @@ def test_a_label_that_is_missing_or_not_the_only_one(tmp_path: Path) -> None:
         label_for(Path("a.tif"), f"{tmp_path}/{{stem}}_2.png")
 
 
-def test_a_pattern_must_tell_images_apart() -> None:
-    LabelPattern("a.png", PLAIN, 1)
-    LabelPattern("{stem}.png", PLAIN, 9)
+def test_a_pattern_has_known_fields() -> None:
+    LabelPattern("a.png", PLAIN)
+    LabelPattern("{stem}.png", PLAIN)
     with pytest.raises(DatasetError, match=r"unknown \{name\}; known are \{stem\} and \{scene\}"):
-        LabelPattern("{name}.png", PLAIN, 1)
-    with pytest.raises(DatasetError, match=r"expected \{stem\} or \{scene\} in it, for 2 images"):
-        LabelPattern("a.png", PLAIN, 2)
+        LabelPattern("{name}.png", PLAIN)
 
 
 def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
     def layout(kind: str, **section: str) -> Layout:
         data = {"kind": kind, "root": f"{tmp_path}/data", **section}
-        return LAYOUTS[kind](TypeAdapter(DatasetConfig).validate_python(data))
+        return layouts()[kind](TypeAdapter(DatasetConfig).validate_python(data))
 
     paths = {"images": "tile_{tile}/images/{part}.jpg", "labels": "tile_{tile}/masks/{part}.png"}
     tiles = layout("folder", **paths, classes=[{"name": "a", "code": 0}])
@@ -125,7 +123,7 @@ def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
         (tmp_path / label).touch()
         assert label_for(tmp_path / image, f"{tmp_path}/{pattern}", form) == tmp_path / label
     with pytest.raises(DatasetError, match=r"known are \{stem\}, \{scene\}, \{tile\} and \{part\}$"):
-        LabelPattern("{name}.png", tiles, 2)
+        LabelPattern("{name}.png", tiles)
     with pytest.raises(
         DatasetError, match=r"x\.jpg: expected a path like tile_\{tile\}/images/\{part\}\.jpg"
     ):
@@ -133,9 +131,21 @@ def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
 
 
 def test_outputs_that_a_loader_would_find_are_known(tmp_path: Path) -> None:
-    form = LAYOUTS["naic2020"](Naic2020Config(kind="naic2020", root=str(tmp_path)))
+    form = layouts()["naic2020"](Naic2020Config(kind="naic2020", root=str(tmp_path)))
     assert form.covers(tmp_path / "maps")
     assert form.holds(tmp_path / "maps" / "a.png")
     assert not form.holds(tmp_path / "scores.json")
     assert not form.covers(tmp_path.parent)
     assert not form.holds(tmp_path.parent / "a.png")
+
+
+def test_what_stands_for_nothing_says_what_would(tmp_path: Path) -> None:
+    (tmp_path / "tile_7" / "images" / "deep").mkdir(parents=True)
+    (tmp_path / "tile_7" / "images" / "deep" / "a.jpg").touch()
+    with pytest.raises(DatasetError, match=r"give '(.*tile_7/\*\*/\*\.jpg)', in quotes") as raised:
+        find_inputs([str(tmp_path / "tile_7")])
+    proposed = re.search("give '(.*)', in quotes", str(raised.value))
+    assert proposed is not None
+    assert [path.name for path in find_inputs([proposed[1]]).files] == ["a.jpg"]
+    with pytest.raises(DatasetError, match=r"matches no file; patterns have .* no braces"):
+        find_inputs([f"{tmp_path}/tile_{{2,7}}/*.jpg"])

@@ -295,3 +295,16 @@ def test_smooth_maps_scores_and_many_files(
         assert found.shape == image[number:].shape[:2]
         assert (found != 255).all()
         assert (tmp_path / "maps" / f"{number}.view.png").is_file()
+
+
+@pytest.mark.parametrize(("gsd", "times"), [(0.1, 25), (0.25, 4), (0.4, None), (0.5, None), (2, None)])
+def test_what_a_finer_grid_costs_is_said_once(
+    gsd: float, times: int | None, make_geotiff: Make, call: Callable[..., int], rng: Any, capsys: Any
+) -> None:
+    """Pixels that the model computes against pixels of the maps, of all inputs together."""
+    for name in "ab":
+        make_geotiff(f"in/{name}.tif", rng.integers(1, 255, (61, 53, 3), np.uint8))
+    assert call("in", "--gsd", gsd) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "the model computes" in line]
+    assert len(lines) == (times is not None)
+    assert all(f" {times} times as many" in line for line in lines)

@@ -66,6 +66,37 @@ def test_scores_carry_their_protocol(
         assert picture.width > 200
 
 
+@pytest.mark.parametrize("kind", ["nodata", "mask", "alpha"])
+def test_pixels_without_data_count_nowhere_made_now_or_before(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, kind: str
+) -> None:
+    """Scored with the map, and again when the finished map alone is read, under the map's own nodata."""
+    image, void = rng.integers(1, 255, (83, 97, 3), np.uint8), np.zeros((83, 97), np.bool_)
+    void[:29], void[50:, 70:] = True, True
+    options: dict[str, Any] = {"nodata": {"nodata": 0}, "mask": {"masks": ~void}, "alpha": {"alpha": True}}
+    image[void] = 0 if kind == "nodata" else 7
+    alpha = [np.where(void, 0, 255).astype(np.uint8)] if kind == "alpha" else []
+    truth = exact_map(image, ~void, RADIUS, STRIDE, nodata=3)
+    truth[:, 60:] = rng.integers(0, 7, (83, 37))
+    right = (exact_map(image, ~void, RADIUS, STRIDE) == truth)[~void].mean()
+    make_geotiff("in/a.tif", np.dstack([image, *alpha]), **options[kind])
+    make_geotiff("in/b.tif", np.full((17, 19, 3), 9, np.uint8))
+    write_raster(tmp_path / "truth" / "a.png", truth, RasterSpec(driver="PNG"))
+    write_raster(tmp_path / "truth" / "b.png", np.zeros((17, 19), np.uint8), RasterSpec(driver="PNG"))
+    asked = ("in", "--nodata", 200)
+    assert call(*asked) == 0
+    found = []
+    for output in ("maps", "again"):  # of which the first has the maps
+        assert call(*asked, "--labels", "truth/{scene}.png", output=output) == 0
+        found.append(json.loads((tmp_path / output / "scores.json").read_text()))
+    assert found[0] == found[1]
+    of_a = found[0]["per_scene"]["a"]
+    assert (of_a["oa"], of_a["pixels"]) == (pytest.approx(right, rel=1e-12), (~void).sum())
+    assert of_a["completeness"] == pytest.approx((~void).mean(), rel=1e-12)
+    assert found[0]["per_scene"]["b"]["completeness"] == 1
+    assert found[0]["without_data"] == void.sum()
+
+
 def test_only_the_part_is_scored(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
 ) -> None:
@@ -142,7 +173,7 @@ def test_an_unknown_label_value_costs_the_score_not_the_map(
         write_raster(tmp_path / "truth" / f"{name}.png", truth, RasterSpec(driver="PNG"))
     assert call("in", "--labels", "truth/{stem}.png") == 1
     said = capsys.readouterr()
-    assert "b.png, rows" in said.err
+    assert "b.png: codes" in said.err
     assert "77 (1 px)" in said.err
     assert "the map is written, its scores are left out" in said.err
     assert json.loads((tmp_path / "maps" / "scores.json").read_text())["protocol"]["scenes"] == ["a"]
@@ -174,9 +205,9 @@ PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
         ({"transform": PLACE @ PLACE.scale(2)}, "lies up to 37.4 pixels from its image .*in/a.tif"),
         (
             {"crs": "EPSG:25832"},
-            "its image's CRS EPSG:25833, got EPSG:25832; its centre lies 406.9 km from that of .*in/a.tif$",
+            "its image's CRS EPSG:25833, got EPSG:25832; its centre lies 406.9 km from that of .*in/a.tif",
         ),
-        ({"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, "its image's CRS EPSG:25833, got site$"),
+        ({"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, "its image's CRS EPSG:25833, got site"),
     ],
 )
 def test_a_label_of_another_place_is_refused_as_check_refuses_it(
@@ -250,7 +281,7 @@ def test_naic_results_are_pngs_with_the_original_codes(
     make_geotiff("in/placed.tif", images["0"])
     recipe = SimpleNamespace(
         name="n",
-        dataset=SimpleNamespace(kind="naic2020"),
+        dataset=SimpleNamespace(kind="naic2020", maps_hold_codes=True),
         prediction=SimpleNamespace(window=512, batch=2),
         augmentation=SimpleNamespace(scale_to=None),
         training=SimpleNamespace(precision="float32"),

@@ -213,7 +213,8 @@ def test_nodata_values_that_are_data_are_counted_and_told(
     count = (some if masked else some & ~all_).sum()
     why = "its mask says so" if masked else "other bands do not"
     assert capfd.readouterr().err == (
-        f"warning: {path}: {count:,} pixels hold a nodata value in some band and are data, since {why}\n"
+        f"warning: {path}: {count:,} pixels hold a nodata value in some band and are data, since {why}; "
+        "the model sees that band's mean there\n"
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import io
+import json
 import os
 import pickle
 import zipfile
@@ -14,6 +16,8 @@ import numpy as np
 import pytest
 
 from segmenter.errors import WeightsError
+from segmenter.pretrained.pickled import Allowed, PickleError, load_plain
+from segmenter.pretrained.safe_tensors import read_safetensors
 from segmenter.pretrained.torch_files import read_torch
 from tests.helpers.made_weights import Stored, legacy_file, pickled, stored, zip_file
 
@@ -145,6 +149,40 @@ def test_other_opcodes_and_nonsense_are_refused(tmp_path: Path, code: bytes, mes
         assert "\n" not in str(caught.value)
 
 
+_LIST = b"](" + b"".join(b"U\x03%03d" % (i % 999) + b"K\x01\x86" for i in range(9999)) + b"eq\x00"
+_LONG = b"(" + b"N" * 9999 + b"tq\x00"
+_ORDERED = b"ccollections\nOrderedDict\nq\x01"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        b"\x80\x02" + _LIST + _ORDERED + b"(" + b"h\x01h\x00\x85R" * 1000 + b"t.",
+        b"\x80\x02" + _LIST + _ORDERED + b"h\x01h\x00\x85R0" * 1000 + b"h\x00.",
+        b"\x80\x02" + _LONG + _ORDERED + b"h\x01h\x00R" * 1000 + b"h\x00.",
+        b"\x80\x02ctorch\nFloatStorage\nq\x02(X\x07\x00\x00\x00storageh\x02U\x01aU\x01bK\x04"
+        + b"N" * 9999
+        + b"tq\x00Q0"
+        + b"h\x00Q0" * 1000
+        + b"h\x00.",
+    ],
+    ids=["kept", "dropped", "arguments", "identities"],
+)
+def test_what_is_given_again_and_again_counts_each_time(code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory and time are those of the file's size, not of what its author has it do."""
+    monkeypatch.setattr("segmenter.pretrained.pickled._MOST_OPCODES", 200_000)
+    parts = 0
+
+    def take(*given: Any) -> None:
+        nonlocal parts
+        parts += sum(len(part) if isinstance(part, (list, tuple)) else 1 for part in given)
+
+    allowed = Allowed(frozenset({"torch FloatStorage"}), {"collections OrderedDict": take}, take)
+    with pytest.raises(PickleError, match="more than 200,000 opcodes and parts"):
+        load_plain(io.BytesIO(code), allowed)
+    assert parts <= 200_000
+
+
 _TEN = np.arange(10, dtype=np.float32)
 
 
@@ -212,3 +250,13 @@ def test_a_file_without_weights_is_refused(tmp_path: Path, found: Any) -> None:
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="expected a file of weights, there is none"):
         read_torch(tmp_path / "none.pth")
+
+
+@pytest.mark.parametrize("axes", [9, 64, 100])
+def test_a_tensor_of_too_many_axes_is_refused(axes: int, tmp_path: Path) -> None:
+    header = {"w": {"dtype": "F32", "shape": [1] * axes, "data_offsets": [0, 4]}}
+    text = json.dumps(header).encode()
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    with pytest.raises(WeightsError, match=f"w: expected at most 8 axes, got {axes}"):
+        read_safetensors(path)

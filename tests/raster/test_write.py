@@ -278,3 +278,21 @@ def test_what_lies_beside_an_old_raster_goes_with_it(tmp_path: Path) -> None:
     write_raster(path, np.full((64, 64), 3, np.uint8))
     with rasterio.open(path) as file:
         assert (file.read(1, out_shape=small) == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [("", False), ("import warnings; warnings.simplefilter('always')", True)]
+)
+def test_a_raster_without_georeference_brings_no_warning_but_where_it_is_asked_for(
+    tmp_path: Path, more: str, said: bool
+) -> None:
+    """In a program of somebody else's, which has set no filter or its own."""
+    code = (
+        f"{more}\nimport numpy as np\nfrom pathlib import Path\n"
+        "from segmenter.raster import RasterSpec, raster_info, write_raster\n"
+        f"path = Path({str(tmp_path / 'a.png')!r})\n"
+        "write_raster(path, np.ones((9, 9, 3), np.uint8), RasterSpec(driver='PNG'))\nraster_info(path)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ("NotGeoreferencedWarning" in done.stderr) == said
+    assert said or done.stderr == ""

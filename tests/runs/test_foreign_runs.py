@@ -89,7 +89,7 @@ def test_a_pickled_checkpoint_is_refused(
     for name in ("best.npz", "checkpoints/step-00000007.npz"):
         write(run.path / name, Trap(sprung))
     image = str(recipe.parent / "images" / "s0.tif")
-    arguments = [str(run.path), image, "--output", str(tmp_path / "maps")]
+    arguments = [str(run.path), image, "--insist", "--output", str(tmp_path / "maps")]
     assert run_script(lambda: predict.main(arguments)) == 2
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     if write is pickled_array:  # once is enough of a process

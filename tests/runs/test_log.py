@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from segmenter.errors import OutputError
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.runs.log import RunLog, log_line, log_records
 from segmenter.sealed import sealed
@@ -77,3 +78,9 @@ def test_a_log_with_such_lines_is_rewound(tmp_path: Path) -> None:
     assert file.read_text() == log_line(RECORDS[0])
     log.append({"step": 40, "loss": 1.0})
     assert [record["step"] for record in log.records()] == [20, 40]
+
+
+def test_a_run_whose_folder_is_removed_says_so(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "run")
+    with pytest.raises(OutputError, match="run: the folder of the run is gone"):
+        log.append({"step": 1})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import segmenter
 from segmenter.config.recipe import SamplingConfig
 from segmenter.errors import DatasetError
 from segmenter.sampling import Plan, batch_without_repeats, held_by_rows, plan, plan_epoch
@@ -55,7 +58,7 @@ def check(result: Plan, counts: np.ndarray, batch: int, most: int | None) -> Non
 def test_coverage(tiles: int, shares: list[float], batch: int, seed: int, most: int | None) -> None:
     counts = table(tiles, shares, seed)
     if most is None:
-        rows = plan_epoch(counts, batch, seed=seed)
+        rows = plan_epoch(counts, batch, max_repeats=None, seed=seed)
         assert held_by_rows(rows, counts, 32).all()
         assert np.bincount(rows.reshape(-1), minlength=tiles).min() >= 1
         assert (rows.dtype, rows.shape[1]) == (np.int64, batch)
@@ -69,11 +72,11 @@ def test_coverage_where_places_are_short(tiles: int, classes: int, batch: int, s
     """Fewer places than classes: each tile has to bring several, or planning says how many would do."""
     counts = table(tiles, [0.5] * classes, seed)
     try:
-        rows = plan_epoch(counts, batch, seed=seed)
+        rows = plan_epoch(counts, batch, max_repeats=None, seed=seed)
     except DatasetError as error:
         need = int(str(error).split("at least ")[1].split(",")[0])
         assert need > batch
-        rows = plan_epoch(counts, need, seed=seed)
+        rows = plan_epoch(counts, need, max_repeats=None, seed=seed)
         batch = need
     assert held_by_rows(rows, counts, 32).all()
     assert np.bincount(rows.reshape(-1), minlength=tiles).min() >= 1
@@ -254,6 +257,27 @@ def test_strict_says_what_is_wrong_where_no_batch_would_do() -> None:
 def test_settings_out_of_range_are_refused(setting: dict[str, int]) -> None:
     with pytest.raises(DatasetError, match="of at least 0, got"):
         plan_epoch(np.full((9, 2), 99), 4, **setting)
+
+
+def test_a_class_of_ten_pixels_is_planned_for_where_a_recipe_asks() -> None:
+    """A car at 0.5 m: in 3 of 40 tiles, at two tiles a step it is in each step or nowhere promised."""
+    counts = np.zeros((40, 2), np.int64)
+    counts[:, 0], counts[[3, 17, 29], 1] = 1024, 10
+    assert plan(counts, 8, RELAXED, 0, 0).promised == (0,)
+    rules = SamplingConfig.model_validate({"min_pixels": 10})
+    found = plan(counts, 8, rules, 0, 0)
+    assert found.promised == (0, 1)
+    assert held_by_rows(found.rows_SB, counts, 10).all()
+
+
+def test_the_planner_s_defaults_are_those_of_recipes() -> None:
+    fields = SamplingConfig.model_fields
+    own = {"min_pixels": "min_pixels", "max_repeats": "max_repeats_per_tile"}
+    for function in (plan_epoch, segmenter.plan_epoch):
+        known = signature(function).parameters
+        assert {name: known[name].default for name in own} == {
+            name: fields[own[name]].default for name in own
+        }
 
 
 def test_many_classes() -> None:

@@ -167,6 +167,8 @@ def test_a_name_that_is_no_folder_asks_for_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert unpack_run(packed, None)[0] == Path("runs/mine")
-    file = changed(packed, tmp_path / "b.zip", edited("pack.json", name="../../x"))
-    with pytest.raises(SegmenterError, match=r"which names no folder; say one with --output"):
-        unpack_run(file, None)
+    for name in ("../../x", "..", "\x1b[31mx", "a\u202eb", "a\u200fb", "a\nb", "a\0b"):
+        file = changed(packed, tmp_path / "b.zip", edited("pack.json", name=name))
+        with pytest.raises(SegmenterError, match=r"which names no folder; say one with --output") as raised:
+            unpack_run(file, None)
+        assert str(raised.value).isprintable()

@@ -11,6 +11,7 @@ from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError
 from segmenter.labels import IGNORE
 from segmenter.tiles.augment import Augmenter, Tile
+from tests.helpers.made_statistics import statistics_of
 
 NONE = AugmentationConfig(d4=False, brightness=0, contrast=0)
 ALL = AugmentationConfig(scale=0.3, rotation=45, blur=0.5)
@@ -26,14 +27,14 @@ def tile(dtype: str = "uint8", bands: int = 3, side: int = 33) -> Tile:
 
 def test_nothing_asked_nothing_changed() -> None:
     before = tile()
-    for a, b in zip(Augmenter(NONE, 3, "uint8")(before, 1), before, strict=True):
+    for a, b in zip(Augmenter(NONE, statistics_of())(before, 1), before, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32", "float64"])
 @pytest.mark.parametrize("bands", [1, 3, 4, 6])
 def test_every_type_and_number_of_bands(dtype: str, bands: int) -> None:
-    image, valid, label = Augmenter(ALL, bands, dtype)(tile(dtype, bands), 3)
+    image, valid, label = Augmenter(ALL, statistics_of(bands, dtype))(tile(dtype, bands), 3)
     assert (image.dtype, image.shape) == (np.dtype(dtype), (33, 33, bands))
     assert (valid.dtype, label.dtype) == (np.dtype(bool), np.dtype(np.uint8))
     assert image.std() > 1  # not clipped to 0 … 1
@@ -45,37 +46,17 @@ def test_types_that_opencv_does_not_know_are_those_that_it_does(dtype: str, band
     """Zoomed, turned, recoloured: as 16-bit integers, but for a half that is rounded the other way."""
     config = AugmentationConfig(scale=0.3, rotation=45)
     image, valid, label = tile("int16", bands)
-    image //= 2
+    image = image // 4 + 40  # so that no change leaves a type
     for seed in range(4):
-        known = Augmenter(config, bands, "int16")((image, valid, label), seed)
-        found = Augmenter(config, bands, dtype)((image.astype(dtype), valid, label), seed)
+        known, found = (
+            Augmenter(config, statistics_of(bands, name, 65, 8))((image.astype(name), valid, label), seed)
+            for name in ("int16", dtype)
+        )
         assert found[0].dtype == dtype
-        assert np.abs(found[0].astype(np.int64) - known[0]).max() <= 1
+        assert np.abs(found[0].astype(np.int64) - known[0])[found[1]].max() <= 1
         assert known[0].std() > 1
         for a, b in zip(found[1:], known[1:], strict=True):
             np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("dtype", ["uint16", "float32"])
-def test_colours_change_by_the_range_of_the_data_not_of_the_fill(dtype: str) -> None:
-    """Beside values of 9,000 to 10,000, zeros without data would make each change ten times as strong."""
-    rng = np.random.default_rng(7)
-    image = rng.integers(9000, 10001, (64, 64, 3)).astype(dtype)
-    label, valid = np.zeros((64, 64), np.uint8), np.ones((64, 64), bool)
-    image[10, :2] = [[9000] * 3, [10000] * 3]  # the same range with the border and without
-    bordered, known = image.copy(), valid.copy()
-    bordered[:3], known[:3] = 0, False
-    colours = Augmenter(AugmentationConfig(d4=False), 3, dtype)
-    turns = Augmenter(AugmentationConfig(d4=False, rotation=30), 3, dtype)
-    moved_by = []
-    for seed in range(12):
-        whole, _, _ = colours((image, valid, label), seed)
-        partly, _, _ = colours((bordered, known, label), seed)
-        np.testing.assert_allclose(partly[3:].astype(float), whole[3:].astype(float), atol=1)
-        turned, there, _ = turns((image, valid, label), seed)
-        inner = turned[16:48, 16:48][there[16:48, 16:48]].astype(float)
-        moved_by += [abs(whole.astype(float).mean() - 9500), abs(inner.mean() - 9500)]
-    assert 20 < max(moved_by) < 400  # the default 0.2 of a range of 1,000, and the contrast
 
 
 def test_flips_and_turns_move_image_label_and_validity_together() -> None:
@@ -84,7 +65,7 @@ def test_flips_and_turns_move_image_label_and_validity_together() -> None:
     image[..., 0], image[..., 1] = label, valid  # so that the image says where each pixel came from
     seen = set()
     for seed in range(40):
-        moved, moved_valid, moved_label = Augmenter(config, 3, "uint8")((image, valid, label), seed)
+        moved, moved_valid, moved_label = Augmenter(config, statistics_of())((image, valid, label), seed)
         np.testing.assert_array_equal(moved[..., 0], moved_label)
         np.testing.assert_array_equal(moved[..., 1].astype(bool), moved_valid)
         np.testing.assert_array_equal(np.bincount(moved_label.ravel()), np.bincount(label.ravel()))
@@ -98,7 +79,7 @@ def test_uncovered_corners_are_ignored_and_not_valid() -> None:
     valid = np.ones_like(label, bool)
     label[:] = 2
     for seed in range(5):
-        _, moved_valid, moved_label = Augmenter(config, 3, "uint8")((image, valid, label), seed)
+        _, moved_valid, moved_label = Augmenter(config, statistics_of())((image, valid, label), seed)
         np.testing.assert_array_equal(moved_valid, moved_label != IGNORE)
         assert set(np.unique(moved_label)) <= {2, IGNORE}  # no class is invented, class 0 least of all
     assert (~moved_valid).any()
@@ -106,12 +87,12 @@ def test_uncovered_corners_are_ignored_and_not_valid() -> None:
 
 def test_what_cannot_lose_a_class_keeps_every_pixel() -> None:
     before = tile()
-    after = Augmenter(ALL, 3, "uint8")(before, 9, geometry_that_loses_nothing=True)
+    after = Augmenter(ALL, statistics_of())(before, 9, geometry_that_loses_nothing=True)
     np.testing.assert_array_equal(np.bincount(after[2].ravel()), np.bincount(before[2].ravel()))
 
 
 def test_one_seed_gives_one_result_in_any_thread() -> None:
-    augmenter, content = Augmenter(ALL, 3, "uint8"), tile()
+    augmenter, content = Augmenter(ALL, statistics_of()), tile()
     serial = [augmenter(content, seed)[0].tobytes() for seed in range(200)]
     with ThreadPoolExecutor(4) as pool:
         threaded = [image.tobytes() for image, _, _ in pool.map(lambda s: augmenter(content, s), range(200))]
@@ -121,4 +102,4 @@ def test_one_seed_gives_one_result_in_any_thread() -> None:
 
 def test_hue_is_refused_for_what_has_none() -> None:
     with pytest.raises(ConfigError, match=r"expected 8-bit images of 3 bands, got 4 of uint16"):
-        Augmenter(AugmentationConfig(hue=10), 4, "uint16")
+        Augmenter(AugmentationConfig(hue=10), statistics_of(4, "uint16"))

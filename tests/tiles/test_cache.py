@@ -87,7 +87,8 @@ def test_an_index_that_says_nothing_or_else_of_itself_is_none(
 # -------------------------------------------------------------------------------- band statistics
 
 FOUND = BandStatistics(
-    np.array([1.5, 2.0]), np.array([0.25, 3]), 7, "uint16", np.array([0.0, 1]), np.array([9.0, 8])
+    *(np.array([1.5, 2.0]), np.array([0.25, 3]), 7, "uint16", np.array([0.0, 1]), np.array([9.0, 8])),
+    np.array([0.2, 2.5]),
 )
 
 
@@ -117,6 +118,7 @@ def test_no_flipped_bit_of_the_statistics_gives_other_numbers(
         *({"dtype": "zzz"}, {"dtype": 3}, {"pixels": float("inf")}, {"pixels": 0}, {"pixels": "7"}),
         *({"mean": [1.0]}, {"mean": [[1.0], [2.0]]}, {"std": [0.0, 1.0]}, {"std": [float("nan"), 1.0]}),
         *({"mean": [], "std": [], "min": [], "max": []}, {"format": 1}, {"more": 1}, {"max": None}),
+        *({"spread": [1.0]}, {"spread": [-1.0, 1.0]}, {"format": 2}),
     ],
     ids=str,
 )

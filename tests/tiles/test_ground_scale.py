@@ -23,6 +23,7 @@ from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.pasting import Paster
 from segmenter.tiles.scales import with_scales
 from segmenter.tiles.store import SceneStore, Tile
+from tests.helpers.made_statistics import statistics_of
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 
 METRES = (0.1, 0.25, 0.6, 2.0, 0.1)
@@ -143,7 +144,7 @@ def test_one_ground_is_shown_alike_whatever_the_scene_s_scale(dataset: Dataset) 
     """Fields of 12 m are as wide in pixels at 0.1 m as at 0.6 m, once both are shown at 0.5 m."""
     recipe = scaled_recipe(augmentation={"scale_to": [0.5, 0.5], "d4": False, "brightness": 0, "contrast": 0})
     store, index = parts(dataset, recipe)
-    loader = BatchLoader(recipe, index, store, 3, "uint8")
+    loader = BatchLoader(recipe, index, store, statistics_of())
     rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0)
     changes: dict[int, list[int]] = {}
     for step in range(rows.steps):
@@ -166,7 +167,7 @@ def test_every_class_is_in_every_step_at_any_scale_and_twice_the_same(dataset: D
         sampling={"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40},
     )
     store, index = parts(dataset, recipe)
-    loaders = [BatchLoader(recipe, index, store, 3, "uint8", (6, 6)) for _ in range(2)]
+    loaders = [BatchLoader(recipe, index, store, statistics_of(), (6, 6)) for _ in range(2)]
     assert index.strata is not None
     for epoch in (1,):
         rows = plan(index.counts_NK, 12, recipe.sampling, 3, epoch, strata=index.strata)
@@ -194,7 +195,7 @@ def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(
         sampling={"scale_strata": [0.15, 0.5], "max_repeats_per_tile": 40},
     )
     store, index = parts(dataset, recipe)
-    loader = BatchLoader(recipe, index, store, 3, "uint8")
+    loader = BatchLoader(recipe, index, store, statistics_of())
     rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0, strata=index.strata)
     assert index.strata is not None
     for step in range(rows.steps):
@@ -231,7 +232,7 @@ def test_all_parts_of_a_tile_have_its_ground_size(dataset: Dataset, monkeypatch:
     """Also where the scenes' own limits differ: 0.1 m shows 0.53 m at most, 2 m shows 0.5 m at least."""
     recipe = scaled_recipe(augmentation={"scale_to": [0.2, 2.0], "mosaic": 0.6, "copy_paste": {"p": 0.6}})
     store, index = parts(dataset, recipe)
-    loader = BatchLoader(recipe, index, store, 3, "uint8")
+    loader = BatchLoader(recipe, index, store, statistics_of())
     shown: list[tuple[int, Window]] = []
     read = store.read
     monkeypatch.setattr(store, "read", lambda *place: shown.append(place) or read(*place))

@@ -23,6 +23,7 @@ from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.pasting import mosaic, paste, regions_of
 from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.store import SceneStore, Tile
+from tests.helpers.made_statistics import statistics_of
 
 SIDE, RARE = 32, 2
 BOTH = {"mosaic": 0.3, "copy_paste": {"p": 0.6}}
@@ -62,7 +63,7 @@ def recipe(augmentation: dict[str, Any], **sections: Any) -> Recipe:
 def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
     index = build_index(dataset, "train", settings.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
-    return BatchLoader(settings, index, store, 3, "uint8"), index
+    return BatchLoader(settings, index, store, statistics_of()), index
 
 
 def epoch_of(dataset: Dataset, settings: Recipe, epochs: int = 1) -> tuple[list[Batch], BatchLoader]:
@@ -274,7 +275,7 @@ def test_a_batch_written_into_given_arrays_is_the_same_batch(dataset: Dataset) -
     settings = recipe({"scale": 0.5, "rotation": 45}, sampling={"per_replica": "best_effort"})
     _, index = loader_of(dataset, settings)
     store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
-    loader = BatchLoader(settings, index, store, 3, "uint8", (3, 3))
+    loader = BatchLoader(settings, index, store, statistics_of(), (3, 3))
     rows = plan(index.counts_NK, 6, settings.sampling, 3, 0, replicas=2)
     arrays = tuple(np.full_like(array, 1) for array in loader.load(rows, 0, 0))
     for step in range(rows.steps):

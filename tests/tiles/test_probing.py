@@ -17,6 +17,8 @@ from segmenter.scenes import Dataset, Scene
 from segmenter.tiles import probing, transforms
 from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.probing import check_augmentation, check_transforms
+from segmenter.tiles.statistics import BandStatistics
+from tests.helpers.made_statistics import statistics_of
 
 SIDE = 48
 DATA = {
@@ -206,7 +208,7 @@ def test_what_would_take_years_is_refused_in_one_line(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("data", ["rgb", "reflectance"])
 def test_every_transform_of_the_library_is_refused_or_keeps_labels_true(data: str) -> None:
     """All that a recipe can list by name alone: no class comes in that the tile has not, above all not 0."""
-    dtype, mean, _ = DATA[data]
+    dtype, mean, std = DATA[data]
     rng, passed = np.random.default_rng(0), []
     image = (rng.random((SIDE, SIDE, len(mean))) * np.array(mean)).astype(dtype)
     label = np.where(np.arange(SIDE) < SIDE // 2, 3, 5).astype(np.uint8) * np.ones((SIDE, 1), np.uint8)
@@ -216,7 +218,8 @@ def test_every_transform_of_the_library_is_refused_or_keeps_labels_true(data: st
             check(data, {"name": name})
         except ConfigError:
             continue
-        augmenter = Augmenter(AugmentationConfig.model_validate([{"name": name, "p": 1}]), len(mean), dtype)
+        statistics = BandStatistics.of(dtype, np.array(mean, float), np.array(std, float))
+        augmenter = Augmenter(AugmentationConfig.model_validate([{"name": name, "p": 1}]), statistics)
         passed.append(name)
         for seed in range(4):
             _, valid, moved = augmenter(tile, seed)
@@ -237,7 +240,7 @@ def test_every_transform_of_the_library_is_refused_or_keeps_labels_true(data: st
 def test_what_a_transform_uncovers_or_drops_is_ignored(listed: dict[str, Any]) -> None:
     """Also where it fills masks with 0, which is a class."""
     check("rgb", listed)
-    augmenter = Augmenter(AugmentationConfig.model_validate([{**listed, "p": 1}]), 3, "uint8")
+    augmenter = Augmenter(AugmentationConfig.model_validate([{**listed, "p": 1}]), statistics_of())
     image = np.full((SIDE, SIDE, 3), 90, np.uint8)
     tile = image, np.ones((SIDE, SIDE), np.bool_), np.full((SIDE, SIDE), 3, np.uint8)
     lost = 0

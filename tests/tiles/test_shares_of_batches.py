@@ -17,6 +17,7 @@ from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
 from segmenter.tiles.store import SceneStore
+from tests.helpers.made_statistics import statistics_of
 
 SIDE, BATCH = 32, 6
 PLAIN = {"scale": 0.3, "rotation": 30, "brightness": 0.2, "blur": 0.5, "noise": 0.1}
@@ -69,7 +70,7 @@ def test_the_shares_of_workers_are_the_whole_batch(
     index = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
     rows = plan(index.counts_NK, BATCH, recipe.sampling, recipe.seed, 0)
-    form: Any = (recipe, index, store, 3, "uint8", (BATCH // workers,) * workers)
+    form: Any = (recipe, index, store, statistics_of(), (BATCH // workers,) * workers)
     whole, read = BatchLoader(*form), []
     full = SceneStore.read
     monkeypatch.setattr(SceneStore, "read", lambda self, *a: (read.append(a), full(self, *a))[1])

@@ -13,7 +13,7 @@ import rasterio
 from datasets import load_dataset
 from datasets.__main__ import main
 from segmenter.config.reading import load_recipe
-from segmenter.errors import SegmenterError, run_script
+from segmenter.errors import DatasetError, SegmenterError, run_script
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.made_training import ROOT, made
 
@@ -89,6 +89,33 @@ def test_a_best_by_a_class_that_no_validation_pixel_has_is_said_by_the_check(
         setting = f"training.best_by=iou:{name}"
         assert run_script(lambda setting=setting: main(["check", str(file), "--set", setting])) == code
     assert capsys.readouterr().err.count("expected a class that validation scenes show, got scarce") == 1
+
+
+@pytest.mark.parametrize("how", ["ignored", "without data"])
+def test_validation_without_a_labelled_pixel_is_named_by_training_and_check(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = made(tmp_path)
+    folder, code = ("labels", 255) if how == "ignored" else ("images", 0)
+    with rasterio.open(tmp_path / folder / "s4.tif", "r+") as raster:
+        raster.nodata = 0 if folder == "images" else None
+        raster.write(np.full_like(raster.read(), code))
+    settings = ["dataset.ignore=[255]"]
+    recipe = load_recipe(file, settings)
+    with pytest.raises(DatasetError, match=r"^validation: expected labelled pixels") as refused:
+        prepare_tiles(recipe, load_dataset(recipe))
+    assert run_script(lambda: main(["check", str(file), "--set", *settings])) == 2
+    assert f"error: {refused.value}\n" in capsys.readouterr().err
+
+
+def test_sparse_validation_is_taken_where_it_has_labels(tmp_path: Path) -> None:
+    """Few pixels of each tile: too few to train on, and enough to score."""
+    file = made(tmp_path)
+    with rasterio.open(tmp_path / "labels" / "s4.tif", "r+") as label:
+        ids = label.read()
+        label.write(np.where(np.arange(ids[0].size).reshape(ids.shape) % 101, 255, ids))
+    recipe = load_recipe(file, ["dataset.ignore=[255]", "training.best_by=iou:left"])
+    prepare_tiles(recipe, load_dataset(recipe))
 
 
 @pytest.mark.parametrize("setting", ["sampling.scale_strata=[0.5]", "augmentation={scale_to: [0.5, 2]}"])

@@ -38,7 +38,7 @@ NAMES = ["a", "b"]
 
 def statistics(normalisation: Normalisation = NOW, dtype: str = "uint8") -> BandStatistics:
     mean, std = np.array(normalisation.mean), np.array(normalisation.std)
-    return BandStatistics(mean, std, 1000, dtype, mean - std, mean + std)
+    return BandStatistics(mean, std, 1000, dtype, mean - std, mean + std, std)
 
 
 def recipe(**model: Any) -> Recipe:

@@ -24,6 +24,7 @@ from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.store import SceneStore
 from segmenter.training.pipeline import epoch_dataset
+from tests.helpers.made_statistics import statistics_of
 
 SIDE = 32
 
@@ -73,7 +74,7 @@ def recipe(**sections: object) -> Recipe:
 def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
     index = build_index(dataset, "train", settings.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, settings.tiles.size, cache_folder(dataset), progress=False)
-    return BatchLoader(settings, index, store, 3, "uint8"), index
+    return BatchLoader(settings, index, store, statistics_of()), index
 
 
 def plan_of(index: TileIndex, settings: Recipe, epoch: int = 0) -> Plan:

@@ -11,7 +11,7 @@ import pytest
 from segmenter.errors import TrainingError
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import DrawCounts
-from segmenter.training.progress import Meter
+from segmenter.training.progress import Meter, TimeLeft
 
 
 def plan_of(blocks: int = 1) -> Plan:
@@ -157,3 +157,50 @@ def test_the_rate_is_of_all_calls_but_the_one_that_is_compiled(
         meter.push(1, results([0.5, 0.5], [WHOLE] * 2), waited)
     meter.close()
     assert meter.throughput() == said
+
+
+@pytest.mark.parametrize("every", [0, 1, 3])
+@pytest.mark.parametrize(("per_epoch", "epochs", "call"), [(7, 30, 2), (1, 90, 1), (200, 5, 8)])
+def test_the_time_that_is_left_is_said_once_before_and_once_after_a_validation(
+    monkeypatch: pytest.MonkeyPatch, every: int, per_epoch: int, epochs: int, call: int
+) -> None:
+    """By a clock of its own: 60 s for what compiles, 7 s a step, 90 s a validation."""
+    clock, said, truth = [0.0], [], []
+    monkeypatch.setattr("segmenter.training.progress.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("segmenter.training.progress.tqdm.write", said.append)
+    steps = per_epoch * epochs
+    whole = 7.0 * steps + 90.0 * (-(-epochs // every) if every else 0)
+    left, spent = TimeLeft(steps, epochs, every), 0.0
+    clock[0] += 60
+    for epoch in range(1, epochs + 1):
+        for first in range(0, per_epoch, call):
+            now = min(call, per_epoch - first)
+            clock[0] += 7.0 * now
+            spent += 7.0 * now
+            left.stepped((epoch - 1) * per_epoch + first + now)
+            truth += [whole - spent] * (len(said) - len(truth))
+        if every and (epoch == epochs or epoch % every == 0):
+            with left.validating(epoch * per_epoch):
+                clock[0] += 90
+            spent += 90
+            truth += [whole - spent] * (len(said) - len(truth))
+    assert len(said) == 1 + bool(every)
+    assert "steps at 7 s" in said[0]
+    if every:
+        assert " at 2 min" in said[1]
+    for line, seconds in zip(said if not every else said[1:], truth if not every else truth[1:], strict=True):
+        parts = line.partition("about ")[2].partition(" left")[0].split()
+        units = {"h": 3600, "min": 60, "s": 1}
+        shown = sum(float(n) * units[unit] for n, unit in zip(parts[::2], parts[1::2], strict=True))
+        assert abs(shown - seconds) <= 30
+
+
+def test_nothing_is_said_of_a_training_that_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("segmenter.training.progress.tqdm.write", said.append)
+    left = TimeLeft(40, 2, 1)
+    for done in range(1, 21):
+        left.stepped(done)
+    with left.validating(20):
+        pass
+    assert said == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,12 +16,15 @@ from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
 from segmenter.errors import TrainingError
 from segmenter.evaluation.by_scale import ScaleConfusions
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.geometry import Size
 from segmenter.inference import memory as memory_budget
 from segmenter.inference.memory import usual_tiling
+from segmenter.inference.prediction import FunctionPredictor, Prediction
 from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.scenes import Dataset, Scene
 from segmenter.training.examples import Examples
 from tests.helpers.equivalence_matrix import strategy_of
 from tests.helpers.scaled_scenes import scaled_dataset
@@ -64,7 +68,7 @@ def validated(
 
     def validated(model: Any, devices: Devices, check: Callable[[], None] = lambda: None) -> Any:
         recipe = SimpleNamespace(prediction=PredictionConfig(window=64, batch=1))
-        run: Any = SimpleNamespace(network=network_geometry(model), recipe=recipe, classes=classes)
+        run: Any = SimpleNamespace(network=network_geometry(model), recipe=recipe, classes=classes, mean_C=())
         predict = on_replicas(model, NORMALISATION, devices)
         batches = [_counted(worker) for worker in predict.workers]
         scales, examples = ScaleConfusions(classes), Examples()
@@ -151,3 +155,72 @@ def test_windows_are_large_by_default_and_as_many_as_memory_holds(monkeypatch: p
     assert sides(NetworkGeometry(32, 562, 9000.0), 64) == (2304, 1, 16)  # keeps half of its side
     monkeypatch.setattr(memory_budget, "smallest_card", lambda: 11 * 2**30)
     assert sides(exact, 3) == (1024, 1, 16)  # the card's memory counts, and no other's
+
+
+def _validate(dataset: Dataset, classes: ClassMap, guess: int = 1) -> ConfusionMatrix:
+    """The confusion matrix of a model that gives every pixel the same class, in small windows."""
+    from segmenter.training.validation import validate
+
+    def predict(image: Any, valid: Any) -> Prediction:
+        return Prediction(np.full(valid.shape, guess, np.uint8))
+
+    recipe = SimpleNamespace(prediction=PredictionConfig(window=64, batch=1))
+    run: Any = SimpleNamespace(
+        network=NetworkGeometry(8, 9, 100.0), recipe=recipe, classes=classes, mean_C=()
+    )
+    return validate(run, FunctionPredictor(predict), dataset, Examples())
+
+
+@pytest.mark.parametrize("kind", ["codes", "colours", "palette"])
+def test_memory_does_not_depend_on_the_height_of_a_label(
+    tensorflow: ModuleType, make_geotiff: Callable[..., Path], make_png: Callable[..., Path],
+    make_classes: Callable[..., ClassMap], tmp_path: Path, kind: str,
+) -> None:  # fmt: skip
+    """Law 6 in training. Which of the threads' peaks coincide is chance: some 0.4 MB, where a byte is 3.5."""
+    classes = make_classes(3, "codes" if kind == "codes" else "colours")
+    colours = np.array([one.colour for one in classes.classes], np.uint8)
+    palette = {number: (*colour, 255) for number, colour in enumerate(colours.tolist())}
+    peaks, heights, width = [], (203, 3501, 21001), 203  # the first brings what is made once
+    for height in heights:
+        ids = np.tile(np.arange(height, dtype=np.uint8)[:, None] // 9 % 3, (1, width))
+        label = colours[ids] if kind == "colours" else ids
+        files = (
+            make_geotiff(f"i{height}.tif", ids, tiled=True, blockxsize=64, blockysize=64),
+            make_png(f"l{height}.png", label, **({"colours": palette} if kind == "palette" else {})),
+        )
+        scene = Scene(f"s{height}", *files, f"s{height}", "validation")
+        dataset = Dataset("made", tmp_path, (scene,), classes)
+        tracemalloc.start()
+        confusion = _validate(dataset, classes)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert confusion.matrix[:, 1].tolist() == np.bincount(ids.reshape(-1)).tolist()
+    assert peaks[2] - peaks[1] < 0.3 * (heights[2] - heights[1]) * width, peaks
+
+
+@pytest.mark.parametrize("kind", ["nodata", "mask", "alpha", "nan"])
+def test_pixels_without_data_count_nowhere(
+    tensorflow: ModuleType, make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap],
+    tmp_path: Path, kind: str,
+) -> None:  # fmt: skip
+    """However the image says it; the label says nothing of it."""
+    rng = np.random.default_rng(3)
+    label, void = rng.integers(0, 3, (97, 143), np.uint8), np.zeros((97, 143), np.bool_)
+    void[:31], void[60:, 100:] = True, True
+    image = rng.integers(1, 255, (97, 143, 3)).astype(np.float32 if kind == "nan" else np.uint8)
+    options: dict[str, Any] = {}
+    if kind == "nodata":
+        image[void], options = 0, {"nodata": 0}
+    elif kind == "mask":
+        options = {"masks": ~void}
+    elif kind == "alpha":
+        image = np.dstack([image, np.where(void, 0, 255).astype(np.uint8)])
+        options = {"alpha": True}
+    else:
+        image[void] = np.nan
+    files = make_geotiff("i.tif", image, **options), make_geotiff("l.tif", label)
+    dataset = Dataset("m", tmp_path, (Scene("s", *files, "s", "validation"),), make_classes(3))
+    scores = _validate(dataset, dataset.classes).scores(Protocol(("a", "b", "c"), "full", "validation"))
+    assert scores.truth_pixels.tolist() == np.bincount(label[~void]).tolist()
+    assert scores.oa == (label[~void] == 1).mean()
+    assert scores.completeness == (~void).mean()

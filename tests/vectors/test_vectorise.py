@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import subprocess
 import sys
@@ -192,9 +191,6 @@ def test_a_file_holds_the_map_with_names_codes_areas_and_confidence(
     monkeypatch.setattr(strips, "STRIP_PIXELS", 300)
     ids = noise(5, cells=True)
     path, output = make_map("town", ids), tmp_path / f"areas.{ending}"
-    left = tmp_path / f".areas.tmp-1.{ending}-journal"  # by a call that was killed long ago
-    left.write_bytes(b"")
-    os.utime(left, (1_000_000_000, 1_000_000_000))
     assert main([str(path), "--output", str(output)]) == 0
     found = _read(output)
     with rasterio.open(path) as written:

@@ -11,6 +11,7 @@ from typing import Any
 
 from segmenter.diagnosis.data import ClassFacts, Diagnosis, ForecastFacts
 from segmenter.diagnosis.report.classes import names, order
+from segmenter.errors import counted
 from segmenter.pages.layout import (
     GREY,
     HOVER,
@@ -25,17 +26,7 @@ from segmenter.pages.layout import (
     percent_axis,
     square,
 )
-from segmenter.pages.parts import (
-    Chart,
-    Figure,
-    Named,
-    Table,
-    counted,
-    lines,
-    number,
-    percent,
-    plain,
-)
+from segmenter.pages.parts import Chart, Figure, Named, Table, lines, number, percent, plain
 from segmenter.sampling.forecast import Outlook
 
 _AXIS = 70  # pixels of an axis with its title

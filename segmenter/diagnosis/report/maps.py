@@ -7,18 +7,8 @@ from typing import Any
 
 from segmenter.diagnosis.data import Diagnosis, SceneMap
 from segmenter.diagnosis.report.classes import names, order
-from segmenter.pages.parts import (
-    Maps,
-    Named,
-    Paragraph,
-    Section,
-    Table,
-    colour,
-    counted,
-    label,
-    percent,
-    plain,
-)
+from segmenter.errors import counted
+from segmenter.pages.parts import Maps, Named, Paragraph, Section, Table, colour, label, percent, plain
 
 _FEW_MAPS = 4  # up to so many are drawn large
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from segmenter.diagnosis.data import Diagnosis, PlanFacts, Side
 from segmenter.diagnosis.report.classes import names, order
+from segmenter.errors import counted
 from segmenter.pages.layout import (
     FILLER,
     GREY,
@@ -24,7 +25,7 @@ from segmenter.pages.layout import (
     names_axis,
     percent_axis,
 )
-from segmenter.pages.parts import Chart, Figure, Table, counted, lines, number, percent, plain
+from segmenter.pages.parts import Chart, Figure, Table, lines, number, percent, plain
 
 _SIDES = (("shuffle", "plain shuffle", SHUFFLE, "/"), ("plan", "plan", PLAN, ""))
 _COSTS = (

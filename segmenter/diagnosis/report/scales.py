@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from segmenter.diagnosis.data import Diagnosis, ScaleFacts
 from segmenter.diagnosis.report.classes import names, order
+from segmenter.errors import counted
 from segmenter.pages.layout import ROW, heat, layout, names_axis
 from segmenter.pages.parts import (
     Block,
@@ -15,7 +16,6 @@ from segmenter.pages.parts import (
     Paragraph,
     Section,
     Table,
-    counted,
     lines,
     number,
     percent,

@@ -12,6 +12,7 @@ from segmenter.diagnosis.data import Diagnosis
 from segmenter.diagnosis.report.classes import names, order
 from segmenter.diagnosis.report.maps import map_data, map_section
 from segmenter.diagnosis.report.scales import scale_section
+from segmenter.errors import counted
 from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
 from segmenter.pages.parts import (
@@ -23,7 +24,6 @@ from segmenter.pages.parts import (
     Points,
     Section,
     Table,
-    counted,
     listed,
     number,
     percent,

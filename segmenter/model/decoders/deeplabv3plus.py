@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.decoders.pooling import pooled
-from segmenter.model.layers import Layers
+
+if TYPE_CHECKING:
+    from segmenter.model.layers import Layers
 
 _RATES = (6, 12, 18)
 """Dilation of the three branches at an output stride of 16."""
@@ -30,6 +31,8 @@ def deeplabv3plus(features: list[Any], layers: Layers, config: EncoderDecoderCon
     for rate, x in zip(rates, deepest[1:4], strict=True):
         branches.append(layers.separable_block(x, width, f"decoder_aspp_rate{rate}", dilation=rate))
     if config.image_pooling:
+        from segmenter.model.decoders.pooling import pooled  # brings Keras, which no other part of it needs
+
         branches.append(pooled(deepest[4], 1, width, layers, "decoder_aspp_image"))
     x = layers.concatenate(branches, "decoder_aspp_join")
     x = layers.block(x, width, "decoder_aspp_project", kernel=1)

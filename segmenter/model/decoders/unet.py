@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.layers import Layers
+
+if TYPE_CHECKING:
+    from segmenter.model.layers import Layers
 
 _LEAST_WIDTH = 16
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.decoders.fpn import FINEST, pyramid
-from segmenter.model.decoders.pooling import pooled
-from segmenter.model.layers import Layers
+
+if TYPE_CHECKING:
+    from segmenter.model.layers import Layers
 
 _BINS = (1, 2, 3, 6)
 
@@ -19,6 +20,8 @@ def upernet(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -
     over 1, 2², 3² and 6² parts of the window: it depends on all of the window, so prediction is smooth, not
     exact. Levels are brought to stride 4, joined, and fused by one 3×3 convolution.
     """
+    from segmenter.model.decoders.pooling import pooled  # brings Keras, which no other part of it needs
+
     width = config.decoder_width
     parts = layers.shared(features[-1], len(_BINS) + 1, "decoder_pool")
     context = [

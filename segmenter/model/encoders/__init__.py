@@ -22,6 +22,5 @@ Encoder = Callable[[Any, Layers, EncoderDecoderConfig], list[Any]]
 ENCODERS: dict[str, Encoder] = {
     **SOURCES,
     **dict.fromkeys(("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"), efficientnet_lite),
-    **SOURCES,
     **dict.fromkeys(("resnet18", "resnet34", "resnet50"), resnet),
 }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.evaluation.scores import MEANS, Scores
+from segmenter.evaluation.scores import FIGURES, Scores
 from segmenter.pages.layout import INK, ROW, bars, layout, names_axis, percent_axis, square
 from segmenter.pages.parts import Block, Chart, Named, Paragraph, Table, lines, listed, number, percent, plain
 from segmenter.runs.report.story import Story, finite
@@ -99,10 +99,12 @@ def _two(value: float) -> str:
 
 def means_text(scores: Scores) -> list[Block]:
     """Sentences on the scores over all classes, and on the classes that have none."""
-    means = [f"{title} {_two(getattr(scores, key))}" for key, title in MEANS.items()]
+    means = [f"{title} {_two(getattr(scores, key))}" for key, title in FIGURES.items()]
     text = (
         f"{', '.join(means)} (in percent). Protocol: {plain(str(scores.protocol))}; {scores.pixels:,} pixels."
     )
+    if scores.without_data:
+        text += f" {scores.without_data:,} more are labelled, but without image data: not counted."
     blocks: list[Block] = [Paragraph(text)]
     absent = [n for n, value in zip(scores.protocol.classes, scores.iou, strict=True) if math.isnan(value)]
     if absent:

@@ -14,8 +14,9 @@ from itertools import cycle, islice, product
 import numpy as np
 
 from segmenter.config.reading import flat_settings
+from segmenter.errors import counted
 from segmenter.evaluation.named import score_of, title_of
-from segmenter.evaluation.scores import MEANS, Protocol, Scores
+from segmenter.evaluation.scores import FIGURES, Protocol, Scores
 from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
 from segmenter.pages.layout import Data, axis, layout, percent_axis
@@ -27,7 +28,6 @@ from segmenter.pages.parts import (
     Paragraph,
     Section,
     Table,
-    counted,
     number,
     percent,
     plain,
@@ -148,7 +148,7 @@ def _short(text: str) -> str:
 def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[tuple[int, Scores]]) -> Group:
     name = _ranked_by([stories[i] for i, _ in group], group[0][1].protocol)
     ranked = sorted(group, key=lambda one: _down(score_of(one[1], name)))
-    columns = list(dict.fromkeys([name, *MEANS]))
+    columns = list(dict.fromkeys([name, *FIGURES]))
     header = ["Run", *map(title_of, columns), "best epoch", "of", "steps"]
     rows = []
     for i, scores in ranked:

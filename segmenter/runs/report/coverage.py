@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from segmenter.errors import counted
 from segmenter.pages.layout import (
     COLOUR_BAR,
     HOVER,
@@ -18,7 +19,7 @@ from segmenter.pages.layout import (
     names_axis,
     percent_axis,
 )
-from segmenter.pages.parts import Block, Chart, Paragraph, Table, counted, lines, percent, plain
+from segmenter.pages.parts import Block, Chart, Paragraph, Table, lines, percent, plain
 from segmenter.runs.coverage import LogPoint, RunFacts
 
 _MOST_COLUMNS = 160  # of the chart of a run's history

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segmenter.errors import counted
 from segmenter.labels import LandCoverClass
 from segmenter.pages.layout import GREY, Data, axis, layout, percent_axis
-from segmenter.pages.parts import Chart, Table, colour, counted, label, number, percent, plain, short
+from segmenter.pages.parts import Chart, Table, colour, label, number, percent, plain, short
 from segmenter.runs.report.story import Line, Story, Validation
 
 MOST_POINTS = 600

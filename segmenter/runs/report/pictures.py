@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from segmenter.pages.parts import (
-    Block,
-    Named,
-    Paragraph,
-    Picture,
-    PictureRow,
-    Pictures,
-    counted,
-    percent,
-    plain,
-)
+from segmenter.errors import counted
+from segmenter.pages.parts import Block, Named, Paragraph, Picture, PictureRow, Pictures, percent, plain
 from segmenter.runs.report.story import Story
 from segmenter.runs.windows_file import ShownWindow, ShownWindows
 

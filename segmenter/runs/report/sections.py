@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from segmenter.errors import counted
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.files import check_writable, write_whole
 from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
-from segmenter.pages.parts import (
-    Block,
-    Chart,
-    Charts,
-    Head,
-    Paragraph,
-    Section,
-    counted,
-    listed,
-    percent,
-    plain,
-)
+from segmenter.pages.parts import Block, Chart, Charts, Head, Paragraph, Section, listed, percent, plain
 from segmenter.runs.report.classes import class_scores, confusion_chart, means_text
 from segmenter.runs.report.coverage import run_held, run_history, run_text
 from segmenter.runs.report.curves import loss_chart, rate_chart, scores_chart
@@ -78,9 +68,7 @@ def report_sections(story: Story) -> list[Section]:
         Section("settings", "What was it made with?", setting_blocks(story)),
     ]
     if story.missing:
-        notes: list[Block] = [
-            Paragraph(f"Could not be read: {plain(text)}", "notice") for text in story.missing
-        ]
+        notes: list[Block] = [Paragraph(plain(text), "notice") for text in story.missing]
         sections.append(Section("missing", "What is missing here", notes))
     return sections
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError
-from segmenter.pages.parts import Block, Fold, Paragraph, Table, counted, number
+from segmenter.errors import ConfigError, counted
+from segmenter.pages.parts import Block, Fold, Paragraph, Table, number
 from segmenter.runs.report.story import Story
 
 _LONGEST = 300

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import CheckpointError
+from segmenter.errors import CheckpointError, counted
+from segmenter.evaluation.protocol import of_one_rule
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.coverage import RunFacts, run_coverage
 from segmenter.runs.log import RunLog
@@ -81,7 +82,7 @@ class Story:
         best, last: validations with their confusion matrices.
         coverage: of the steps; None where the log has none.
         windows: of the best validation.
-        missing: a sentence on each thing that could not be read.
+        missing: a sentence on each thing that could not be read, or is not shown.
     """
 
     run: Run
@@ -162,8 +163,15 @@ def read_story(path: Path) -> Story:
         try:
             return reader(*arguments)
         except CheckpointError as error:
-            missing.append(f"{what}: {error}")
+            missing.append(f"Could not be read: {what}: {error}")
             return None
+
+    shown = of_one_rule(records)
+    if earlier := len(records) - len(shown):
+        missing.append(
+            f"{counted(earlier, 'validation')} of an earlier version, which took pixels without image data "
+            "for misses: such scores are not put beside the later ones."
+        )
 
     record = read("Position, devices and versions", newest_record, path)
     return Story(
@@ -171,7 +179,7 @@ def read_story(path: Path) -> Story:
         record=record,
         facts=_facts_of_best(path) if record is None else record.facts,
         lines=[_line(record) for record in records if "miou" not in record],
-        validations=[_validation(record) for record in records if "miou" in record],
+        validations=[_validation(record) for record in shown if "miou" in record],
         best=scored(path / BEST_FILES[0]),
         last=scored(path / LAST_FILES[0]),
         coverage=read("Coverage", run_coverage, path, run.classes.names),
@@ -199,7 +207,7 @@ def _line(record: dict[str, Any]) -> Line:
     )
 
 
-def _validation(record: dict[str, Any]) -> Validation:
+def _validation(record: Mapping[str, Any]) -> Validation:
     iou = {str(name): finite(value) for name, value in (record.get("iou") or {}).items()}
     epoch, protocol = _whole(record.get("epoch")), str(record.get("protocol") or "")
     return Validation(record["step"], epoch, finite(record["miou"]), iou, protocol)

@@ -1,26 +1,28 @@
-"""Labels of a call that are polygons: rasterised on the grid of each image, as a recipe's are."""
+"""Labels of a call that are made on the grid of each image, of polygons or rasters, as a recipe's are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.errors import DatasetError, SegmenterError
 from segmenter.files import caches, real
 from segmenter.labels import ClassMap
+from segmenter.raster.placed import PlacedLabels
 from segmenter.threads import in_threads
 from segmenter.vectors import INSTALL
 
 if TYPE_CHECKING:
     from segmenter.runs.ensemble import AnyRun
+    from segmenter.vectors.label_files import LabelFiles
 
 Labels = Mapping[Path, Path | SegmenterError]
 """Image → its label, or why it has none."""
 
 
 def rasterised_truth(labels: Labels, run: AnyRun, asked: str, *, shared: bool) -> tuple[Labels, ClassMap]:
-    """Rasters in place of files of polygons, and what their values mean.
+    """Return rasters in place of files of polygons, and what their values mean.
 
     The rule is that of the run's recipe (`dataset.vector`), or of its defaults. The rasters are kept in the
     user's cache.
@@ -39,19 +41,27 @@ def rasterised_truth(labels: Labels, run: AnyRun, asked: str, *, shared: bool) -
         raise DatasetError(f"{asked}: polygons need the package {error.name}: {INSTALL}") from None
     dataset = run.recipe.dataset
     rule = BurnRule.of(getattr(dataset, "vector", None), run.classes, getattr(dataset, "ignore", ()))
-    files = LabelFiles(caches() / "labels", rule)
+    return _made(labels, LabelFiles(caches() / "labels", rule), shared=shared)
 
-    def rasterised(image: Path) -> Path | SegmenterError:
-        polygons = labels[image]
-        if isinstance(polygons, SegmenterError):
-            return polygons
+
+def placed_truth(
+    labels: Labels, classes: ClassMap, drivers: Sequence[str], *, shared: bool
+) -> tuple[Labels, ClassMap]:
+    """As `rasterised_truth`, of rasters that are placed by their georeference; `classes`: of their values."""
+    return _made(labels, PlacedLabels(caches() / "labels", classes, drivers), shared=shared)
+
+
+def _made(labels: Labels, files: LabelFiles | PlacedLabels, *, shared: bool) -> tuple[Labels, ClassMap]:
+    def made(image: Path) -> Path | SegmenterError:
+        source = labels[image]
+        if isinstance(source, SegmenterError):
+            return source
         try:
-            found = files.label(str(real(image)), image, polygons, shared=shared)
+            found = files.label(str(real(image)), image, source, shared=shared)
         except SegmenterError as error:
             return error
-        return found or DatasetError(f"{image}: no polygon of {polygons} lies on it")
+        return found or DatasetError(f"{image}: no label of {source} lies on it")
 
-    made = in_threads(rasterised, list(labels), description="rasterising", unit="label")
-    found = dict(zip(labels, made, strict=True))
+    found = in_threads(made, list(labels), description="labels onto images", unit="label")
     files.tidy()
-    return found, rule.classes
+    return dict(zip(labels, found, strict=True)), files.classes

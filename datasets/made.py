@@ -1,0 +1,226 @@
+"""Files that are made for a dataset, in its cache, before anything reads them as any other.
+
+Images whose bands lie in several files, or that a driver has to be named for, become one GeoTIFF. Labels that
+are polygons, or rasters of another grid, become labels on the grid of each image.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmenter.addresses import is_address
+from segmenter.config.datasets import FolderConfig
+from segmenter.errors import DatasetError, SegmenterError, counted, grouped, plain
+from segmenter.finding import is_vector
+from segmenter.invocation import invocation
+from segmenter.raster.opening import check_drivers, opens_by_itself
+from segmenter.raster.placed import PlacedLabels
+from segmenter.raster.stacked import StackedImages
+from segmenter.scenes import Dataset, Scene
+from segmenter.threads import in_threads
+from segmenter.tiles.cache import cache_folder
+from segmenter.vectors import INSTALL
+
+from .files import few
+from .folder import one_label
+
+if TYPE_CHECKING:
+    from segmenter.vectors.label_files import LabelFiles
+
+IMAGES, LABELS = "scenes", "labels"
+"""Folders of the cache."""
+MOST = 10
+"""Faults that are printed unless all are asked for."""
+_SKIPPED = "without a label on it (unlabelled: skip)"
+_WORKERS = 4
+"""Scenes whose bands are read at once: each takes the memory of a strip as wide as the scene."""
+
+Made = Mapping[str, Path | SegmenterError | None]
+"""Scene → what was made for it, or why it was not; None: nothing came of it."""
+
+
+class MadeFilesError(DatasetError):
+    """Files of which no labels or images can be made.
+
+    Attributes:
+        lines: what is wrong, a line for each scene.
+    """
+
+    def __init__(self, faults: Sequence[str], scenes: int, what: str) -> None:
+        self.lines, self._what = tuple(dict.fromkeys(faults)), what
+        first, *others = grouped(self.lines)
+        more = f"; {len(others)} more such lines by `{invocation('datasets')} check`" if others else ""
+        super().__init__(f"{first} ({len(faults)} of {scenes} scenes{more})")
+
+    def text(self, *, everything: bool = False) -> str:
+        """For people: a line for each fault, or for the first of them."""
+        shown = self.lines if everything else grouped(self.lines)
+        lines = [
+            f"{self._what}: {len(self.lines)}",
+            *(f"  {line}" for line in shown[: None if everything else MOST]),
+        ]
+        if len(shown) + 1 > len(lines):
+            lines.append(f"  … and {len(shown) + 1 - len(lines)} more; --all shows them")
+        return "\n".join(map(plain, [*lines, f"not clean: {counted(len(self.lines), 'finding')}"]))
+
+
+def with_made_files(dataset: Dataset, section: FolderConfig) -> Dataset:
+    """Return the dataset with what has to be made of its files in their place.
+
+    Files of an earlier call are used again where all that they were made of is as it was.
+
+    Raises:
+        MadeFilesError: files that cannot be labels or images, of whichever scenes.
+        DatasetError: images on which no label lies, unless they are to be skipped; the extra is missing.
+    """
+    check_drivers(section.drivers, "dataset.drivers")
+    dataset = _with_images(dataset, section)
+    if is_vector(section.labels) or section.labels_by == "georeference" or one_label(section):
+        return _with_labels(dataset, section)
+    return dataset
+
+
+# ---------------------------------------------------------------------------------------------- images
+
+
+def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
+    """One raster for each scene of several files, or of a file that does not open by itself."""
+    several = [
+        scene
+        for scene in dataset.scenes
+        if len(scene.files) > 1 or (scene.files and not opens_by_itself(scene.image))
+    ]
+    if not several:
+        return replace(dataset, scenes=tuple(replace(scene, files=()) for scene in dataset.scenes))
+    grid = None if section.grid is None else section.images.index(section.grid)
+    stacks = StackedImages(cache_folder(dataset) / IMAGES, grid, section.drivers)
+    found = _made(
+        several,
+        lambda scene: stacks.image(scene.name, scene.files),
+        lambda scene: stacks.has(scene.name, scene.files),
+        description="bands of scenes into one file",
+        unit="scene",
+    )
+    stacks.tidy()
+    _refuse(found, len(dataset.scenes), "image")
+    scenes = tuple(
+        replace(scene, image=image)
+        if isinstance(image := found.get(scene.name), Path)
+        else replace(scene, files=())
+        for scene in dataset.scenes
+    )
+    files = max(len(scene.files) for scene in several)
+    note = f"images: of {files} files each, " if files > 1 else "images: "
+    note += f"brought into one GeoTIFF for each of {len(several)} scenes, in {stacks.folder}"
+    return replace(dataset, scenes=scenes, notes=(*dataset.notes, note))
+
+
+# ---------------------------------------------------------------------------------------------- labels
+
+
+def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
+    """The dataset with a raster on the grid of its image in place of each label."""
+    files = _label_files(dataset, section)
+    shared = len({scene.label for scene in dataset.scenes}) == 1 and len(dataset.scenes) > 1
+
+    def label(scene: Scene) -> Path | None:
+        assert scene.label is not None, "the loader pairs them"
+        return files.label(scene.name, scene.image, scene.label, shared=shared)
+
+    def has(scene: Scene) -> bool:
+        assert scene.label is not None
+        return files.has(scene.name, scene.image, scene.label)
+
+    found = _made(dataset.scenes, label, has, description="labels onto images", unit="label")
+    files.tidy()
+    _refuse(found, len(dataset.scenes), "label")
+    made = _without_empty(dataset, section, found)
+    pairs = [(s.image, s.label) for s in dataset.scenes if s.label is not None and found[s.name] is not None]
+    notes = (*dataset.notes, *files.notes(pairs))
+    return replace(made, classes=files.classes, notes=notes)
+
+
+def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | PlacedLabels:
+    folder = cache_folder(dataset) / LABELS
+    if not is_vector(section.labels):
+        return PlacedLabels(folder, dataset.classes, section.drivers)
+    if is_address(str(dataset.root)):
+        raise DatasetError(
+            f"dataset.labels: polygons are read from files, got {dataset.root}; copy images and polygons "
+            "here, or rasterise the polygons first"
+        )
+    try:
+        from segmenter.vectors.label_files import LabelFiles
+        from segmenter.vectors.rule import BurnRule
+    except ModuleNotFoundError as error:
+        raise DatasetError(f"dataset.labels: polygons need the package {error.name}: {INSTALL}") from None
+    return LabelFiles(folder, BurnRule.of(section.vector, dataset.classes, section.ignore))
+
+
+def _without_empty(dataset: Dataset, section: FolderConfig, found: Made) -> Dataset:
+    """The dataset with the labels that were found, without scenes that have none."""
+    total = len(dataset.scenes)
+    empty = [scene for scene in dataset.scenes if found[scene.name] is None]
+    if empty and section.unlabelled != "skip":
+        what, outside = "label", ""
+        if is_vector(section.labels):
+            what, outside = "polygon", " set dataset.vector.outside to the class that lies there,"
+        raise DatasetError(
+            f"dataset.labels: no {what} lies on {len(empty)} of {total} images: "
+            f"{few(str(scene.image) for scene in empty)}; add {what}s,{outside} or leave such images out by "
+            "dataset.unlabelled: skip"
+        )
+    scenes = tuple(
+        replace(scene, label=label)
+        for scene in dataset.scenes
+        if isinstance(label := found[scene.name], Path)
+    )
+    if not any(scene.split == "train" for scene in scenes):
+        raise DatasetError(f"dataset.labels: none lies on any of the {total} images that are to train")
+    return replace(
+        dataset, scenes=scenes, unused=(*dataset.unused, *((scene.image, _SKIPPED) for scene in empty))
+    )
+
+
+# ------------------------------------------------------------------------------------------------ both
+
+
+def _made(
+    scenes: Sequence[Scene],
+    make: Callable[[Scene], Path | None],
+    has: Callable[[Scene], bool],
+    *,
+    description: str,
+    unit: str,
+) -> Made:
+    """What is made for each scene, by several threads; a bar where it was not there before."""
+
+    def tried(scene: Scene) -> Path | SegmenterError | None:
+        try:
+            return make(scene)
+        except SegmenterError as error:
+            return error
+
+    def there(scene: Scene) -> bool:
+        try:
+            return has(scene)
+        except SegmenterError:
+            return False
+
+    waiting = [scene for scene in scenes if not there(scene)]
+    # Processes that start together each begin elsewhere, and find what the others have made.
+    first = os.getpid() % max(1, len(waiting))
+    waiting = [*waiting[first:], *waiting[:first]]
+    workers = _WORKERS if unit == "scene" else None
+    made = in_threads(tried, waiting, description=description, unit=unit, workers=workers)
+    found = {scene.name: one for scene, one in zip(waiting, made, strict=True)}
+    return found | {scene.name: tried(scene) for scene in scenes if scene.name not in found}
+
+
+def _refuse(found: Made, scenes: int, what: str) -> None:
+    if faults := [str(each) for each in found.values() if isinstance(each, SegmenterError)]:
+        raise MadeFilesError(faults, scenes, what)

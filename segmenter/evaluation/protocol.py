@@ -1,0 +1,129 @@
+"""Protocols: under which rules scores were taken, and those of published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from segmenter.errors import ScoreError
+
+LabelKind = Literal["full", "eroded"]
+WithoutData = Literal["left out", "missed"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Under which rules scores were taken.
+
+    Attributes:
+        classes: names of the classes counted, in the order of their ids.
+        labels: whether class borders are part of the truth (full) or ignored (eroded).
+        split: what was scored.
+        tta: test-time augmentation of the prediction.
+        scenes: names of the scenes scored.
+        name: of a published protocol that the others fit; empty for one's own.
+        without_data: what becomes of labelled pixels that the image has no data for: left out, or missed, as
+            scores had it before this was recorded.
+    """
+
+    classes: tuple[str, ...]
+    labels: LabelKind
+    split: str
+    tta: str = "none"
+    scenes: tuple[str, ...] = ()
+    name: str = ""
+    without_data: WithoutData = "left out"
+
+    def __post_init__(self) -> None:
+        if not self.classes or len(set(self.classes)) < len(self.classes):
+            raise ScoreError(f"a protocol counts at least one class, each once; got {list(self.classes)}")
+
+    @classmethod
+    def published(
+        cls, name: str, *, labels: LabelKind, split: str, tta: str = "none", scenes: Sequence[str] = ()
+    ) -> Protocol:
+        """One of `PROTOCOLS` for the labels at hand.
+
+        Raises:
+            ScoreError: for an unknown name, or labels of the other kind.
+        """
+        if name not in PROTOCOLS:
+            raise ScoreError(f"unknown protocol {name!r}; known: {', '.join(PROTOCOLS)}")
+        wanted = PROTOCOLS[name]
+        if labels != wanted.labels:
+            raise ScoreError(
+                f"protocol {name}: expected {wanted.labels} labels, got {labels} ones; score with "
+                f"{wanted.labels} labels, or without a protocol's name"
+            )
+        return cls(wanted.classes, labels, split, tta, tuple(scenes), name)
+
+    def differences(self, other: Protocol, *, scenes: bool = True) -> list[str]:
+        """Differences, one phrase each; empty where numbers of both may be compared."""
+        mine, theirs = asdict(self), asdict(other)
+        left_out = {"name"} if scenes else {"name", "scenes"}
+        return [
+            f"{key}: {_listed(mine[key])} and {_listed(theirs[key])}"
+            for key in mine
+            if key not in left_out and _comparable(mine[key]) != _comparable(theirs[key])
+        ]
+
+    def require_same(self, other: Protocol, *, scenes: bool = True) -> None:
+        """Raise a `ScoreError` that names what differs, if anything does."""
+        if different := self.differences(other, scenes=scenes):
+            raise ScoreError(f"scores of different protocols: {'; '.join(different)}; score both alike")
+
+    def __str__(self) -> str:
+        scenes = f"{len(self.scenes)} scene{'s' * (len(self.scenes) != 1)}"
+        name = f"{self.name}: " if self.name else ""
+        return (
+            f"{name}{len(self.classes)} classes, {self.labels} labels, {self.split} split ({scenes}), "
+            f"TTA {self.tta}{', pixels without data missed' * (self.without_data == 'missed')}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; `from_dict` is the inverse."""
+        return {**asdict(self), "classes": list(self.classes), "scenes": list(self.scenes)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Protocol:
+        """Inverse of `to_dict`, also of what earlier versions wrote."""
+        names = {key: tuple(data[key]) for key in ("classes", "scenes")}
+        return cls(**{"without_data": "missed", **data, **names})
+
+
+def of_one_rule(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Leave out of a log the validations that had pixels without data missed, where later ones have not.
+
+    Only the later ones say their completeness.
+    """
+    known = list(records)
+    later = any("completeness" in record for record in known)
+    return [record for record in known if not later or "miou" not in record or "completeness" in record]
+
+
+def _comparable(value: Any) -> Any:
+    """The order of classes and scenes changes no number."""
+    return sorted(value) if isinstance(value, tuple) else value
+
+
+def _listed(value: Any) -> str:
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+
+
+@dataclass(frozen=True)
+class PublishedProtocol:
+    """The rules that a series of published numbers shares."""
+
+    classes: tuple[str, ...]
+    labels: LabelKind
+
+
+_POTSDAM = ("impervious surfaces", "building", "low vegetation", "tree", "car", "clutter")
+
+PROTOCOLS: dict[str, PublishedProtocol] = {
+    # mmsegmentation's noBoundary numbers: clutter is a class like the others.
+    "potsdam-6": PublishedProtocol(_POTSDAM, "eroded"),
+    # UNetFormer's numbers: clutter pixels leave the truth; where a 6-class model says clutter, it misses.
+    "potsdam-5": PublishedProtocol(_POTSDAM[:-1], "eroded"),
+}

@@ -1,0 +1,160 @@
+"""Rasters that are made of other files and kept in a cache: labels on an image's grid, bands of one scene.
+
+Each is made once for a state of its sources, and then is a raster like any other: tile index, packs and
+training read it without a look at what it was made of. Its name says of which state it is; it appears when it
+is whole. Where nothing comes of the sources, an empty file says that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import DatasetError
+from segmenter.files import make_folder, write_whole
+from segmenter.labels import IGNORE, ClassMap
+from segmenter.raster.header import RasterInfo
+from segmenter.raster.spec import RasterSpec
+from segmenter.raster.stamps import stamp_of
+from segmenter.raster.write import remove_leftovers
+
+_OUTDATED_SECONDS = 30 * 86_400.0
+"""Age from which on a file goes whose sources have changed since; a training may be at work with it."""
+_LONGEST = 60
+_NONE = ".none"
+"""Ending of the file that says that nothing comes of the sources."""
+
+
+class MadeRasters:
+    """Cache of rasters that are made by one rule; safe to use from several threads, and by several processes.
+
+    Attributes:
+        folder: is made when the first raster is.
+    """
+
+    def __init__(self, folder: Path, rule: str) -> None:
+        """Args: `rule`: a digest of all that decides what is made, beside the sources."""
+        self.folder, self._rule = folder, rule
+        self._lock, self._began = threading.Lock(), False
+        self._starts: set[str] = set()
+        self._kept: set[Path] = set()
+
+    def get(self, name: str, sources: Sequence[Path], make: Callable[[Path], bool]) -> Path | None:
+        """Return the raster of a scene; None where nothing comes of its sources.
+
+        Args:
+            name: of the scene, or a path: another for each.
+            sources: the files that it is made of, all of which count for its state.
+            make: writes it whole to a path, or returns False where there is nothing to write.
+
+        Raises:
+            DatasetError: the folder cannot be written, or a source has changed while it was read.
+        """
+        before = _states(sources)
+        start, path = self._place(name, sources, before)
+        none = path.with_suffix(_NONE)
+        if path.exists():
+            return path
+        if none.exists():
+            return None
+        self._begin()
+        found = make(path)
+        if (after := _states(sources)) != before:
+            path.unlink(missing_ok=True)
+            changed = next(s for s, one, other in zip(sources, before, after, strict=True) if one != other)
+            raise DatasetError(
+                f"{changed}: changed while it was read; wait until it is saved, and call again"
+            )
+        if not found:
+            write_whole(none, b"")
+        with self._lock:
+            self._starts.add(start)
+            self._kept |= {path, none}
+        return path if found else None
+
+    def has(self, name: str, sources: Sequence[Path]) -> bool:
+        """Return whether a raster is made, or known to be none."""
+        _, path = self._place(name, sources, _states(sources))
+        return path.exists() or path.with_suffix(_NONE).exists()
+
+    def tidy(self) -> None:
+        """Remove what was made of older states of the same sources long ago, and what killed calls left."""
+        if not self._began:
+            return
+        with contextlib.suppress(OSError):
+            for path in self.folder.iterdir():
+                old = path.name[: path.name.rfind("-") + 1] in self._starts and path not in self._kept
+                if old and time.time() - path.stat().st_ctime > _OUTDATED_SECONDS:
+                    path.unlink(missing_ok=True)
+
+    def _place(self, name: str, sources: Sequence[Path], before: list[str]) -> tuple[str, Path]:
+        """Return the beginning of the names of one raster's states, and the file of this one."""
+        names = [source.name for source in sources]
+        plain = re.sub(r"[^\w.-]", "_", Path(name).name)[:_LONGEST]
+        start = f"{plain}-{_digest(json.dumps([name, names[-1], self._rule]))}-"
+        return start, self.folder / f"{start}{_digest(json.dumps([names, before]))}.tif"
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._began:
+                return
+            try:
+                make_folder(self.folder)
+            except OSError as error:
+                raise DatasetError(
+                    f"{self.folder}: cannot write there: {error.strerror}; name another folder in "
+                    "dataset.cache"
+                ) from None
+            remove_leftovers(self.folder)
+            self._began = True
+
+
+def _states(files: Sequence[Path]) -> list[str]:
+    return [stamp_of(file).key for file in files]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+# ---------------------------------------------------------------------------------------------- labels
+
+
+def stored_values(classes: ClassMap) -> NDArray[np.uint16]:
+    """Return (256,) the value in a made label of each class id; `classes`: as `labels.rasterised_classes`."""
+    none = classes.ignored[0]
+    assert isinstance(none, int), "they hold codes"
+    table = np.full(256, none, np.uint16)
+    table[: len(classes)] = classes.codes()
+    return table
+
+
+def label_spec(info: RasterInfo, classes: ClassMap, tags: dict[str, str]) -> RasterSpec:
+    """Return what a made label is, as a person would like to open it: colours, names, where it comes from.
+
+    Args:
+        info: of the image whose grid it has.
+        classes: as `labels.rasterised_classes` gives them.
+    """
+    values = stored_values(classes)
+    dtype, colours = "uint8" if values.max() <= 0xFF else "uint16", None
+    if dtype == "uint8":
+        colours = np.zeros((256, 3), np.uint8)
+        colours[classes.codes()] = [each.colour for each in classes.classes]
+    return RasterSpec(
+        dtype=dtype,
+        crs=info.crs,
+        transform=info.transform,
+        nodata=int(values[IGNORE]),
+        colour_table=colours,
+        tags={f"CODE_{each.code}": each.name for each in classes.classes} | tags,
+    )

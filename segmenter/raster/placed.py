@@ -1,0 +1,308 @@
+"""Label rasters of another grid, resolution or CRS, placed on the grid of each image by their georeference.
+
+The rule: a pixel of an image takes the label at its centre; where the label's pixels are smaller than the
+image's, it takes the value that most of it shows, by points spread evenly over it, of equal shares that of
+its centre. Values are never mixed. What the label raster does not reach, is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import rasterio
+from numpy.typing import NDArray
+from rasterio.crs import CRS
+from rasterio.enums import Resampling
+from rasterio.transform import Affine
+from rasterio.warp import reproject
+
+from segmenter.errors import DatasetError, LabelError, RasterError
+from segmenter.geometry import Size, Window
+from segmenter.labels import IGNORE, UNKNOWN, ClassMap, rasterised_classes
+from segmenter.raster.burned import between, box_around, to_pixels
+from segmenter.raster.faults import naming
+from segmenter.raster.ground import extent_text
+from segmenter.raster.header import RasterInfo
+from segmenter.raster.label import LabelRaster
+from segmenter.raster.made import MadeRasters, label_spec, stored_values
+from segmenter.raster.opening import files_behind
+from segmenter.raster.place import crs_title, length, metres_apart
+from segmenter.raster.reading import raster_info
+from segmenter.raster.write import RasterWriter
+
+_VERSION = 1
+"""Of the rules that decide what is placed; it is part of the name."""
+_OUTSIDE = 256
+"""Beside the ids: what the label raster does not reach."""
+_LEAST_POINTS, _MOST_POINTS = 4, 32
+"""Along each side of a pixel that takes the value of most."""
+_FINER = 1.01
+"""Label pixels in one of the image from which on it takes the value of most."""
+_SIDE = 1024
+"""Of what is placed at once, in pixels of the image; in points or pixels of the label, four times that."""
+_MARGIN = 2
+_LOOKED_AT = 64
+"""Points along each side of an image that tell how much of it a label covers."""
+_MOST_VALUES = 8
+
+
+class PlacedLabels:
+    """Makes labels by one class map; safe to use from several threads, and by several processes.
+
+    Attributes:
+        folder: see `MadeRasters`.
+        classes: of the labels that are made.
+    """
+
+    def __init__(self, folder: Path, classes: ClassMap, drivers: Sequence[str] = ()) -> None:
+        """Args: `classes`: of the label rasters; `drivers`: see `open_raster`."""
+        self.folder, self._theirs, self._drivers = folder, classes, tuple(drivers)
+        self.classes = rasterised_classes(classes)
+        rule = json.dumps([_VERSION, classes.to_dict()], sort_keys=True)
+        self._cache = MadeRasters(folder, hashlib.sha256(rule.encode()).hexdigest())
+        self._behind: dict[Path, list[Path]] = {}
+
+    def label(self, name: str, image: Path, label: Path, *, shared: bool) -> Path | None:
+        """Return the label of an image; None where a shared one does not reach it.
+
+        Args:
+            name: of the scene, or a path: another for each image.
+            shared: whether the label raster is that of all images; else it must reach this one.
+
+        Raises:
+            SegmenterError: it cannot be placed, holds a value that is no class, or cannot be written.
+        """
+        return self._cache.get(
+            name, self._sources(image, label), lambda path: self._make(path, image, label, shared)
+        )
+
+    def has(self, name: str, image: Path, label: Path) -> bool:
+        """Return whether a label is made, or known to be none."""
+        return self._cache.has(name, self._sources(image, label))
+
+    def tidy(self) -> None:
+        """See `MadeRasters.tidy`."""
+        self._cache.tidy()
+
+    def _sources(self, image: Path, label: Path) -> list[Path]:
+        if label not in self._behind:
+            self._behind[label] = files_behind(label, self._drivers)
+        return [*self._behind[label], image]
+
+    def _open(self, label: Path) -> LabelRaster:
+        return LabelRaster(label, self._theirs, drivers=self._drivers)
+
+    def _make(self, path: Path, image: Path, label: Path, shared: bool) -> bool:
+        info, stored = raster_info(image), stored_values(self.classes)
+        spec = label_spec(info, self.classes, {"PLACED": label.name})
+        writer = RasterWriter(path, info.size, spec, column=info.size.width)
+        with contextlib.ExitStack() as stack:
+            placing = _Placing(stack.enter_context(self._open(label)), info, self._theirs)
+            stack.callback(writer.discard)
+            writer.open()
+            for window, ids_HW in placing.strips():
+                writer.write(window, stored[ids_HW].astype(spec.dtype))
+            if placing.beside == info.size.pixels:
+                if shared:
+                    return False
+                raise _elsewhere(label, info, placing.label.info)
+            placing.refuse_unknown()
+            writer.finish()
+            if not path.exists():  # by another process, which would find its file changed
+                writer.publish()
+        return True
+
+    def notes(self, pairs: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
+        """Return a line on what was placed how; `pairs`: of images and label rasters that reach them."""
+        kinds: Counter[str] = Counter()
+        infos: dict[Path, RasterInfo] = {}
+        pixels = beside = 0.0
+        for image, label in pairs:
+            if label not in infos:
+                with self._open(label) as raster:
+                    infos[label] = raster.info
+            info = raster_info(image)
+            kinds["the majority" if _per_pixel(info, infos[label])[0] > _FINER else "nearest"] += 1
+            pixels += info.size.pixels
+            beside += info.size.pixels * _share_beside(info, infos[label])
+        first, *others = infos.values()
+        crs = "no CRS" if first.crs is None else crs_title(first.crs)
+        size = "" if first.metres_per_pixel is None else f", pixels of {length(first.metres_per_pixel)}"
+        more = f" and {len(others)} more" if others else ""
+        line = f"labels: {first.path} ({crs}{size}){more}, placed on {len(pairs)} images by "
+        share = f"; about {beside / pixels:.1%} of the pixels lie beside and are ignored" if beside else ""
+        return (f"{line}{' or '.join(sorted(kinds))}, in {self.folder}{share}",)
+
+
+class _Placing:
+    """A label raster that is brought onto the grid of an image, strip by strip.
+
+    Attributes:
+        beside: pixels of the strips so far that it does not reach.
+    """
+
+    def __init__(self, label: LabelRaster, image: RasterInfo, classes: ClassMap) -> None:
+        _check_placed(image, label.info)
+        self.label, self._image, self._classes = label, image, classes
+        self.beside, self._unknown = 0, Counter[str]()
+        area, side = _per_pixel(image, label.info)
+        whole = min(max(1, round(side)), _MOST_POINTS)
+        self._points = whole * max(1, -(-_LEAST_POINTS // whole)) if area > _FINER else 1
+        self._side = max(1, min(_SIDE, int(4 * _SIDE / max(side, self._points, 1))))
+
+    def strips(self) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+        """Give the class ids of the image's pixels, from the top, in strips as wide as the image."""
+        size = self._image.size
+        for row in range(0, size.height, self._side):
+            strip = Window(row, 0, min(self._side, size.height - row), size.width)
+            ids_HW = np.empty((strip.height, strip.width), np.uint8)
+            for col in range(0, size.width, self._side):
+                part = Window(row, col, strip.height, min(self._side, size.width - col))
+                found = _most(self._at_points(part), self._points)
+                self.beside += int((found == _OUTSIDE).sum())
+                ids_HW[part.relative_to(strip).slices()] = np.where(found == _OUTSIDE, IGNORE, found)
+            yield strip, ids_HW
+
+    def _at_points(self, window: Window) -> NDArray[np.uint16]:
+        """Return the ids at the points of a window's pixels."""
+        shape = window.height * self._points, window.width * self._points
+        found = np.full(shape, _OUTSIDE, np.uint16)
+        source = self._under(window)
+        if source is None:
+            return found
+        raw, void = self.label.stored(source)
+        ids = self._classes.decode_known(raw, str(self.label.info.path), void)
+        fine = Affine.translation(window.col, window.row) @ Affine.scale(1 / self._points)
+        assert self._image.transform is not None
+        assert self.label.info.transform is not None
+        plain = CRS.from_epsg(3857)  # where neither has a CRS
+        with naming(self.label.info.path, f"cannot place {source}", "is its CRS right?"), rasterio.Env():
+            reproject(
+                ids.astype(np.uint16),
+                found,
+                src_transform=self.label.info.transform @ Affine.translation(source.col, source.row),
+                src_crs=self.label.info.crs or plain,
+                dst_transform=self._image.transform @ fine,
+                dst_crs=self._image.crs or plain,
+                resampling=Resampling.nearest,
+                tolerance=0,  # GDAL's own is an eighth of a pixel, another one in each window
+                init_dest_nodata=False,
+            )
+        if (found == UNKNOWN).any():
+            self._unknown.update(self._classes.unknown(raw, str(self.label.info.path), void))
+        return found
+
+    def _under(self, window: Window) -> Window | None:
+        """Return the label's pixels that a window of the image may lie on; None where there is none."""
+        info = self.label.info
+        left, bottom, right, top = box_around(self._image, window, info.crs)
+        corners = np.array([(x, y) for x in (left, right) for y in (bottom, top)])
+        found = to_pixels(info)(corners)
+        (col, row), (col_stop, row_stop) = (
+            np.clip(edge, (0, 0), (info.size.width, info.size.height)).astype(int)
+            for edge in (np.floor(found.min(axis=0)) - _MARGIN, np.ceil(found.max(axis=0)) + _MARGIN)
+        )
+        if row >= row_stop or col >= col_stop:
+            return None
+        return Window(int(row), int(col), int(row_stop - row), int(col_stop - col))
+
+    def refuse_unknown(self) -> None:
+        """Refuse a label that holds values under the image which no class has.
+
+        Raises:
+            LabelError: naming them.
+        """
+        if not self._unknown:
+            return
+        values = ", ".join(value for value, _ in self._unknown.most_common(_MOST_VALUES))
+        more = ", …" if len(self._unknown) > _MOST_VALUES else ""
+        raise LabelError(
+            f"{self.label.info.path}: {self._classes.encoding} that the class map does not know: "
+            f"{values}{more}; add them to dataset.classes or dataset.ignore"
+        )
+
+
+def _most(found: NDArray[np.uint16], points: int) -> NDArray[np.uint16]:
+    """Return the value that most points of each pixel have; of equal shares that next to its centre."""
+    if points == 1:
+        return found
+    height, width = found.shape[0] // points, found.shape[1] // points
+    best = found[points // 2 :: points, points // 2 :: points].copy()
+    blocks = found.reshape(height, points, width, points)
+    values = np.flatnonzero(np.bincount(found.reshape(-1)))
+    if len(values) == 1:
+        return best
+    count_VHW = np.stack([(blocks == value).sum(axis=(1, 3), dtype=np.uint16) for value in values])
+    at_centre = np.take_along_axis(count_VHW, np.searchsorted(values, best)[None], axis=0)[0]
+    most = count_VHW.argmax(axis=0)
+    more = np.take_along_axis(count_VHW, most[None], axis=0)[0] > at_centre
+    best[more] = values[most[more]]
+    return best
+
+
+def _check_placed(image: RasterInfo, label: RasterInfo) -> None:
+    """Refuse files that do not say where they lie, so that one could be brought onto the other.
+
+    Raises:
+        RasterError: one of them has no transform, or one has a CRS and the other none.
+    """
+    for info in (image, label):
+        if info.transform is None or info.transform.is_degenerate:
+            raise RasterError(
+                f"{info.path}: labels are placed by the geotransforms of label and image, and it has none; "
+                "give it one (gdal_translate -a_srs -a_ullr, or gdalwarp for control points and RPCs)"
+            )
+    if (image.crs is None) != (label.crs is None):
+        bare, other = (image, label) if image.crs is None else (label, image)
+        raise RasterError(
+            f"{bare.path}: has no CRS, and {other.path} has {crs_title(other.crs)}; name its own "
+            "(gdal_edit.py -a_srs)"
+        )
+
+
+def _elsewhere(label: Path, image: RasterInfo, info: RasterInfo) -> DatasetError:
+    apart = metres_apart(image, info)
+    far = "" if apart is None else f"; its centre lies {length(apart)} from that of the image"
+    return DatasetError(
+        f"{label}: expected a label on {image.path}, none of it lies there{far}; the image extends over "
+        f"{extent_text(image)}"
+    )
+
+
+def _on_label(image: RasterInfo, label: RasterInfo, at: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return columns and rows of a label for those of its image; not finite where there are none."""
+    assert image.transform is not None
+    xy = np.array([image.transform @ (col, row) for col, row in at])
+    move = between(image.crs, label.crs)
+    return to_pixels(label)(xy if move is None else move(xy))
+
+
+def _per_pixel(image: RasterInfo, label: RasterInfo) -> tuple[float, float]:
+    """Return the area and the longer side of an image's pixel, at its centre, in pixels of the label."""
+    col, row = image.size.width / 2, image.size.height / 2
+    found = _on_label(image, label, np.array([(col, row), (col + 1, row), (col, row + 1)]))
+    if not np.isfinite(found).all():
+        raise RasterError(
+            f"{image.path}: its centre has no coordinates in the CRS of {label.path}; is its CRS right?"
+        )
+    (a, b), (c, d) = found[1:] - found[0]
+    return abs(a * d - b * c), max(math.hypot(a, b), math.hypot(c, d))
+
+
+def _share_beside(image: RasterInfo, label: RasterInfo) -> float:
+    """Return the share of an image that a label does not reach, by some thousand points."""
+    cols, rows = (
+        (np.arange(_LOOKED_AT) + 0.5) / _LOOKED_AT * side for side in (image.size.width, image.size.height)
+    )
+    found = _on_label(image, label, np.stack(np.meshgrid(cols, rows), axis=-1).reshape(-1, 2))
+    size: Size = label.size
+    with np.errstate(invalid="ignore"):
+        inside = ((found >= 0) & (found < (size.width, size.height))).all(axis=1)
+    return float(1 - inside.mean())

@@ -1,0 +1,260 @@
+"""Bands that lie in several files, as one raster on the grid of one of them.
+
+The rule: files on the grid that is asked for give their values as they are. The others are resampled by
+`segmenter.resampling`: a coarser file bilinearly, a finer one by the mean over each pixel, weighted by
+validity. A pixel has data where it has data in every file. Files of one scene must have the same extent,
+within a pixel of the coarser one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.errors import DatasetError, RasterError
+from segmenter.geometry import Window
+from segmenter.raster.crs_units import same_ground
+from segmenter.raster.header import RasterInfo
+from segmenter.raster.made import MadeRasters
+from segmenter.raster.opening import files_behind
+from segmenter.raster.place import crs_title
+from segmenter.raster.reading import Raster, open_raster
+from segmenter.raster.spec import RasterSpec
+from segmenter.raster.validity import usable
+from segmenter.raster.write import BLOCK, RasterWriter
+from segmenter.resampling import Taps, as_type, resampled
+
+_VERSION = 1
+"""Of the rules that decide what is stacked; it is part of the name."""
+_ON_GRID = 1e-3
+"""Share of a pixel by which the corners of a grid may miss those of the same grid."""
+_NOISE = 1e-7
+_WORDS = re.compile(r"[_.\- ]+")
+
+
+class StackedImages:
+    """Makes one GeoTIFF of a scene's files; safe to use from several threads, and by several processes.
+
+    Attributes:
+        folder: see `MadeRasters`.
+    """
+
+    def __init__(self, folder: Path, grid: int | None = None, drivers: Sequence[str] = ()) -> None:
+        """Args: `grid`: which of a scene's files has it; None: the finest. `drivers`: see `open_raster`."""
+        self.folder, self._grid, self._drivers = folder, grid, tuple(drivers)
+        rule = json.dumps([_VERSION, grid])
+        self._cache = MadeRasters(folder, hashlib.sha256(rule.encode()).hexdigest())
+
+    def image(self, name: str, files: Sequence[Path]) -> Path:
+        """Return the raster of a scene, whose bands are those of its files, in their order.
+
+        Raises:
+            SegmenterError: the files cannot be one raster, or it cannot be written.
+        """
+        found = self._cache.get(name, self._sources(files), lambda path: self._make(path, files))
+        assert found is not None, "it is always made"
+        return found
+
+    def has(self, name: str, files: Sequence[Path]) -> bool:
+        """Return whether a raster is made."""
+        return self._cache.has(name, self._sources(files))
+
+    def tidy(self) -> None:
+        """See `MadeRasters.tidy`."""
+        self._cache.tidy()
+
+    def _sources(self, files: Sequence[Path]) -> list[Path]:
+        return [behind for file in files for behind in files_behind(file, self._drivers)]
+
+    def _make(self, path: Path, files: Sequence[Path]) -> bool:
+        with contextlib.ExitStack() as stack:
+            rasters = [stack.enter_context(open_raster(file, drivers=self._drivers)) for file in files]
+            bands = _Stack(rasters, self._grid)
+            writer = RasterWriter(path, bands.info.size, bands.spec(), column=bands.info.size.width)
+            stack.callback(writer.discard)
+            writer.open()
+            for window, image in bands.strips():
+                writer.write(window, image)
+            writer.finish()
+            if not path.exists():  # by another process, which would find its file changed
+                writer.publish()
+                # Made anew of the same files it is the same raster: maps of it stay finished.
+                newest = max((s.stat().st_mtime_ns for s in self._sources(files)), default=0)
+                os.utime(path, ns=(newest, newest))
+        return True
+
+
+@dataclass(frozen=True)
+class _Along:
+    """The pixels of a file along one axis of the grid: the grid's pixel i begins at `start + i * step`."""
+
+    start: float
+    step: float
+    length: int
+
+    def taps(self, first: int, stop: int) -> Taps:
+        """Return the file's pixels under the grid's pixels first … stop − 1, as `resampling.taps` does."""
+        target = np.arange(first, stop, dtype=np.float64)[:, None]
+        begin = self.start + target * self.step
+        if self.step >= 1:
+            index = np.floor(begin).astype(np.int64) + np.arange(int(np.ceil(self.step)) + 1)
+            weight = np.minimum(index + 1, begin + self.step) - np.maximum(index, begin)
+        else:
+            centre = begin + self.step / 2 - 0.5
+            index = np.floor(centre).astype(np.int64) + np.arange(2)
+            weight = 1 - np.abs(centre - index)
+        weight = np.where((index >= 0) & (index < self.length), np.maximum(weight, 0), 0)
+        lost = ~weight.any(axis=1)  # beyond the file by less than a pixel: its last one
+        weight[lost, 0] = 1
+        return Taps(np.clip(index, 0, self.length - 1), weight / weight.sum(axis=1, keepdims=True))
+
+
+class _Stack:
+    """Open files of one scene on the grid of one of them.
+
+    Attributes:
+        info: of the file that has the grid.
+    """
+
+    def __init__(self, rasters: Sequence[Raster], grid: int | None) -> None:
+        self._rasters = rasters
+        if grid is None:
+            areas = [_pixel_area(raster.info) for raster in rasters]
+            grid = int(np.argmin(areas))
+        self.info = rasters[grid].info
+        self._axes = [_axes(self.info, raster.info) for raster in rasters]
+        self._dtype = str(np.result_type(*(raster.info.dtype for raster in rasters)))
+        self._nodata = _shared_nodata(rasters, self._dtype)
+
+    def spec(self) -> RasterSpec:
+        """Return what the raster of all bands is."""
+        return RasterSpec(
+            dtype=self._dtype,
+            bands=sum(len(raster.bands) for raster in self._rasters),
+            nodata=self._nodata,
+            descriptions=_descriptions(self._rasters),
+            tags={"BANDS": " ".join(raster.info.path.name for raster in self._rasters)},
+            **self.info.georeference(Window.of(self.info.size)),
+        )
+
+    def strips(self) -> Iterator[tuple[Window, NDArray[Any]]]:
+        """Give the pixels from the top, in strips as wide as the raster; nodata where a file has none."""
+        size = self.info.size
+        for row in range(0, size.height, BLOCK):
+            window = Window(row, 0, min(BLOCK, size.height - row), size.width)
+            parts = [self._part(i, window) for i in range(len(self._rasters))]
+            image = np.concatenate([values for values, _ in parts], axis=2)
+            valid = np.logical_and.reduce([valid for _, valid in parts])
+            if self._nodata is not None:
+                image[~valid] = self._nodata
+            yield window, image
+
+    def _part(self, index: int, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return the values of one file on the grid, in the type of all, and where it has data."""
+        raster, axes = self._rasters[index], self._axes[index]
+        if axes is None:
+            image, valid = raster.read(window)
+            return image.astype(self._dtype, copy=False), valid
+        rows, cols = axes[0].taps(window.row, window.row_stop), axes[1].taps(window.col, window.col_stop)
+        (top, bottom), (left, right) = rows.span, cols.span
+        under = Window(top, left, bottom - top, right - left)
+        image, valid = raster.read(under)
+        values, found = resampled(
+            image, valid, rows.shifted(-top, under.height), cols.shifted(-left, under.width)
+        )
+        return as_type(values, self._dtype), found
+
+
+def _pixel_area(info: RasterInfo) -> float:
+    """Return the area of a pixel, in the units of the CRS or, without a transform, of the whole raster."""
+    return 1 / info.size.pixels if info.transform is None else abs(info.transform.determinant)
+
+
+def _axes(grid: RasterInfo, info: RasterInfo) -> tuple[_Along, _Along] | None:
+    """Return how the rows and columns of a file lie under those of a grid; None: it has that grid.
+
+    Raises:
+        DatasetError: it lies elsewhere, or turned, or says it in another CRS.
+    """
+    if grid.transform is None or info.transform is None:
+        if grid.size == info.size:
+            return None
+        raise _unlike(grid, info, f"{info.size} pixels and no georeference, against {grid.size}")
+    if (grid.crs is None) != (info.crs is None) or (grid.crs and not same_ground(grid.crs, info.crs)):
+        names = ["no CRS" if one.crs is None else crs_title(one.crs) for one in (info, grid)]
+        raise _unlike(grid, info, f"{names[0]}, against {names[1]}")
+    if info.transform.is_degenerate:
+        raise _unlike(grid, info, "pixels without area")
+    to_file = ~info.transform @ grid.transform
+    size, steps = grid.size, (to_file.e, to_file.a)
+    far = np.array(to_file @ (size.width, size.height))
+    if max(abs(to_file.b) * size.height, abs(to_file.d) * size.width) > _ON_GRID or min(steps) <= 0:
+        raise _unlike(grid, info, "other directions of rows and columns")
+    corner = np.array([to_file.c, to_file.f])
+    off = float(np.abs([corner, far - (info.size.width, info.size.height)]).max())
+    if off > max(1.0, *steps):
+        raise _unlike(grid, info, f"corners up to {off:,.1f} of its pixels from those of the grid")
+    if info.size == size and off <= _ON_GRID:
+        return None
+    rows = _Along(_plain(to_file.f), _plain(to_file.e), info.size.height)
+    return rows, _Along(_plain(to_file.c), _plain(to_file.a), info.size.width)
+
+
+def _plain(pixels: float) -> float:
+    """Return the plain fraction that a number is but for the noise of sums of coordinates."""
+    near = float(Fraction(pixels).limit_denominator(1000))
+    return near if abs(near - pixels) < _NOISE else pixels
+
+
+def _unlike(grid: RasterInfo, info: RasterInfo, got: str) -> DatasetError:
+    return DatasetError(
+        f"{info.path}: expected the place and extent of {grid.path}, since they are bands of one scene, "
+        f"got {got}"
+    )
+
+
+def _shared_nodata(rasters: Sequence[Raster], dtype: str) -> float | None:
+    """Return the value that stands for no data in all bands; None where every pixel has data.
+
+    Raises:
+        RasterError: the type has no value for it that the files agree on.
+    """
+    if not any(raster.may_have_nodata for raster in rasters):
+        return None
+    declared = {raster.info.nodata[band - 1] for raster in rasters for band in raster.bands}
+    value = declared.pop() if len(declared) == 1 else None
+    if value is not None and not any(raster.info.scaling for raster in rasters):
+        return usable(value, dtype)
+    if np.dtype(dtype).kind == "f":
+        return math.nan
+    lacking = [raster.info.path.name for raster in rasters if raster.may_have_nodata]
+    raise RasterError(
+        f"{rasters[0].info.path}: expected files of a scene that all declare one nodata value, or none, got "
+        f"some in {', '.join(lacking)}; give all of them one (gdal_edit.py -a_nodata)"
+    )
+
+
+def _descriptions(rasters: Sequence[Raster]) -> list[str | None]:
+    """Return a name for each band: the file's own, else what sets its file's name apart from the others'."""
+    words = [_WORDS.split(raster.info.path.stem) for raster in rasters]
+    common = set.intersection(*map(set, words)) if len(words) > 1 else set()
+    found: list[str | None] = []
+    for raster, parts in zip(rasters, words, strict=True):
+        apart = "_".join(part for part in parts if part not in common) or None
+        for band in raster.bands:
+            own = raster.info.descriptions[band - 1]
+            numbered = apart if len(raster.bands) == 1 or apart is None else f"{apart}_{band}"
+            found.append(own or (numbered if len(rasters) > 1 else None))
+    return found

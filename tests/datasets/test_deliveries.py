@@ -1,0 +1,265 @@
+"""Data as agencies deliver them: bands in files, other formats, labels of another grid; the page on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+import yaml
+from rasterio.transform import Affine
+
+from datasets import load_dataset
+from datasets.__main__ import main
+from datasets.made import MadeFilesError
+from segmenter.config.reading import describe_recipe, recipe_from
+from segmenter.config.recipe import Recipe, TilesConfig
+from segmenter.errors import ConfigError, DatasetError, RasterError
+from segmenter.raster import open_raster
+from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index import build_index
+from segmenter.tiles.store import SceneStore
+from tests.helpers.sentinel2 import product, worldcover
+
+Make = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
+HERE = Affine(10, 0, 500_000, 0, -10, 5_600_000)
+UTM = "EPSG:32633"
+RIO = "from rasterio.rio.main import main_group; main_group()"
+SIZE = (36, 44)
+
+
+def recipe(root: Path, **changes: Any) -> Recipe:
+    section: dict[str, Any] = {
+        "kind": "folder",
+        "root": str(root),
+        "images": ["{name}_B02.tif", "{name}_B11.tif"],
+        "labels": "landcover.tif",
+        "classes": [{"name": "water", "code": 10}, {"name": "road", "code": 20}],
+        "split": {"validation": ["c"]},
+    }
+    return recipe_from({"name": "t", "dataset": {**section, **changes}}, "t")
+
+
+@pytest.fixture
+def root(tmp_path: Path, make_geotiff: Make, rng: np.random.Generator) -> Path:
+    """Three scenes side by side of two files each, and one label raster of 20 m for all of them."""
+    for i, name in enumerate("abc"):
+        at = HERE @ Affine.translation(i * SIZE[1], 0)
+        for band, times in (("B02", 1), ("B11", 2)):
+            values = rng.integers(1, 9000, (SIZE[0] // times, SIZE[1] // times)).astype(np.uint16)
+            make_geotiff(f"d/{name}_{band}.tif", values, crs=UTM, transform=at @ Affine.scale(times))
+    codes = rng.choice([10, 20], (SIZE[0] // 2, 3 * SIZE[1] // 2)).astype(np.uint8)
+    make_geotiff("d/landcover.tif", codes, crs=UTM, transform=HERE @ Affine.scale(2))
+    return tmp_path / "d"
+
+
+def _check(tmp_path: Path, asked: Recipe) -> int:
+    (tmp_path / "r.yaml").write_text(describe_recipe(asked))
+    return main(["check", str(tmp_path / "r.yaml")])
+
+
+def test_check_index_and_tiles_see_the_bands_and_the_labels(
+    tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _check(tmp_path, recipe(root)) == 0
+    said = capsys.readouterr().out
+    assert "images: 3 of 2 bands, uint16, 10 m a pixel, EPSG:32633, 44×36 pixels" in said
+    assert "images: of 2 files each, brought into one GeoTIFF for each of 3 scenes" in said
+    assert f"{root / 'landcover.tif'} (EPSG:32633, pixels of 20 m), placed on 3 images by nearest" in said
+    dataset = load_dataset(recipe(root))
+    assert [(scene.name, scene.split) for scene in dataset.scenes] == [
+        ("a", "train"), ("b", "train"), ("c", "validation")
+    ]  # fmt: skip
+    with rasterio.open(root / "landcover.tif") as file:
+        codes = np.repeat(np.repeat(file.read(1), 2, axis=0), 2, axis=1)
+    index = build_index(dataset, "train", TilesConfig(size=16, min_labelled=0), progress=False)
+    store = SceneStore(dataset, dataset.of("train"), 16, cache_folder(dataset), progress=False)
+    both = codes[:, : 2 * SIZE[1]]
+    assert index.counts_NK.sum() >= both.size
+    for i in range(2):
+        image, valid, ids = store.read(i, store.window_in_scene(i, _whole(store.size(i))))
+        assert valid.all()
+        assert (ids == (codes[:, i * SIZE[1] : (i + 1) * SIZE[1]] == 20)).all()
+        with rasterio.open(root / f"{'ab'[i]}_B02.tif") as file:
+            assert (image[..., 0] == file.read(1)).all()
+
+
+def _whole(size: Any) -> Any:
+    from segmenter.geometry import Window
+
+    return Window.of(size)
+
+
+def test_a_label_for_each_image_is_placed_only_if_the_recipe_says_so(
+    tmp_path: Path, root: Path, make_geotiff: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A label of another size or place is a mistake more often; the line that refuses it says how."""
+    for i, name in enumerate("abc"):
+        at = HERE @ Affine.translation(i * SIZE[1] - 2, 2) @ Affine.scale(2)
+        make_geotiff(f"d/labels/{name}.tif", np.full((20, 23), 10, np.uint8), crs=UTM, transform=at)
+    classes = [{"name": "water", "code": 10}]
+    asked = {"labels": "labels/{name}.tif", "classes": classes}
+    assert _check(tmp_path, recipe(root, **asked)) == 1
+    assert "dataset.labels_by: georeference" in capsys.readouterr().out
+    assert _check(tmp_path, recipe(root, labels_by="georeference", **asked)) == 0
+    # Two rows of the image lie above the label.
+    assert f"{3 * 2 * SIZE[1]:,} pixels are ignored or without data" in capsys.readouterr().out
+    far = HERE @ Affine.translation(0, 5000)
+    make_geotiff("d/labels/b.tif", np.full((20, 23), 10, np.uint8), crs=UTM, transform=far)
+    with pytest.raises(MadeFilesError, match=r"b\.tif: expected a label on .*, none of it lies there"):
+        load_dataset(recipe(root, labels_by="georeference", **asked))
+
+
+def test_unknown_values_and_images_without_a_label_are_named(
+    root: Path, make_geotiff: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(MadeFilesError, match=r"landcover\.tif: codes that the class map does not know: 20"):
+        load_dataset(recipe(root, classes=[{"name": "water", "code": 10}]))
+    codes = np.full((SIZE[0] // 2, SIZE[1]), 10, np.uint8)
+    make_geotiff("d/landcover.tif", codes, crs=UTM, transform=HERE @ Affine.scale(2))
+    with pytest.raises(DatasetError, match=r"no label lies on 1 of 3 images: .*unlabelled: skip"):
+        load_dataset(recipe(root))
+    dataset = load_dataset(recipe(root, unlabelled="skip"))
+    assert [scene.name for scene in dataset.scenes] == ["a", "b"]
+    assert [why for _, why in dataset.unused] == ["without a label on it (unlabelled: skip)"]
+    make_geotiff("d/other.tif", codes, crs=UTM, transform=HERE)
+    with pytest.raises(DatasetError, match=r"one label file for all images like \*r\.tif, got .*, .*VRT"):
+        load_dataset(recipe(root, labels="*r.tif"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "line"),
+    [
+        ({"images": ["{name}_B02.tif", "{n}_B11.tif"]}, ConfigError, "the same {names} in each"),
+        ({"images": ["a_B02.tif", "a_B11.tif"]}, ConfigError, "the same {names} in each"),
+        ({"images": ["{name}_B02.tif", "{name}_B12.tif"]}, DatasetError, r"_B12\.tif for a, got none"),
+        ({"images": ["{name}_B02.tif", "{name}_B*.tif"]}, DatasetError, r"B\*\.tif for a, got a_B02.*a_B11"),
+        ({"images": "{name}_B*.tif"}, DatasetError, "bands in files of their own are a list of patterns"),
+        ({"drivers": ["JP2"]}, RasterError, "dataset.drivers: GDAL has no driver JP2"),
+    ],
+)  # fmt: skip
+def test_files_that_are_no_scenes_are_refused(
+    root: Path, changes: dict[str, Any], error: type[Exception], line: str
+) -> None:
+    with pytest.raises(error, match=line):
+        load_dataset(recipe(root, **changes))
+
+
+def test_a_scene_without_one_of_its_files_and_a_file_without_its_scene_are_named(
+    root: Path, make_geotiff: Make
+) -> None:
+    (root / "b_B11.tif").rename(root / "x_B11.tif")
+    with pytest.raises(DatasetError, match=r"files like {name}_B11\.tif have none like .*: x_B11\.tif"):
+        load_dataset(recipe(root))
+    (root / "x_B11.tif").unlink()
+    with pytest.raises(DatasetError, match=r"for b, got none; .*leave_out"):
+        load_dataset(recipe(root))
+    split = {"validation": ["c"], "leave_out": ["b"]}
+    assert [scene.name for scene in load_dataset(recipe(root, split=split)).scenes] == ["a", "c"]
+
+
+def test_the_grid_is_one_of_the_patterns(root: Path) -> None:
+    dataset = load_dataset(recipe(root, grid="{name}_B11.tif"))
+    with open_raster(dataset.scenes[0].image) as raster:
+        assert (raster.info.size.height, raster.info.size.width) == (SIZE[0] // 2, SIZE[1] // 2)
+    with pytest.raises(ConfigError, match=r"dataset\.grid: .*got {name}_B8A\.tif; there are {name}_B02\.tif"):
+        recipe(root, grid="{name}_B8A.tif")
+
+
+def _vrt(path: Path, source: Path) -> Path:
+    with rasterio.open(source) as file:
+        band = f"""<VRTRasterBand dataType="{"Byte" if file.dtypes[0] == "uint8" else "UInt16"}" band="1">
+          <SimpleSource><SourceFilename relativeToVRT="1">{source.name}</SourceFilename></SimpleSource>
+        </VRTRasterBand>"""
+        path.write_text(
+            f'<VRTDataset rasterXSize="{file.width}" rasterYSize="{file.height}"><SRS>{UTM}</SRS>'
+            f"<GeoTransform>{', '.join(map(str, file.transform.to_gdal()))}</GeoTransform>{band}</VRTDataset>"
+        )
+    return path
+
+
+def test_a_vrt_is_opened_where_its_driver_is_named_and_changes_with_its_sources(
+    root: Path, make_geotiff: Make
+) -> None:
+    """As an image and as the label of all; without the driver, the line says which key opens it."""
+    for name in "abc":
+        _vrt(root / f"{name}.vrt", root / f"{name}_B02.tif")
+    _vrt(root / "all.vrt", root / "landcover.tif")
+    (root / "all.vrt").rename(root / "labels.xml")
+    with pytest.raises(MadeFilesError, match=r"expected a GeoTIFF, PNG or JPEG, .*dataset\.drivers"):
+        load_dataset(recipe(root, images="{name}.vrt"))
+    (root / "labels.xml").rename(root / "all.vrt")
+    asked = recipe(root, images="{name}.vrt", labels="all.vrt", drivers=["VRT"])
+    first, plain = load_dataset(asked), load_dataset(recipe(root, images="{name}_B02.tif"))
+    for mine, theirs in zip(first.scenes, plain.scenes, strict=True):
+        for one, other in ((mine.image, theirs.image), (mine.label, theirs.label)):
+            assert one is not None
+            assert other is not None
+            with rasterio.open(one) as a, rasterio.open(other) as b:
+                assert (a.read() == b.read()).all()
+                assert a.transform == b.transform
+    codes = np.full((SIZE[0] // 2, 3 * SIZE[1] // 2), 20, np.uint8)
+    make_geotiff("d/landcover.tif", codes, crs=UTM, transform=HERE @ Affine.scale(2))
+    os.utime(root / "a_B02.tif", ns=(1, 1))
+    again = load_dataset(asked)
+    assert [s.image for s in again.scenes][1:] == [s.image for s in first.scenes][1:]
+    assert again.scenes[0].image != first.scenes[0].image
+    assert {s.label for s in again.scenes}.isdisjoint({s.label for s in first.scenes})
+
+
+# ---------------------------------------------------------------------------------------------- the page
+
+
+def test_the_page_leads_from_products_to_a_map(tmp_path: Path) -> None:
+    """Its recipe and its commands, as they stand there, on made files of that layout."""
+    page = (ROOT / "docs" / "sentinel2.md").read_text(encoding="utf-8")
+    data = tmp_path / "data"
+    for i, tile in enumerate(("T33UVR", "T33UVS", "T33UWR")):
+        product(data / "s2", tile, 500_000 + 1280 * i, 5_600_000, 128, i)
+    product(data / "new", "T33UXR", 500_000, 5_598_720, 96, 9)
+    worldcover(data / "s2", 700, 250)
+    section = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    section |= {"tiles": {"size": 32}, "model": {"depth": 2, "width": 8}, "name": "s2"}
+    section["training"] = {"global_batch": 8, "epochs": 1}
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "mine.yaml").write_text(yaml.safe_dump(section))
+    loop, commands = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    score = re.search(r"`--labels (\S+_Map\.tif)`", page)
+    assert score is not None
+    said = _run(tmp_path, f'rio() {{ {sys.executable} -c "{RIO}" "$@"; }}\n{loop}')
+    for line in commands.splitlines():
+        more = f" --labels {score[1]}" if line.startswith("python predict.py") else ""
+        said = _run(tmp_path, line.replace(" train.py", f" {ROOT}/train.py")
+                    .replace(" predict.py", f" {ROOT}/predict.py") + more)  # fmt: skip
+        if " check " in line:
+            assert "images: of 6 files each, brought into one GeoTIFF for each of 3 scenes" in said
+            assert "(EPSG:4326, pixels of 7.4 m), placed on 3 images by the majority" in said
+            assert said.endswith("clean\n")
+    assert "1 map in maps" in said
+    assert "mIoU" in said
+    (made,) = (tmp_path / "maps").glob("*.tif")
+    assert made.stem == "S2B_MSIL2A_20230610T101609_N0509_R065_T33UXR_20230610T132509"
+    with rasterio.open(made) as file:
+        found = file.read(1)
+        assert (file.crs, file.shape, file.transform[2]) == (rasterio.crs.CRS.from_epsg(32633), (96, 96), 5e5)
+    assert (found[:, -8:] == 255).all()
+    assert (found[:, :-8] < 8).all()
+
+
+def _run(folder: Path, command: str) -> str:
+    """What a line of the page prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
+    command = re.sub(r"^python ", f"{sys.executable} ", command)
+    done = subprocess.run(
+        ["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
