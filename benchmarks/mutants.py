@@ -1,7 +1,7 @@
 """Mutants of the packages whose faults make no noise, and the share that the tests kill: `make mutants`.
 
-A mutant is a module with one operator, comparison, number, condition, loop, decorator or handler changed, as
-Cosmic Ray changes it. A place is drawn first, then one of its changes. The places are ordered by a hash of the
+A mutant is a module with one operator, comparison, number, condition, loop or decorator changed, as Cosmic
+Ray changes it. A place is drawn first, then one of its changes. The places are ordered by a hash of the
 seed and of what they say, as many of each package: a larger sample goes on from a smaller one, and most of a
 sample stays when other lines change. Each result is kept at once; one is reused as long as its module's file
 is the same.
@@ -27,7 +27,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -60,8 +60,10 @@ LIMIT = 90
 """Own seconds of a test; the longest of these tests takes a third of it."""
 MEMORY = 8 << 30
 """Bytes that a mutant's tests may allocate."""
-_SAME = ("_Eq_Is", "_NotEq_IsNot", "_Is_Eq", "_IsNot_NotEq", "VariableReplacer", "VariableInserter")
-"""Ends of operators left out: equality and identity of a literal are one; the last two ask for a name to change."""
+_SAME = ("_Eq_Is", "_NotEq_IsNot", "_Is_Eq", "_IsNot_NotEq")
+_NOT_FOR_US = ("VariableReplacer", "VariableInserter", "ExceptionReplacer")
+"""Ends of operators left out: equality and identity of a literal are one; of the others two ask for a name to
+change, and one fails at errors that are named with their module."""
 KILLED, SURVIVED = "killed", "survived"
 Result = dict[str, Any]
 Position = tuple[int, int]
@@ -138,7 +140,9 @@ def _run(given: argparse.Namespace, old: Mapping[str, Result]) -> dict[str, Any]
                 done = [found[one.key] for one in sample if one.key in found]
                 results = {"seed": given.seed, "sample": len(sample), "mutants": done}
                 write_whole(given.results, (json.dumps(results, indent=1) + "\n").encode())
-                print(f"{len(done)}: {result['verdict']}: {mutant.path}:{mutant.line}: {mutant.now}", flush=True)
+                print(
+                    f"{len(done)}: {result['verdict']}: {mutant.path}:{mutant.line}: {mutant.now}", flush=True
+                )
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -163,28 +167,42 @@ def drawn(packages: Iterable[str], number: int, seed: int) -> list[Mutant]:
         where = ROOT / "segmenter" / package
         files = sorted(where.rglob("*.py")) if where.is_dir() else [where.with_suffix(".py")]
         by_package.append(sorted(chain.from_iterable(_of_a_file(package, f, seed) for f in files)))
-    rounds = zip_longest(*by_package)
-    return [mutant for _, mutant in filter(None, chain.from_iterable(rounds))][:number]
+    places = (each for each in chain.from_iterable(zip_longest(*by_package)) if each is not None)
+    return list(islice(filter(None, map(_mutant, places)), number))
 
 
-def _of_a_file(package: str, file: Path, seed: int) -> Iterator[tuple[str, Mutant]]:
-    """(order, mutant) of each place."""
+class _Place(NamedTuple):
+    """A place that can be changed; sorted by a hash of the seed and of what it says."""
+
+    order: str
+    text: str
+    package: str
+    file: Path
+    line: int
+    changes: list[tuple[str, int]]
+
+
+def _of_a_file(package: str, file: Path, seed: int) -> Iterator[_Place]:
     code = file.read_text(encoding="utf-8")
     lines, path = code.splitlines(), str(file.relative_to(ROOT))
-    source = _hash(code)
     seen: dict[str, int] = defaultdict(int)
     for (start, _), changes in sorted(_places(code).items()):
         text = f"{path} {lines[start[0] - 1].strip()} {start[1]}"
         seen[text] += 1
         place = f"{seed} {text} {seen[text]}"
-        for operator, number in sorted(changes, key=lambda change: _hash(f"{place} {change[0]}")):
-            mutated = mutate_code(code, get_operator(operator)(), number)
-            if _is_python(mutated):
-                was, now = _difference(lines, mutated.splitlines())
-                key = _hash(f"{place} {now}")[:12]
-                at = start[0]
-                yield _hash(place), Mutant(key, package, path, source, operator, number, at, was, now)
-                break
+        yield _Place(_hash(place), place, package, file, start[0], changes)
+
+
+def _mutant(place: _Place) -> Mutant | None:
+    """Return the first change of a place, in the order of hashes, that is Python; None if none is."""
+    code = place.file.read_text(encoding="utf-8")
+    for operator, number in sorted(place.changes, key=lambda change: _hash(f"{place.text} {change[0]}")):
+        mutated = mutate_code(code, get_operator(operator)(), number)
+        if _is_python(mutated):
+            was, now = _difference(code.splitlines(), mutated.splitlines())
+            key, path = _hash(f"{place.text} {now}")[:12], str(place.file.relative_to(ROOT))
+            return Mutant(key, place.package, path, _hash(code), operator, number, place.line, was, now)
+    return None
 
 
 def _places(code: str) -> dict[tuple[Position, Position], list[tuple[str, int]]]:
@@ -193,7 +211,7 @@ def _places(code: str) -> dict[tuple[Position, Position], list[tuple[str, int]]]
     nodes = [node for node in ast_nodes(get_ast(code)) if node.type not in ("name", "newline", "string")]
     places = defaultdict(list)
     for name in operator_names():
-        if name.endswith(_SAME):
+        if name.endswith(_SAME + _NOT_FOR_US):
             continue
         operator = get_operator(name)()
         for number, place in enumerate(chain.from_iterable(operator.mutation_positions(n) for n in nodes)):
@@ -222,7 +240,11 @@ def _left_out(tree: ast.AST) -> tuple[list[Span], list[Span]]:
 def _is_said(node: ast.AST) -> bool:
     """A call that prints or warns."""
     name = node.func if isinstance(node, ast.Call) else None
-    return isinstance(name, ast.Name | ast.Attribute) and ast.unparse(name) in ("print", "warnings.warn", "tell")
+    return isinstance(name, ast.Name | ast.Attribute) and ast.unparse(name) in (
+        "print",
+        "warnings.warn",
+        "tell",
+    )
 
 
 def _is_for_types(node: ast.AST) -> bool:
@@ -239,14 +261,6 @@ def _span(node: ast.expr | ast.stmt | ast.AST) -> Span:
 
 def _inside(position: Position, spans: Iterable[Span]) -> bool:
     return any(start <= position < end for start, end in spans)
-
-
-def _is_python(code: str) -> bool:
-    try:
-        ast.parse(code)
-    except SyntaxError:
-        return False
-    return True
 
 
 def _difference(before: Sequence[str], after: Sequence[str]) -> tuple[str, str]:
@@ -365,7 +379,12 @@ def page_lines(results: Mapping[str, Any]) -> list[str]:
     left = [one for one in mutants if one["verdict"] == SURVIVED]
     if left:
         rows = [
-            [f"`{one['path'].removeprefix('segmenter/')}:{one['line']}`", _code(one["was"]), _code(one["now"]), one["why"]]
+            [
+                f"`{one['path'].removeprefix('segmenter/')}:{one['line']}`",
+                _code(one["was"]),
+                _code(one["now"]),
+                one["why"],
+            ]
             for one in sorted(left, key=lambda one: (one["path"], one["line"]))
         ]
         lines += ["", *table(["survives", "line", "changed to", "why"], rows, words=4)]
