@@ -38,7 +38,7 @@ def kinds_of(union: Any) -> dict[str, type[Section]]:
     """Kind → section, of an annotated union of sections that each have a `kind` of one value."""
     found = {}
     for part in get_args(get_args(union)[0]):
-        section = part if hasattr(part, "model_fields") else get_args(part)[0]
+        section: type[Section] = part if isinstance(part, type) else get_args(part)[0]
         (kind,) = get_args(section.model_fields["kind"].annotation)
         found[kind] = section
     return found

@@ -203,6 +203,13 @@ def test_facts_are_in_the_file_and_beside_it(mapped: Mapped, export: Export) -> 
     import onnxruntime
 
     exported, run = export("--format", "onnx"), load_run(mapped.run)
+    graph = onnx.load(str(exported.path)).graph
+    axes = {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+            for v in (*graph.input, *graph.output)}  # fmt: skip
+    free = ["batch", "height", "width"]
+    assert axes["image"] == ["batch", 3, "height", "width"]
+    assert axes["classes"] == free
+    assert axes["probabilities"] == ["batch", 4, "height", "width"]
     inside = {p.key: json.loads(p.value) for p in onnx.load(str(exported.path)).metadata_props}
     beside = exported.facts
     checked = beside.pop("checked")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import yaml
 
+from segmenter.config.datasets import Located
+from segmenter.config.losses import LossConfig, Term, UsedBy
+from segmenter.config.sections import setting
 from segmenter.errors import CheckpointError, SegmenterError
 from segmenter.runs.__main__ import main
 from segmenter.runs.origin import load_origin
@@ -149,3 +153,27 @@ def test_a_damaged_record_of_origin_is_none(tmp_path: Path) -> None:
     (run / "origin.json").write_bytes(whole.replace(b"600", b"700"))
     assert load_origin(run) is None
     assert "Scenes, tiles and place: not known" in card(run)[1]
+
+
+class MadeLoss(LossConfig):
+    made_term: Annotated[float, Term("images")] = setting(0.0, "weight", "made", ge=0)
+    made_width: Annotated[float, UsedBy("made_term")] = setting(3.0, "pixels", "made", ge=0)
+
+
+class MadeData(Located):
+    title: ClassVar[str] = "Made data"
+    kind: Literal["made"]
+    root: str = setting(..., "", "a folder")
+
+
+def test_a_card_follows_from_the_recipe_whatever_it_names(tmp_path: Path) -> None:
+    """A kind of dataset, terms of the loss and their settings that no list here knows."""
+    known = read_known(described_run(tmp_path / "run"))
+    loss = MadeLoss(cross_entropy=0.5, made_term=2, made_width=4, boundary=10)
+    update = {"dataset": MadeData(kind="made", root="x"), "loss": loss}
+    recipe = known.run.recipe.model_copy(update=update)
+    text = card_text(replace(known, run=replace(known.run, recipe=recipe)))
+    assert "Trained on Made data." in text
+    assert "- Data: Made data, full labels" in text
+    assert "name: Made data, validation split, full labels" in text
+    assert "Loss: 0.5 × cross-entropy + 2 × made-term, boundary 10.0, made width 4.0; " in text
