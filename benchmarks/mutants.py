@@ -7,7 +7,8 @@ sample stays when other lines change. Each result is kept at once; one is reused
 is the same.
 
 The tests of a mutant are those of its module's name, those that import the module, those of its package and
-the laws, in one process in a copy of the tree, up to the first failure; that test must pass without the change.
+the laws, in one process in a copy of the tree, up to the first failure; that test must pass without the
+change.
 A test's limit is in the program's own time (`fuzz/own_time.py`), so that a busy machine kills nothing.
 """
 
@@ -205,6 +206,14 @@ def _mutant(place: _Place) -> Mutant | None:
     return None
 
 
+def _is_python(code: str | None) -> bool:
+    try:
+        ast.parse(code or "(")
+    except SyntaxError:
+        return False
+    return True
+
+
 def _places(code: str) -> dict[tuple[Position, Position], list[tuple[str, int]]]:
     """Place → (operator, its number in the file) of each change there."""
     left_out, kept = _left_out(ast.parse(code))
@@ -345,8 +354,8 @@ def _pytest(tree: Path, tests: Sequence[str]) -> tuple[bool, str, float]:
     environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "1000"}
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
-            command, cwd=tree, env=environment, stdout=output, stderr=output,
-            start_new_session=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY)),
+            command, cwd=tree, env=environment, stdout=output, stderr=output, start_new_session=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY)),
         )  # fmt: skip
         try:
             _, status, used = os.wait4(process.pid, 0)
@@ -372,7 +381,8 @@ def page_lines(results: Mapping[str, Any]) -> list[str]:
             rows.append([package, str(len(chosen)), str(died), f"{100 * died / len(chosen):.0f} %"])
     lines = [
         "",
-        f"Seed {results['seed']}, {len(mutants)} of {results['sample']} mutants, {minutes:.0f} minutes of processor:",
+        f"Seed {results['seed']}, {len(mutants)} of {results['sample']} mutants, "
+        f"{minutes:.0f} minutes of processor:",
         "",
         *table(["package", "mutants", "killed", "share"], rows),
     ]
