@@ -8,7 +8,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from segmenter.inference import pixelwise  # noqa: E402
-from segmenter.inference.function import _largest, _weigh_logits  # noqa: E402
+from segmenter.inference.function import _as_byte, _largest, _weigh_logits  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("tensorflow")  # which sets the devices up that other tests need
 
@@ -60,3 +60,9 @@ def test_a_pixel_does_not_depend_on_how_many_are_with_it(rng: np.random.Generato
         count, height, width = min(count, 3), min(height, 16), min(width, 20)
         part = slice(None, count), slice(None, height), slice(None, width)
         np.testing.assert_array_equal(function(scores[part], weights[part]), whole[part])
+
+
+def test_a_byte_of_a_probability_is_the_nearest() -> None:
+    shares = np.arange(1000) / 999  # none lies half-way between two bytes
+    found = _as_byte(tf.constant(shares)).numpy()
+    np.testing.assert_array_equal(found, np.floor(shares * 255 + 0.5))

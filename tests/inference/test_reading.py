@@ -39,3 +39,19 @@ def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:
     alone = batch.image.base
     assert batch.image.shape == (1, 32, 32, 2)
     assert alone is None or alone.nbytes == batch.image.nbytes
+
+
+def test_few_windows_without_data_wait_for_one_that_is_computed(rng: np.random.Generator) -> None:
+    """Memory: a batch is given out, full or not, while others of its size are read."""
+    raster, batch = scene(rng, 32, 32 * 400), 4
+    raster.valid[:, 32:] = False
+    read: list[Window] = []
+
+    class Counted(ArrayRaster):
+        def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+            read.append(window)
+            return super().read(window)
+
+    batches = read_batches([ArrayJob(Counted(raster.image, raster.valid))], Tiling(Size(32, 32), 0, 8, batch))
+    assert next(iter(batches)).image.shape[0] == 1
+    assert sum(window.width for window in read) <= 32 * (4 * batch + 64 + batch)

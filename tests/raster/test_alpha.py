@@ -77,12 +77,15 @@ def near_infrared(rng: Any, kind: str) -> NDArray[Any]:
             np.uint8
         ),
         "the sea": lambda: rng.integers(0, 25, (H, W)).astype(np.uint8),
+        "dim meadows": lambda: np.where(
+            rng.random((H, W)) < 0.8, rng.integers(0, 6, (H, W)), rng.integers(20, 200, (H, W))
+        ).astype(np.uint8),
         "16 bits": lambda: rng.integers(200, 4000, (H, W)).astype(np.uint16),
         "reflectance": lambda: rng.uniform(0.05, 0.6, (H, W)).astype(np.float32),
     }[kind]()
 
 
-@pytest.mark.parametrize("kind", ["meadows", "lakes", "the sea", "16 bits", "reflectance"])
+@pytest.mark.parametrize("kind", ["meadows", "lakes", "the sea", "dim meadows", "16 bits", "reflectance"])
 def test_measurements_ask_for_bands(make_geotiff: Make, rng: Any, kind: str) -> None:
     band = near_infrared(rng, kind)
     path = make_geotiff("a.tif", rgb_and(band), photometric="rgb", alpha=True)

@@ -176,6 +176,33 @@ def test_an_interruption_leaves_the_older_file(tmp_path: Path, error: type[BaseE
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("overviews", [None, "nearest"])
+def test_it_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overviews: Any
+) -> None:
+    """All of it: after a power cut a name without its bytes would be a map of zeros."""
+    path, events = tmp_path / "a.tif", []
+    fsync, rename = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        fsync(handle)
+        kept = os.fstat(handle)
+        events.append((kept.st_ino, kept.st_size, path.exists()))
+
+    def renamed(source: Any, target: Any) -> None:
+        if Path(target) == path:  # not what GDAL's overviews were written to
+            events.append((os.stat(source).st_ino, os.stat(source).st_size, "its name"))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_raster(path, np.ones((600, 700), np.uint8), RasterSpec(overviews=overviews))
+    (named,) = (event for event in events if event[2] == "its name")
+    before, after = events[: events.index(named)], events[events.index(named) + 1 :]
+    assert (*named[:2], False) in before
+    assert (tmp_path.stat().st_ino, True) in [(inode, there) for inode, _, there in after]
+
+
 def test_what_did_not_reach_the_disk_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GDAL closes a file on a full disk without an error; here its last bytes become zeros at close."""
     close = RasterWriter._close

@@ -206,6 +206,20 @@ def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(
             assert max(np.count_nonzero(one == part.class_id) for one in tiles) >= 32
 
 
+def test_a_window_that_is_shrunk_shows_as_much_more_of_a_class(dataset: Dataset) -> None:
+    """Of the patch of 56 pixels, 14 are left at half the scale: it is looked for in no such window."""
+    recipe = scaled_recipe(augmentation={"scale_to": [0.1, 1.0], "brightness": 0, "contrast": 0})
+    store, index = parts(dataset, recipe)
+    loader = BatchLoader(recipe, index, store, statistics_of())
+    tile = int(np.argmax(index.counts_NK[:, 2]))
+    home = index.window(tile)
+    twice = Window(home.row, home.col, 2 * SIDE, 2 * SIDE)
+    found, none = (loader._positions(tile, [2], window) for window in (home, twice))
+    assert found is not None
+    assert none is not None
+    assert (len(found) > 0, len(none)) == (True, 0)
+
+
 def test_by_scale_tiles_are_put_together_within_a_stratum(dataset: Dataset) -> None:
     """A class of another scale would keep no promise, and not look like one of this."""
     for strata in ([0.15, 0.5], []):

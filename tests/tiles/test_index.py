@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,15 @@ def test_shares(made: Dataset) -> None:
     assert index.shares().sum() == pytest.approx(1)
     assert index.shares()[3] == 0
     assert index.shares()[0] == index.counts_NK[:, 0].sum() / index.labelled_N.sum()
+
+
+def test_the_fingerprint_is_that_of_places_and_counts(made: Dataset) -> None:
+    """Resuming asks it whether the plan is still that of these tiles."""
+    index = build_index(made, "train", TilesConfig(size=16), progress=False)
+    arrays = ("scene_N", "row_N", "col_N", "counts_NK")
+    changed = [replace(index, **{name: getattr(index, name) + 1}) for name in arrays]
+    assert len({one.fingerprint() for one in (index, *changed)}) == 5
+    assert replace(index, counts_NK=index.counts_NK.copy()).fingerprint() == index.fingerprint()
 
 
 # ------------------------------------------------------------------------------------- refreshing

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import LossConfig
 from segmenter.labels import IGNORE
+from segmenter.training.prepare import class_weights
 
 WEIGHTS = (0.5, 2.0, 1.0)
 
@@ -150,3 +152,17 @@ def test_edges_are_finite(tensorflow: ModuleType, normalisation: Any, case: str)
         value = segmentation_loss(config, None, None)(tf.constant(label), x)
     assert np.isfinite(float(value))
     assert np.isfinite(tape.gradient(value, x).numpy()).all()
+
+
+def test_weights_by_inverse_root_have_the_mean_one_over_the_pixels() -> None:
+    """1/√share, by hand: of 1, 16 and 47 of 64 pixels, and of a class that no pixel has."""
+    recipe = recipe_from(
+        {"name": "t", "dataset": {"kind": "potsdam", "root": "r"}, "loss": {"class_weights": "inverse_sqrt"}},
+        "test",
+    )
+    shares = np.array([1, 16, 0, 47]) / 64
+    index: Any = SimpleNamespace(shares=lambda: shares)
+    weights = np.array(class_weights(recipe, index))
+    mean = (8 * 1 + 2 * 16 + (64 / 47) ** 0.5 * 47) / 64
+    np.testing.assert_allclose(weights, [8 / mean, 2 / mean, 1, (64 / 47) ** 0.5 / mean], rtol=1e-12)
+    assert (weights * shares).sum() == pytest.approx(1, rel=1e-12)

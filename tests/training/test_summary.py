@@ -174,6 +174,26 @@ def test_shown_are_the_windows_with_the_most_wrong_pixels_and_those_with_most_cl
         assert decoded(one.image).shape == label_HWC.shape
 
 
+def test_a_trace_of_a_class_does_not_make_a_window_a_good_one(
+    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
+) -> None:
+    """Of its classes' shares 1.2 are right in a window of two; 1 in others, with a trace or without."""
+    side = 20
+    scene: Any = SimpleNamespace(
+        name="s", image=make_geotiff("s.tif", np.zeros((side, 6 * side, 3), np.uint8))
+    )
+    dataset: Any = SimpleNamespace(bands=None, classes=make_classes(3))
+    examples = Examples()
+    for number, (of_a_second_class, right) in enumerate([(0, 0)] * 3 + [(7, 7), (0, 0), (10, 2)]):
+        label = np.zeros((side, side), np.uint8)
+        label[0, :of_a_second_class] = 1
+        found = np.full_like(label, 2 if number < 3 else 0)  # the first three are the worst
+        found[0, :right] = 1
+        examples.consider(scene, Window(0, number * side, side, side), label, found)
+    best = [one.col // side for one in examples.shown(dataset) if one.why == "best"]
+    assert best == [5, 3, 4]
+
+
 def test_of_equal_windows_the_first_are_shown(
     make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
 ) -> None:
