@@ -331,7 +331,7 @@ def _judged(mutant: Mutant, trees: SimpleQueue[Path]) -> Result:
             _write(file, code)
         result = {**mutant._asdict(), "verdict": SURVIVED if passed else KILLED, "seconds": round(seconds)}
         if not passed:
-            failed = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::\S*)?)", said, re.MULTILINE)
+            failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
             result["by"] = killer = failed[1] if failed else tests[0]
             if not _pytest(tree, [killer])[0]:
                 raise SegmenterError(f"{killer}: expected a test that passes without the change")
