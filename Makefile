@@ -9,7 +9,7 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup pretrained cluster remote vectors export notebook demo test test-slow fuzz docs lint format bench clean
+.PHONY: setup pretrained cluster remote vectors export notebook demo test test-slow fuzz mutants docs lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
@@ -69,6 +69,12 @@ test-slow: $(VENV)/.stamp-$(EXTRA)-test $(VENV)/.stamp-$(EXTRA)-bench
 FUZZ_MINUTES ?= 5
 fuzz: $(VENV)/.stamp-$(EXTRA)-vectors
 	@$(PY) -m fuzz --minutes $(FUZZ_MINUTES) --workers $(or $(filter-out 0,$(WORKERS)),1)
+
+# Changed lines that the tests have to notice; resumable, some hours (docs/mutants.md).
+SAMPLE ?= 200
+SEED ?= 0
+mutants: $(VENV)/.stamp-$(EXTRA)-test $(VENV)/.stamp-$(EXTRA)-mutants
+	@$(PY) -m benchmarks.mutants --sample $(SAMPLE) --seed $(SEED)
 
 # The documentation as a site, without a network; what does not fit together is an error.
 docs: $(VENV)/.stamp-$(EXTRA)-docs
