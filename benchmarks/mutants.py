@@ -29,6 +29,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice, zip_longest
+from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -248,12 +249,7 @@ def _left_out(tree: ast.AST) -> tuple[list[Span], list[Span]]:
 
 def _is_said(node: ast.AST) -> bool:
     """A call that prints or warns."""
-    name = node.func if isinstance(node, ast.Call) else None
-    return isinstance(name, ast.Name | ast.Attribute) and ast.unparse(name) in (
-        "print",
-        "warnings.warn",
-        "tell",
-    )
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "warnings.warn", "tell")
 
 
 def _is_for_types(node: ast.AST) -> bool:
@@ -282,9 +278,6 @@ def _difference(before: Sequence[str], after: Sequence[str]) -> tuple[str, str]:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-# ---------------------------------------------------------------------------------------- testing
 
 
 def tests_of(path: str, package: str) -> list[str]:
@@ -366,9 +359,6 @@ def _pytest(tree: Path, tests: Sequence[str]) -> tuple[bool, str, float]:
         return process.returncode == 0, output.read(), used.ru_utime + used.ru_stime
 
 
-# ------------------------------------------------------------------------------------------- page
-
-
 def page_lines(results: Mapping[str, Any]) -> list[str]:
     """The shares by package, and those that survived."""
     mutants: list[Result] = results["mutants"]
@@ -386,16 +376,11 @@ def page_lines(results: Mapping[str, Any]) -> list[str]:
         "",
         *table(["package", "mutants", "killed", "share"], rows),
     ]
-    left = [one for one in mutants if one["verdict"] == SURVIVED]
+    left = sorted((one for one in mutants if one["verdict"] == SURVIVED), key=itemgetter("path", "line"))
     if left:
+        where = [f"`{one['path'].removeprefix('segmenter/')}:{one['line']}`" for one in left]
         rows = [
-            [
-                f"`{one['path'].removeprefix('segmenter/')}:{one['line']}`",
-                _code(one["was"]),
-                _code(one["now"]),
-                one["why"],
-            ]
-            for one in sorted(left, key=lambda one: (one["path"], one["line"]))
+            [w, _code(one["was"]), _code(one["now"]), one["why"]] for w, one in zip(where, left, strict=True)
         ]
         lines += ["", *table(["survives", "line", "changed to", "why"], rows, words=4)]
     return [*lines, ""]

@@ -192,10 +192,7 @@ class TrainingConfig(Section):
         0.0, "gradient", "clip each component to ± this, after the sum over replicas; 0: off", ge=0
     )
     precision: Literal["float32", "float64", "mixed_float16", "mixed_bfloat16"] = setting(
-        "float32",
-        "",
-        "mixed_float16 uses the 2080 Ti's tensor cores; mixed_bfloat16: TPUs, and newer cards; float64 shows "
-        "that several devices compute what one does",
+        "float32", "", "mixed_float16: tensor cores; mixed_bfloat16: TPUs, newer cards; float64: for proofs"
     )
     accumulate: int = setting(
         1,

@@ -187,9 +187,7 @@ class BatchLoader:
             self._keep_promises(promises, block, _Key(epoch, step, 0, 0), counts)
         with self._lock:
             self._drawn.add(counts)
-        order_B: NDArray[np.int64] = np.arange(len(row_B))
-        if len(self._shares) > 1:
-            order_B = order_for_replicas(order_B, self._shares, held_BK)
+        order_B = order_for_replicas(np.arange(len(row_B)), self._shares or (len(row_B),), held_BK)
         if self._share is None and whole is not None:
             for array in whole[:3] if len(self._shares) > 1 else ():
                 array[:] = array[order_B]
