@@ -77,8 +77,8 @@ def test_check_escapes_the_names_of_files(tmp_path: Path, make_geotiff: Make) ->
     known = ClassMap(classes("水体", "forest").classes, ignored=(9,))
     dataset = Dataset("d", tmp_path, (scene,), known, unused=((Path("u\x1b\n.tif"), "so"),))
     text = check_dataset(dataset, progress=False).text()
-    assert "without a labelled pixel: 1 scenes: x\\x1b[31m\\ny" in text
-    assert "left out, so: 1 files: u\\x1b\\n.tif" in text
+    assert "without a labelled pixel: 1 scene: x\\x1b[31m\\ny" in text
+    assert "left out, so: 1 file: u\\x1b\\n.tif" in text
     assert escaped(text) == text
     table = [line for line in text.splitlines() if line.startswith(("class", "水体", "forest"))]
     assert len({terminal_width(line) for line in table if not line.endswith(("scene", "class: 2"))}) == 1

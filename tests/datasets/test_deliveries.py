@@ -259,7 +259,7 @@ def _run(folder: Path, command: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
     command = re.sub(r"^python ", f"{sys.executable} ", command)
     done = subprocess.run(
-        ["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+        ["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

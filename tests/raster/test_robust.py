@@ -35,7 +35,7 @@ def call(
             metres_per_pixel=None,
             recipe=SimpleNamespace(
                 name="exact",
-                dataset=SimpleNamespace(kind="folder", maps_hold_codes=False),
+                dataset=SimpleNamespace(kind="folder", images=("{name}.tif",), maps_hold_codes=False),
                 prediction=SimpleNamespace(window=512, batch=4),
                 training=SimpleNamespace(precision="float32"),
             ),
