@@ -28,15 +28,12 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from itertools import chain, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
-
-from cosmic_ray.ast import ast_nodes, get_ast
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator, operator_names
 
 from benchmarks.page import renew, table
 from segmenter.errors import SegmenterError, run_script
@@ -96,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     results = json.loads(given.results.read_text(encoding="utf-8")) if given.results.is_file() else {}
     if not given.page:
+        if find_spec("cosmic_ray") is None:
+            raise SegmenterError("expected Cosmic Ray, which changes the code; `make mutants` installs it")
         results = _run(given, {result["key"]: result for result in results.get("mutants", ())})
     if not results:
         raise SegmenterError(f"{given.results}: expected results; run this without --page")
@@ -199,7 +198,7 @@ def _mutant(place: _Place) -> Mutant | None:
     """Return the first change of a place, in the order of hashes, that is Python; None if none is."""
     code = place.file.read_text(encoding="utf-8")
     for operator, number in sorted(place.changes, key=lambda change: _hash(f"{place.text} {change[0]}")):
-        mutated = mutate_code(code, get_operator(operator)(), number)
+        mutated = _changed(code, operator, number)
         if _is_python(mutated):
             was, now = _difference(code.splitlines(), mutated.splitlines())
             key, path = _hash(f"{place.text} {now}")[:12], str(place.file.relative_to(ROOT))
@@ -207,9 +206,16 @@ def _mutant(place: _Place) -> Mutant | None:
     return None
 
 
-def _is_python(code: str | None) -> bool:
+def _changed(code: str, operator: str, number: int) -> str:
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    return mutate_code(code, get_operator(operator)(), number) or "("
+
+
+def _is_python(code: str) -> bool:
     try:
-        ast.parse(code or "(")
+        ast.parse(code)
     except SyntaxError:
         return False
     return True
@@ -217,6 +223,9 @@ def _is_python(code: str | None) -> bool:
 
 def _places(code: str) -> dict[tuple[Position, Position], list[tuple[str, int]]]:
     """Place → (operator, its number in the file) of each change there."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
     left_out, kept = _left_out(ast.parse(code))
     nodes = [node for node in ast_nodes(get_ast(code)) if node.type not in ("name", "newline", "string")]
     places = defaultdict(list)
@@ -318,7 +327,7 @@ def _judged(mutant: Mutant, trees: SimpleQueue[Path]) -> Result:
         file = tree / mutant.path
         code = file.read_text(encoding="utf-8")
         try:
-            _write(file, str(mutate_code(code, get_operator(mutant.operator)(), mutant.number)))
+            _write(file, _changed(code, mutant.operator, mutant.number))
             passed, said, seconds = _pytest(tree, tests)
         finally:
             _write(file, code)

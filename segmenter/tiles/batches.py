@@ -30,8 +30,8 @@ from segmenter.tiles.store import SceneStore, Tile
 _REDRAWS = 6
 """Draws of position and augmentation for a tile that lost its class, before its place on the grid is used."""
 
-Batch = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8], NDArray[np.int64]]
-"""Images (B, S, S, C), valid (B, S, S), class ids (B, S, S), and each tile's slot (B,) in the plan's row."""
+Batch = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Images (B, S, S, C), valid and class ids (B, S, S), slots (B,) of the tiles in the plan's row, int64."""
 
 
 @dataclass
@@ -200,10 +200,9 @@ class BatchLoader:
         target = into or self._empty(len(order_B))
         for place, slot in enumerate(order_B.tolist()):
             if batch.arrays is None:
-                content = self._content(batch.draw_B[slot])
+                content: Sequence[Any] = self._content(batch.draw_B[slot])
             else:
-                image, valid, label = batch.arrays
-                content = image[slot], valid[slot], label[slot]
+                content = [array[slot] for array in batch.arrays]
             for array, part in zip(target, (*content, slot), strict=True):
                 array[place] = part
         return target
