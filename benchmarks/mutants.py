@@ -28,6 +28,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain, islice, zip_longest
 from operator import itemgetter
@@ -47,10 +48,8 @@ PACKAGES = {
     "tiles": "tests/tiles tests/training/test_pipeline.py tests/laws/test_coverage.py",
     "raster/validity": "tests/raster tests/tiles/test_index.py",
     "raster/label": "tests/test_labels.py tests/raster tests/tiles/test_index.py",
-    "training/losses": (
-        "tests/training/test_losses.py tests/training/test_emphasis.py tests/training/test_average_loss.py "
-        "tests/laws/test_equivalence.py"
-    ),
+    "training/losses": " ".join(f"tests/training/test_{name}.py" for name in ("losses", "emphasis"))
+    + " tests/laws/test_equivalence.py",
     "evaluation": "tests/evaluation tests/training/test_validation.py tests/training/test_summary.py",
     "inference": "tests/inference tests/laws/test_tiles_disappear.py",
 }
@@ -66,6 +65,7 @@ change, and one fails at errors that are named with their module."""
 KILLED, SURVIVED = "killed", "survived"
 Result = dict[str, Any]
 Position = tuple[int, int]
+Span = tuple[Position, Position]
 
 
 class Mutant(NamedTuple):
@@ -214,11 +214,9 @@ def _changed(code: str, operator: str, number: int) -> str:
 
 
 def _is_python(code: str) -> bool:
-    try:
-        ast.parse(code)
-    except SyntaxError:
-        return False
-    return True
+    with suppress(SyntaxError):
+        return ast.parse(code) is not None
+    return False
 
 
 def _places(code: str) -> dict[tuple[Position, Position], list[tuple[str, int]]]:
@@ -237,9 +235,6 @@ def _places(code: str) -> dict[tuple[Position, Position], list[tuple[str, int]]]
             if not _inside(place[0], left_out) or _inside(place[0], kept):
                 places[place].append((name, number))
     return places
-
-
-Span = tuple[Position, Position]
 
 
 def _left_out(tree: ast.AST) -> tuple[list[Span], list[Span]]:
@@ -268,9 +263,8 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def _span(node: ast.expr | ast.stmt | ast.AST) -> Span:
-    at: Any = node
-    return (at.lineno, at.col_offset), (at.end_lineno, at.end_col_offset)
+def _span(node: Any) -> Span:
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
 def _inside(position: Position, spans: Iterable[Span]) -> bool:
