@@ -1,6 +1,6 @@
 # An image for servers with NVIDIA GPUs. How to build and run it, and why it is as it is: docs/install.md
 #
-# CUDA, cuDNN and NCCL come with TensorFlow's own wheels (tensorflow[and-cuda]), in the versions that it was built with.
+# CUDA, cuDNN and NCCL come with TensorFlow's own wheels (tensorflow[and-cuda]), in the versions of constraints/.
 # A CUDA base image would bring them a second time, and only a system Python that TensorFlow may not have wheels for.
 # From the host comes the driver alone, by the NVIDIA Container Toolkit: docker run --gpus all.
 ARG PYTHON=3.11
@@ -24,8 +24,9 @@ RUN apt-get update \
 # Which of the optional parts; exactly one of gpu and cpu.
 ARG EXTRAS=gpu,report,pretrained,vectors,remote,cluster
 COPY --from=wheel /wheels /wheels
-RUN python -m pip install --no-cache-dir "$(echo /wheels/*.whl)[${EXTRAS}]" \
-    && rm -rf /wheels
+COPY constraints /constraints
+RUN python -m pip install --no-cache-dir -c /constraints/gpu-2.21.txt "$(echo /wheels/*.whl)[${EXTRAS}]" \
+    && rm -rf /wheels /constraints
 
 # Any user may be asked for (docker run --user), so that files in mounted folders belong to the one who calls; the home
 # of that user, where libraries keep what they cache, is a folder that all may write to, as /tmp is.

@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 # cpu or gpu: asked for on the command line, else what the environment already has, else cpu.
 HAVE := $(shell cat $(VENV)/.extra 2>/dev/null)
 EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(if $(filter gpu,$(EXTRA)),-c constraints/gpu-2.21.txt)
 export NO_ALBUMENTATIONS_UPDATE := 1
 
 .PHONY: setup pretrained cluster remote vectors export notebook demo test test-slow fuzz mutants docs lint format bench clean

@@ -140,7 +140,7 @@ def test_the_source_distribution_has_what_a_clone_has(sources: Path) -> None:
         "CONTRIBUTING.md",
     ):
         assert (sources / name).read_bytes() == (ROOT / name).read_bytes()
-    for folder in ("configs", "datasets", "docs", "tests"):
+    for folder in ("configs", "constraints", "datasets", "docs", "tests"):
         mine = {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.*") if path.suffix != ".pyc"}
         assert {path for path in mine if not (sources / path).exists()} == set()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 from segmenter.errors import DeviceError
 from segmenter.invocation import installation
@@ -21,3 +23,12 @@ def require_tensorflow() -> None:
 def how_to_install() -> str:
     """What installs TensorFlow, for a message."""
     return f"run {installation('cpu')}, or with NVIDIA GPUs {installation('gpu')}"
+
+
+def cuda_libraries() -> str:
+    """CUDA's, cuDNN's and NCCL's versions, as far as they were installed as packages of Python."""
+    found = []
+    for name, package in (("CUDA", "cuda-runtime"), ("cuDNN", "cudnn"), ("NCCL", "nccl")):
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(f'nvidia-{package}-cu12')}")
+    return ", ".join(found) or "of the system"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.devices.driver import MachineGpus, machine_gpus
+from segmenter.devices.installed import cuda_libraries
 from segmenter.devices.setup import Device, processor_model
 from segmenter.devices.strategy import Devices
 from segmenter.invocation import installation
@@ -210,6 +211,7 @@ def describe_machine(machine: MachineGpus, seen: Seen, used: Sequence[Device]) -
     ]
     cores, online = usable_cores(), os.cpu_count() or 1
     of_all = "" if cores == online else f" of {online}, by affinity and control group"
+    built += f"; here {cuda_libraries()}" * bool(seen.cuda)
     lines = [
         f"programs    TensorFlow {_tensorflow()} {built}, Keras {version('keras')}",
         f"driver      {machine.driver or 'none'}",

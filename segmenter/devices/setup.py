@@ -20,7 +20,7 @@ from typing import Any
 
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.driver import ask
-from segmenter.devices.installed import how_to_install
+from segmenter.devices.installed import cuda_libraries, how_to_install
 from segmenter.devices.limits import memory_limits
 from segmenter.errors import DeviceError
 from segmenter.invocation import installation
@@ -370,6 +370,7 @@ def computed_on(used: Sequence[Device]) -> dict[str, str]:
     import tensorflow as tf
 
     cores = str(len(os.sched_getaffinity(0)))  # TensorFlow's default
+    libraries = {} if all(d.name.startswith("CPU") for d in used) else {"libraries": cuda_libraries()}
     within = tf.config.threading.get_intra_op_parallelism_threads()
     between = tf.config.threading.get_inter_op_parallelism_threads()
     return {
@@ -378,6 +379,7 @@ def computed_on(used: Sequence[Device]) -> dict[str, str]:
         "threads of an operation": str(within or os.environ.get("TF_NUM_INTRAOP_THREADS", cores)),
         "operations at a time": str(between or os.environ.get("TF_NUM_INTEROP_THREADS", cores)),
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "not set"),
+        **libraries,
     }
 
 
