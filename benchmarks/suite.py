@@ -30,6 +30,7 @@ LEFT_OUT = {
     "smp_unet": "the same encoder in PyTorch; needs the extra smp",
     "map_cluster": "maps by 1, 2 and 4 Dask workers: minutes for each",
     "gpu": "on a GPU server",
+    "mutants": "hours: `make mutants`",
 }
 """Not part of the suite, but run by hand: `python -m benchmarks.NAME`."""
 Line = Mapping[str, Any]

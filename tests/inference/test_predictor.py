@@ -269,14 +269,15 @@ def test_an_abandoned_job_is_not_read_on(rng: np.random.Generator) -> None:
 
 
 def test_stopping_early_ends_the_thread(rng: np.random.Generator) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())  # those of other tests may end meanwhile
     events = classify_all(
         [ArrayJob(scene(rng, 3200, 16))], Tiling(Size(32, 32), 0, 8, 1), exact_network(0, 8)
     )
     next(events)
-    assert threading.active_count() == before + 2
+    own = set(threading.enumerate()) - before
+    assert len(own) == 2
     events.close()
-    assert threading.active_count() == before
+    assert not any(thread.is_alive() for thread in own)
 
 
 def test_reading_computing_and_taking_overlap(rng: np.random.Generator) -> None:
