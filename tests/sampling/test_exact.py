@@ -11,6 +11,7 @@ import pytest
 from segmenter.config.recipe import SamplingConfig
 from segmenter.errors import DatasetError
 from segmenter.sampling import plan
+from segmenter.sampling.kinds import Kinds, cover_sizes
 
 NO_LIMIT = SamplingConfig(max_repeats_per_tile=10**6)
 
@@ -100,3 +101,16 @@ def test_the_limit_of_repeats_holds_in_the_exact_search() -> None:
     assert tight.promised == (0, 1, 2)
     assert np.bincount(tight.rows_SB.reshape(-1)).max() <= 4  # one more as a filler
     assert tight.coverage_repeats >= free.coverage_repeats
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fewest_tiles_for_each_set_of_classes(seed: int) -> None:
+    """Against all sets of kinds; one kind holds a class that no other has."""
+    rng = np.random.default_rng(seed)
+    classes = 4
+    codes = sorted({8, *rng.integers(1, 8, 5).tolist()} | {1, 2, 4})
+    kinds = Kinds(np.array(codes), np.ones(len(codes), np.int64), classes)
+    found = cover_sizes(kinds)
+    every = [chosen for n in range(len(codes) + 1) for chosen in combinations(codes, n)]
+    fewest = [min(len(c) for c in every if union(list(c)) & wanted == wanted) for wanted in range(2**classes)]
+    assert found.tolist() == fewest
