@@ -99,7 +99,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all sections together (default: 10)")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="for all sections but the laws (default: 10)"
+    )
     parser.add_argument(
         "--output", type=Path, default=Path("build/gpu"), metavar="DIR", help="for gpu.md and gpu.json"
     )

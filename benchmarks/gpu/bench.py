@@ -39,7 +39,7 @@ class Sizes:
         rows: of the equivalence matrix, shallow where the sizes are tiny.
         epochs: of the training that is stopped and resumed.
         raster, window: sides in pixels, of what is mapped.
-        feed: batches for each number of threads, the same for all.
+        feed: batches for each thread, at most.
     """
 
     tiny: bool = False
@@ -56,7 +56,7 @@ class Sizes:
     )
     raster: int = 8192
     window: int = 1024
-    feed: int = 24
+    feed: int = 12
 
 
 TINY = Sizes(
