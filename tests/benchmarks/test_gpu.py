@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import equivalence, facts, memory, page, resume, running, sections, step
+from benchmarks.gpu import equivalence, facts, feed, memory, page, resume, running, sections, step
 from benchmarks.gpu.bench import TINY, Bench, Sizes, distribution
 from benchmarks.gpu.figures import Figure, Section, line_of, read_line
 from segmenter.config.reading import load_recipe
@@ -258,6 +259,21 @@ def test_the_two_ends_are_timed_first(tmp_path: Path, monkeypatch: pytest.Monkey
     assert names[:4] == [f"{devices}, mixed_float16{xla}" for xla in ("", ", XLA") for devices in ENDS]
     assert {"4 devices, mixed_float16, XLA", "4 devices, mixed_bfloat16", "3 devices, float32"} <= set(names)
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("rates", [(50.0, 400.0), (400.0, 50.0), (400.0, 500.0), (50.0, 60.0)])
+def test_the_input_is_judged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rates: tuple[float, float]
+) -> None:
+    """By the best of files and copies; what files alone are short of is no verdict."""
+    left = iter(rates)
+    monkeypatch.setattr(feed, "loader", lambda *_: (None, SimpleNamespace(rows_SB=np.zeros((1, 2)))))
+    monkeypatch.setattr(feed, "tiles_per_second", lambda *_: (next(left), 0.001))
+    monkeypatch.setattr(feed, "by_workers", lambda *_: 1.0)
+    known: dict[str, Any] = {step.RATE.format(step.Case("mixed_float16", 2).name): 100.0}
+    found = list(feed.figures(Bench("logical", 4, TINY, tmp_path, known)))
+    (verdict,) = (figure for figure in found if figure.holds is not None)
+    assert verdict.holds is (max(rates) >= 150)
 
 
 def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_model_that_keras_saved_is_the_same(
 
 
 def _output(model: Any, image: Any, training: bool) -> Any:
-    """Of a model as it is now: a step of training counts a mask and moves the statistics."""
+    """Call a model as it is now: a step of training counts a mask and moves the statistics."""
     before = model.get_weights()
     found = model(image, training=training).numpy()
     model.set_weights(before)

@@ -207,7 +207,7 @@ def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(
 
 
 def test_a_window_that_is_shrunk_shows_as_much_more_of_a_class(dataset: Dataset) -> None:
-    """Of the patch of 56 pixels, 14 are left at half the scale: it is looked for in no such window."""
+    """At half the scale 14 of the patch's 56 pixels are left: it is looked for in no such window."""
     recipe = scaled_recipe(augmentation={"scale_to": [0.1, 1.0], "brightness": 0, "contrast": 0})
     store, index = parts(dataset, recipe)
     loader = BatchLoader(recipe, index, store, statistics_of())

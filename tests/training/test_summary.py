@@ -177,7 +177,7 @@ def test_shown_are_the_windows_with_the_most_wrong_pixels_and_those_with_most_cl
 def test_a_trace_of_a_class_does_not_make_a_window_a_good_one(
     make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
 ) -> None:
-    """Of its classes' shares 1.2 are right in a window of two; 1 in others, with a trace or without."""
+    """Shares of classes that are right: 1.2 in a window of two; 1 in others, with a trace or without."""
     side = 20
     scene: Any = SimpleNamespace(
         name="s", image=make_geotiff("s.tif", np.zeros((side, 6 * side, 3), np.uint8))
