@@ -35,8 +35,8 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
     layers live beside them: Σ over layers of output elements × bytes, plus twice the largest layer. In
     mixed float16, outputs take 2 bytes, except in the float32 head and in BatchNorm, which computes in
     float32: Keras keeps its input and its output so (4 + 4); `SyncBatchNorm` keeps neither, and gets 4 for
-    what it computes with on the way back. `python -m benchmarks.memory` holds the formula against what a
-    step takes.
+    what it computes with on the way back. In float64 all takes twice as much. `python -m benchmarks.memory`
+    holds the formula against what a step takes.
     """
     graph = graph_of(model)
     planes = planes_of(graph)
@@ -46,7 +46,8 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
         for call in graph.calls
         for tensor in call.outputs
     ]
-    return sum(sizes) + 2 * max(sizes)
+    twice = 2 if model.outputs[0].dtype == "float64" else 1
+    return twice * (sum(sizes) + 2 * max(sizes))
 
 
 def inference_bytes_per_pixel(model: Any) -> float:

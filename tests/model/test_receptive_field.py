@@ -70,6 +70,8 @@ def test_memory_grows_with_the_pixels_and_shrinks_with_precision(tensorflow: Mod
     mixed = build_model(UNetConfig(depth=2, width=8), 3, 4, dtype="mixed_float16")
     small, large = (training_bytes_per_image(single, side, side) for side in (64, 128))
     assert large == 4 * small
+    double = build_model(UNetConfig(depth=2, width=8), 3, 4, dtype="float64")
+    assert training_bytes_per_image(double, 64, 64) == 2 * small
     # Not half: Keras' BatchNorm computes in float32 whatever the policy.
     assert small / 2 < training_bytes_per_image(mixed, 64, 64, mixed=True) < small * 1.05
 
