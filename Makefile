@@ -33,6 +33,7 @@ notebook: $(VENV)/.stamp-$(EXTRA)-notebook
 export: $(VENV)/.stamp-$(EXTRA)-export
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.
+$(VENV)/.stamp-gpu: constraints/gpu-2.21.txt
 $(VENV)/.stamp-cpu $(VENV)/.stamp-gpu: pyproject.toml
 	@[ "$$(uname -s)" = Linux ] || { echo "error: this program runs on Linux, got $$(uname -s)"; exit 2; }
 	@if [ -n "$(HAVE)" ] && [ "$(HAVE)" != "$(EXTRA)" ]; then rm -rf $(VENV); fi
