@@ -165,6 +165,11 @@ class TrainingConfig(Section):
     freeze_encoder: int = setting(
         0, "epochs", "at the start in which a pretrained encoder stays as it is: less time; 0: off", ge=0
     )
+    freeze_norms: Literal["none", "encoder", "all"] = setting(
+        "none",
+        "",
+        "BatchNorm that keeps the statistics, scale and shift it was loaded with: docs/training.md",
+    )
     rates: dict[str, Annotated[float, Field(ge=0, le=1000)]] = setting(
         {},
         "",
@@ -195,10 +200,7 @@ class TrainingConfig(Section):
         "float32", "", "mixed_float16: tensor cores; mixed_bfloat16: TPUs, newer cards; float64: for proofs"
     )
     accumulate: int = setting(
-        1,
-        "micro-batches",
-        "that a device cuts its part of a step into, one after the other: less memory",
-        ge=1,
+        1, "micro-batches", "of a device's part of a step, one after the other: less memory", ge=1
     )
     ema: float = setting(
         0.0,
@@ -208,11 +210,7 @@ class TrainingConfig(Section):
         lt=1,
     )
     steps_per_call: int = setting(
-        4,
-        "steps",
-        "done on the devices between two looks of the host; a stop waits for so many",
-        ge=1,
-        le=1000,
+        4, "steps", "on the devices between two looks of the host; a stop waits for so many", ge=1, le=1000
     )
     input_workers: Annotated[int | Literal["auto"], BeforeValidator(_number_or_auto)] = setting(
         "auto",

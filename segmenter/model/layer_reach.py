@@ -1,7 +1,8 @@
 """Reach of Keras' layers along an axis: the input pixels behind an output pixel, and sizes.
 
 Each kind of layer is one row of a table; one that is not in it has an unknown reach, and nobody guesses. A
-class of somebody else is not known by having a known name. No Keras is imported.
+class of somebody else is not known by having a known name. Keras is imported when the first layer, which it
+made, is asked about.
 """
 
 from __future__ import annotations
@@ -9,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any, Protocol
 
 from segmenter.model.graph import Call
 
 Interval = tuple[int, int]
 _CHANNELS = (-1, 3)
-_HOMES = ("keras.src.layers.", "keras.src.applications.convnext", "segmenter.model.")
-"""Where the classes are at home whose names the tables below have."""
-_ARITHMETIC = "keras.src.ops.numpy"
 _OPERATORS = {"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Maximum", "Minimum"}
 """What `x + y` becomes in a functional model. ConvNeXt's blocks end so."""
 
@@ -126,11 +125,12 @@ def reach(call: Call, axis: int) -> Reach:
     Raises:
         GlobalLayerError: it is unlimited or not known; the message names the layer.
     """
-    if call.kind in _WHOLE and _at_home(call.operation):
-        raise GlobalLayerError(f"{call} looks at the whole image")
-    if type(call.operation).__module__ == _ARITHMETIC and call.kind in _OPERATORS:
+    if type(call.operation) in _operators():
         return _operator(call, axis)
-    if call.kind not in _KINDS or not _at_home(call.operation):
+    known = type(call.operation) in _layers()
+    if known and call.kind in _WHOLE:
+        raise GlobalLayerError(f"{call} looks at the whole image")
+    if not known:
         raise GlobalLayerError(f"{call} is of a kind whose reach is not known")
     if getattr(call.operation, "data_format", None) == "channels_first":
         raise GlobalLayerError(f"{call} has its channels first: its reach is not known")
@@ -147,15 +147,36 @@ def takes_several(call: Call) -> bool:
     return call.kind in _JOINING | _OPERATORS
 
 
-def _at_home(operation: Any) -> bool:
-    return type(operation).__module__.startswith(_HOMES)
+@cache
+def _layers() -> frozenset[type]:
+    """The classes that the tables below name: Keras' public layers, ConvNeXt's two, and our own."""
+    import keras
+    from keras.src.applications import convnext  # its layers have no public name
+
+    from segmenter.model import batchnorm, dropout, layers
+    from segmenter.model.decoders import pooling
+
+    ours = batchnorm.SyncBatchNorm, dropout.GlobalDropout, dropout.DropPath, pooling.PartMeans
+    own = (*ours, layers.Share, layers.ChannelNorm, layers.LayerScale, layers.BilinearUpSampling)
+    borrowed = convnext.LayerScale, convnext.StochasticDepth
+    names = (_KINDS.keys() | _WHOLE) - {each.__name__ for each in (*own, *borrowed)}
+    return frozenset({getattr(keras.layers, name) for name in names} | {*own, *borrowed})
+
+
+@cache
+def _operators() -> frozenset[type]:
+    """The classes of `keras.ops` that an operator between tensors becomes."""
+    from keras.src.ops import numpy as operators  # these classes have no public name
+
+    return frozenset(getattr(operators, name) for name in _OPERATORS)
 
 
 def _pointwise_function(activation: Any) -> bool:
     """Keras' own activation functions work on a pixel, with its channels at most."""
-    if str(getattr(activation, "__module__", "")).startswith("keras.src.activations"):
-        return True
-    return type(activation).__name__ in ("ReLU", "LeakyReLU", "ELU") and _at_home(activation)
+    import keras
+
+    pointwise = keras.layers.ReLU, keras.layers.LeakyReLU, keras.layers.ELU
+    return type(activation) in pointwise or activation in vars(keras.activations).values()
 
 
 def _pixelwise(call: Call, axis: int) -> Reach:
@@ -271,7 +292,7 @@ _PIXELWISE = {
 _WHOLE = {
     *("GlobalAveragePooling2D", "GlobalMaxPooling2D", "AdaptiveAveragePooling2D", "AdaptiveMaxPooling2D"),
     *("Flatten", "Resizing", "CenterCrop", "GroupNormalization", "PartMeans"),
-    *("Attention", "AdditiveAttention", "MultiHeadAttention", "GroupedQueryAttention"),
+    *("Attention", "AdditiveAttention", "MultiHeadAttention", "GroupQueryAttention"),
 }
 _KINDS: dict[str, Callable[[Call, int], Reach]] = {
     **dict.fromkeys(_PIXELWISE, _pixelwise),

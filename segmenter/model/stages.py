@@ -36,12 +36,14 @@ class Pace:
         late: paths of weights that train only after that.
         rates: path → factor on the learning rate and the weight decay, where it is not 1; 0: never trains.
         stages: stage → paths of its weights, in the order of the data's way.
+        norms: paths of BatchNorm's weights and statistics that stay as they are by `freeze_norms`.
     """
 
     frozen_epochs: int = 0
     late: frozenset[str] = frozenset()
     rates: Mapping[str, float] = field(default_factory=dict)
     stages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    norms: frozenset[str] = frozenset()
 
     def is_frozen(self, epoch: int) -> bool:
         """Whether the late weights stay as they are in an epoch, from 0."""
@@ -58,8 +60,12 @@ class Pace:
             return ""
         kinds: dict[str, list[str]] = {}
         for stage, paths in self.stages.items():
-            kinds.setdefault(self._describe_stage(paths[0]), []).append(stage)
-        return "stages: " + "; ".join(f"{joined_stages(names)} {how}" for how, names in kinds.items())
+            first = next(path for path in paths if path not in self.norms)
+            kinds.setdefault(self._describe_stage(first), []).append(stage)
+        said = [f"{joined_stages(names)} {how}" for how, names in kinds.items()]
+        if parts := sorted({part_of(path) for path in self.norms}, reverse=True):
+            said.append(f"BatchNorm of the {' and the '.join(parts)} frozen")
+        return "stages: " + "; ".join(said)
 
     def _describe_stage(self, path: str) -> str:
         rate = self.rates.get(path, 1.0)
@@ -76,9 +82,9 @@ def _numbers(last: int) -> str:
 
 
 def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
-    """The recipe's `freeze_encoder` and `rates` for a model.
+    """The recipe's `freeze_encoder`, `freeze_norms` and `rates` for a model.
 
-    A stage's own rate goes before that of its part.
+    A stage's own rate goes before that of its part; frozen BatchNorm has none.
 
     Args:
         stage_of: path of each weight → its stage.
@@ -101,6 +107,8 @@ def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
         for stage, members in stages.items()
         for path in members
     }
+    norms = _frozen_norms(parts, training.freeze_norms)
+    rates |= dict.fromkeys(norms, 0.0)
     late = {p for p, part in parts.items() if training.freeze_encoder and part == "encoder" and rates[p] > 0}
     if training.freeze_encoder and not late:
         raise ConfigError(
@@ -114,7 +122,21 @@ def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
         frozenset(late),
         {path: rate for path, rate in rates.items() if rate != 1},
         {stage: tuple(members) for stage, members in stages.items()},
+        norms,
     )
+
+
+def _frozen_norms(parts: Mapping[str, str], which: str) -> frozenset[str]:
+    """Return the paths of the weights of BatchNorm, which alone has a moving mean, in those parts."""
+    layers = {path.rpartition("/")[0] for path in parts if path.endswith("/moving_mean")}
+    found = {
+        path for path, part in parts.items() if which in ("all", part) and path.rpartition("/")[0] in layers
+    }
+    if which != "none" and not found:
+        raise ConfigError(
+            f"training.freeze_norms: expected none for a model without BatchNorm there, got {which}"
+        )
+    return frozenset(found)
 
 
 def stages_told(config: ModelConfig) -> dict[str, str]:

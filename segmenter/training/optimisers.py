@@ -86,10 +86,10 @@ def build_optimiser(
     Raises:
         ConfigError: the recipe says a pace, and none is given.
     """
-    if pace is None and (config.freeze_encoder or config.rates):
+    if pace is None and (config.freeze_encoder or config.freeze_norms != "none" or config.rates):
         raise ConfigError(
-            "training.freeze_encoder, training.rates: expected 0 and {} here, where all weights train alike "
-            "from the start, as in Keras' own fit; train.py has both"
+            "training.freeze_encoder, freeze_norms, rates: expected 0, none, {} here, where all weights "
+            "train alike from the start, as in Keras' own fit; train.py has both"
         )
     if for_fit:
         return _of_keras(config, model, steps)

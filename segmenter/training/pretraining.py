@@ -94,9 +94,12 @@ def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
     found: dict[str, list[str]] = {}
     for stage, paths in pace.stages.items():
         if anew := [path for path in paths if path not in known and not pace.trains(path, 0)]:
-            late = any(pace.trains(path) for path in anew)
-            long = f"in {pace.frozen_epochs} of {epochs} epochs (training.freeze_encoder)"
-            found.setdefault(long if late else "for good (training.rates)", []).append(stage)
+            if any(pace.trains(path) for path in anew):
+                long = f"in {pace.frozen_epochs} of {epochs} epochs (training.freeze_encoder)"
+            else:
+                norms = pace.norms.issuperset(anew)
+                long = "in BatchNorm (training.freeze_norms)" if norms else "for good (training.rates)"
+            found.setdefault(long, []).append(stage)
     if not found:
         return ""
     stages = "; ".join(f"{joined_stages(names)} {long}" for long, names in found.items())

@@ -148,7 +148,8 @@ class Probe:
 
     def _step(self, device: str, tiles: int) -> Any:
         recipe, strategy = self.recipe, tf.distribute.OneDeviceStrategy(device)
-        training = recipe.training.model_copy(update={"rates": {}, "freeze_encoder": 0})
+        alike = {"rates": {}, "freeze_encoder": 0, "freeze_norms": "none"}
+        training = recipe.training.model_copy(update=alike)
         with strategy.scope():
             policy = training.precision
             model = build_model(recipe.model, self.bands, self.classes, dtype=policy, synchronised=True)

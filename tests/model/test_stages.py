@@ -62,6 +62,10 @@ def test_every_stage_is_said_with_its_rate_and_its_first_epoch() -> None:
         "stages: encoder stage 1 frozen; encoder stage 2, bottleneck frozen in epochs 1 to 2, then at 0.1 × "
         "the learning rate; decoder stages 1 and 2 at the learning rate; head at 3 × the learning rate"
     )
+    assert pace(freeze_norms="all").describe() == (
+        "stages: encoder stages 1 and 2, bottleneck, decoder stages 1 and 2, head at the learning rate; "
+        "BatchNorm of the encoder and the decoder frozen"
+    )
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -105,6 +109,11 @@ def test_what_no_model_has_or_nothing_trains_with_is_refused() -> None:
         pace(rates={"decoder": 0, "head": 0}, freeze_encoder=1)
     with pytest.raises(ConfigError, match=r"expected 0 where .* freezes the whole encoder"):
         pace(rates={"encoder": 0}, freeze_encoder=1)
+    with pytest.raises(ConfigError, match=r"training\.freeze_norms: expected none .*, got all$"):
+        pace_of(
+            {"stem_conv/kernel": "encoder stage 1", "logits/kernel": "head"},
+            TrainingConfig(freeze_norms="all"),
+        )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.config.recipe import TrainingConfig
 from segmenter.errors import ConfigError
 from tests.helpers.equivalence_matrix import BATCH
-from tests.helpers.small_training import NORM, PER_IMAGE, PER_PIXEL, Training, batches
+from tests.helpers.small_training import NORM, PER_IMAGE, PER_PIXEL, Training, batches, difference
 
 RATE, DECAY = 0.01, 0.1
 
@@ -127,6 +127,25 @@ def test_a_rate_of_0_freezes_for_good_and_has_no_state(tensorflow: ModuleType) -
     assert any("up0" in path for path in moments(training))
 
 
+def test_frozen_batch_norm_stays_and_costs_no_collective(tensorflow: ModuleType) -> None:
+    """Two replicas do what one does; six layers of BatchNorm, four of the encoder, have two sums each."""
+    sums = {}
+    for which, layers in {"none": 0, "encoder": 4, "all": 6}.items():
+        one, two = (Training(NORM, PER_IMAGE, n, training=config(freeze_norms=which)) for n in (1, 2))
+        start = named(two)
+        norms = {
+            p for p in start if "_norm" in p and (which == "all" or (which == "encoder" and is_encoder(p)))
+        }
+        assert len(norms) == 4 * layers
+        sums[which] = two.operations(steps_of(1))["CollectiveReduceV2"]
+        one.at_once(steps_of(3), 3)
+        two.at_once(steps_of(3), 3)
+        assert changed(start, named(two)) == set(start) - norms
+        assert difference(two.weights(), one.weights()) < 1e-12
+    assert sums["none"] - sums["encoder"] == 4 * 2 * 2
+    assert sums["none"] - sums["all"] == 6 * 2 * 2
+
+
 def test_decay_spares_scales_and_shifts_and_nothing_else(tensorflow: ModuleType) -> None:
     """By computation: a step without any gradient is the decay alone."""
     import keras
@@ -170,6 +189,6 @@ def test_an_optimiser_without_the_pace_refuses_a_recipe_with_one(tensorflow: Mod
     from segmenter.training.optimisers import build_optimiser
 
     model = Training(NORM, PER_IMAGE).model
-    for settings in ({"freeze_encoder": 1}, {"rates": {"head": 2}}):
+    for settings in ({"freeze_encoder": 1}, {"freeze_norms": "all"}, {"rates": {"head": 2}}):
         with pytest.raises(ConfigError, match=r"as in Keras' own fit; train\.py has both"):
             build_optimiser(config(**settings), model, 10, for_fit=True)

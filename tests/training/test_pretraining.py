@@ -98,6 +98,7 @@ def test_settings_of_weights_are_refused_without_them(tmp_path: Path, setting: s
 STAGES = {
     "stem_conv/kernel": "encoder stage 1",
     "stem_norm/gamma": "encoder stage 1",
+    "stem_norm/moving_mean": "encoder stage 1",
     "block/kernel": "encoder stage 2",
     "decoder_a/kernel": "decoder stage 1",
     "logits/kernel": "head",
@@ -121,6 +122,8 @@ FIRST_ANEW = [path for path in ENCODER if path != "stem_conv/kernel"]
         ({"rates": {"encoder": 0.1}}, [], ""),
         ({"rates": {"encoder stage 1": 0, "encoder stage 2": 0}}, [], "encoder stages 1 and 2 for good"),
         ({"rates": {"encoder": 0, "encoder stage 2": 1}}, [], "frozen: encoder stage 1 for good (training.r"),
+        ({"freeze_norms": "all"}, [], "frozen: encoder stage 1 in BatchNorm (training.freeze_norms); start"),
+        ({"freeze_norms": "encoder"}, ENCODER, ""),
         ({"rates": {"head": 0}}, ENCODER, "frozen: head for good (training.rates); start from"),
         (
             {"freeze_encoder": 1, "epochs": 5, "rates": {"encoder stage 1": 0}},
