@@ -132,7 +132,7 @@ def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, trai
         normalisation,
         32,
         training.accumulate,
-        xla=training.xla,
+        xla=training.xla is True,
     )
     return make_steps(parts)
 

@@ -196,10 +196,10 @@ def _inputs(operation: Any) -> list[Any]:
 
 
 def bytes_of(tensor: Any) -> int:
-    """Bytes of a tensor of fixed shape; 0 of a handle."""
-    if tensor.dtype.name == "resource":
-        return 0
+    """Bytes of a tensor of fixed shape; 0 of a handle, and of what no operation reads."""
     count = tensor.shape.num_elements()
+    if tensor.dtype.name == "resource" or (count is None and not tensor.consumers()):
+        return 0
     assert count is not None, f"{tensor.name} has no fixed shape"
     return int(count) * int(tensor.dtype.size)
 

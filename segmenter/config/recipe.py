@@ -217,8 +217,10 @@ class TrainingConfig(Section):
         "processes",
         "that make batches; 0: threads; auto: by cores and memory beside GPUs, 0 on CPUs: docs/input.md",
     )
-    xla: bool = setting(
-        False, "", "compile the step with XLA; on one device, or on GPUs that are cards of their own"
+    xla: Literal[False, True, "auto"] = setting(
+        False,
+        "",
+        "compile the step with XLA: on one device, or whole GPUs; auto: on GPUs, if a trial is faster",
     )
     validate_every: Count = setting(1, "epochs", "between two validations on whole scenes", ge=1)
     best_by: str = setting(
@@ -364,10 +366,8 @@ class Recipe(Section):
                 "the whole batch count is not known before its last micro-batch; use per_image",
                 {"count": self.training.accumulate},
             )
-        if self.training.accumulate > 1 and self.training.xla:
-            raise PydanticCustomError(
-                "training.xla", "expected false with training.accumulate above 1, got true"
-            )
+        if self.training.accumulate > 1 and self.training.xla is True:
+            raise PydanticCustomError("training.xla", "expected false with accumulate above 1, got true")
         if self.training.global_batch % self.training.accumulate:
             raise PydanticCustomError(
                 "training.accumulate",
@@ -380,7 +380,9 @@ class Recipe(Section):
     def _devices_fit(self) -> Recipe:
         planned, training = self.sampling.planned_per_replica, self.training
         per_call = training.steps_per_call != type(training).model_fields["steps_per_call"].default
-        for key, message in self.distribution.misfits(planned, training.precision, training.xla, per_call):
+        for key, message in self.distribution.misfits(
+            planned, training.precision, training.xla is True, per_call
+        ):
             raise PydanticCustomError(key, message)
         return self
 

@@ -176,9 +176,7 @@ def _on_other_devices(recipe: Mapping[str, Any]) -> str:
             f"what follows is another training, not the same but for rounding: each of the {micro_batches} "
             f"micro-batches of a step holds other images, and so {' and '.join(felt)} differ"
         )
-    return (
-        "what follows is the same but for rounding and, with dropout, for the images that its masks fall on"
-    )
+    return "what follows is the same but for rounding"
 
 
 def facts_array(

@@ -1,11 +1,14 @@
-"""What speaks against a training before anything is written."""
+"""What speaks against a training before anything is written, and memory that ends nevertheless."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices, sums_not_compiled
-from segmenter.errors import CheckpointError, ConfigError, counted
+from segmenter.errors import CheckpointError, ConfigError, TrainingError, counted
 from segmenter.files import gibibytes
 from segmenter.machine import free_memory
 from segmenter.runs.extending import check_rates
@@ -28,7 +31,7 @@ def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) ->
         )
     training, replicas = recipe.training, devices.replicas
     why = sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)
-    if training.xla and replicas > 1 and why:
+    if training.xla is True and replicas > 1 and why:
         raise ConfigError(
             f"training.xla: expected false on {replicas} devices, got true: {why}; use "
             "distribution.strategy: one_device, or leave it out"
@@ -109,3 +112,19 @@ def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkp
     if known.epochs != now.epochs:
         steps = epoch_plan(run.recipe, tiles.index, names, 0, planned_for).steps  # as the trainer counts
         check_rates(run.path, known, now, checkpoint.position.done, steps)
+
+
+@contextmanager
+def in_memory(recipe: Recipe, replicas: int) -> Iterator[None]:
+    """Say in one line that memory ended in a step, or in the batches that wait for one."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        message = str(error).splitlines()[0]
+        raise TrainingError(
+            f"out of memory at {recipe.training.global_batch} tiles of {recipe.tiles.size} pixels a step on "
+            f"{replicas} devices: lower training.global_batch, tiles.size or {recipe.model.smaller_by}, or "
+            f"raise training.accumulate ({message})"
+        ) from None

@@ -19,6 +19,7 @@ import tensorflow as tf
 from segmenter.errors import TrainingError
 from segmenter.runs.checkpoints import checkpoints
 from segmenter.threads import Prefetch
+from segmenter.training.checks import in_memory
 from segmenter.training.in_flight import InFlight
 from segmenter.training.pipeline import epoch_dataset
 from segmenter.training.progress import Meter
@@ -190,7 +191,7 @@ class ServedTrainer(Trainer):
 
     def _done(self, flight: InFlight, seconds: float) -> Any:
         try:
-            with self._memory():
+            with in_memory(self.run.recipe, self.devices.replicas):
                 return flight.done(seconds)
         except TrainingError:
             raise

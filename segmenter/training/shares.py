@@ -165,7 +165,7 @@ class Probe:
             StepParts(
                 *(strategy, model, optimiser, self.changed(loss, device), plain),
                 *(recipe.sampling.min_pixels, accumulate),
-                xla=training.xla,
+                xla=training.xla is True,
             )
         )
 

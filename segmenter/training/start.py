@@ -257,11 +257,11 @@ def _fine_tuned(trainer: Trainer, source: Source) -> tuple[list[str], str]:
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Take the run back to a checkpoint, and say what that changes."""
-    for line in checkpoint.warnings(trainer.devices.replicas, trainer.devices.computed_on):
+    trainer.resume(checkpoint)  # may refuse: before anything is moved
+    for line in checkpoint.warnings(trainer.devices.replicas, trainer.computed_on):
         print(line)
     run = trainer.run.path
     _sweep(run)
-    trainer.resume(checkpoint)  # may refuse: before anything is moved
     step = checkpoint.position.done
     if later := set_aside_after(run, step):
         print(

@@ -29,7 +29,8 @@ class StepParts:
         min_pixels: the recipe's, for counting the classes that a batch holds.
         accumulate: micro-batches that each replica cuts its part of the batch into.
         averaged: takes part in each step, where the weights are averaged over the steps.
-        xla: compile a replica's work with XLA; for one device or for GPUs, without accumulation.
+        xla: compile a replica's work with XLA; for one device or for GPUs, without accumulation. None: to be
+            tried first (`xla_trial`).
         batch: tiles of a step over all replicas; for batches that tell the slots of their tiles.
     """
 
@@ -41,7 +42,7 @@ class StepParts:
     min_pixels: int
     accumulate: int = 1
     averaged: AveragedWeights | None = None
-    xla: bool = False
+    xla: bool | None = False
     batch: int = 0
 
 
@@ -80,6 +81,22 @@ def make_step(parts: StepParts) -> Any:
         return one(batch)
 
     return step
+
+
+def summed_gradient(parts: StepParts, *, compiled: bool) -> Any:
+    """Return a function of a distributed batch → (n,) gradient, summed over the replicas, in one vector."""
+
+    def own(*batch: Any) -> Any:
+        _, gradients = _gradients(parts, batch)
+        return sum_over_replicas(parts.optimiser.flat(gradients, parts.model.trainable_variables))
+
+    run = tf.function(own, jit_compile=True, autograph=False) if compiled else own
+
+    @tf.function(autograph=False)
+    def gradient(batch: Any) -> Any:
+        return parts.strategy.experimental_local_results(parts.strategy.run(run, args=batch))[0]
+
+    return gradient
 
 
 def make_steps(parts: StepParts) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.index import TileIndex
 from segmenter.training.agreement import Agreement
 from segmenter.training.best import show_best
+from segmenter.training.checks import in_memory
 from segmenter.training.ema import AveragedWeights
 from segmenter.training.examples import Examples
 from segmenter.training.freezing import set_trained
@@ -51,6 +52,7 @@ from segmenter.training.signals import StoppedError, stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
 from segmenter.training.together import Stop
 from segmenter.training.validation import validate, validate_together, validation_protocol
+from segmenter.training.xla_trial import tried_xla, with_xla_as_before, xla_facts, xla_of
 
 _AHEAD = 1
 """Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
@@ -110,7 +112,7 @@ class Trainer:
             recipe.sampling.min_pixels,
             recipe.training.accumulate,
             self.averaged,
-            recipe.training.xla,
+            xla_of(recipe, self.devices),
             recipe.training.global_batch,
         )
         held = (self.model, self._optimiser, *([] if averaged is None else [averaged]))
@@ -135,6 +137,11 @@ class Trainer:
     def _workers(self) -> Workers:
         return self.devices.workers
 
+    @property
+    def computed_on(self) -> dict[str, str]:
+        """What the last bits depend on: the devices, and what `xla: auto` chose."""
+        return self.devices.computed_on | xla_facts(self.run.recipe, self._parts)
+
     def _build(self) -> Any:
         recipe = self.run.recipe
         form = recipe.model, self.run.band_count, len(self.run.classes)
@@ -149,6 +156,7 @@ class Trainer:
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
         self.position = start.position
+        self._parts = with_xla_as_before(self._parts, start.facts.computed_on)
 
     def assign(self, arrays: Mapping[str, Any]) -> None:
         """Take weights, their average and the optimiser's state from `state`'s arrays."""
@@ -184,7 +192,7 @@ class Trainer:
     def _arrays(self) -> dict[str, Any]:
         at = self.position
         plan = self._plan(at.planned_epoch)
-        facts = facts_array(self.run.recipe, plan, at, self.devices.replicas, self.devices.computed_on)
+        facts = facts_array(self.run.recipe, plan, at, self.devices.replicas, self.computed_on)
         own = {"position": np.array(at, np.float64), META: facts, **self.run.text_arrays()}
         state = self.state()
         if not all(np.isfinite(array).all() for name, array in state.items() if name.startswith("model/")):
@@ -255,6 +263,13 @@ class Trainer:
         set_trained(self.model, self.pace, epoch)
         self._steps, self._frozen, self._called = make_steps(self._parts), frozen, False
 
+    def _choose_xla(self, stack: Any) -> None:
+        """Try XLA on a step's batch where the recipe leaves it open; once, so that all steps are alike."""
+        if self._parts.xla is None:
+            self._parts, line = tried_xla(self._parts, stack)
+            self._say(line)
+            self._steps = make_steps(self._parts)
+
     def _epoch(self, bar: Any, stop: Stop) -> None:
         epoch, most = self.position.epoch, self.run.recipe.training.steps_per_call
         self._use_step_of(epoch)
@@ -265,9 +280,10 @@ class Trainer:
         feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=PATIENCE)
         with closing(feeder):
             for stack in self._fed(feeder):
+                self._choose_xla(stack)
                 count = min(most, rows.steps - self.position.step)
                 self._profiler.before_call()
-                with self._memory():
+                with in_memory(self.run.recipe, self.devices.replicas):
                     self._workers.mark(STEP, self.position.done)
                     results = stop.call(self._steps, stack, tf.constant(count))
                 self._workers.mark(BATCHES, self.position.done)
@@ -331,24 +347,10 @@ class Trainer:
         with tf.device("CPU:0"):  # not on a device that computes
             return float(self._rate(step - 1))
 
-    @contextmanager
-    def _memory(self) -> Iterator[None]:
-        """Out of memory, of the step or of the batches that wait, as one line."""
-        try:
-            yield
-        except tf.errors.ResourceExhaustedError as error:
-            message = str(error).splitlines()[0]
-            raise TrainingError(
-                f"out of memory at {self.run.recipe.training.global_batch} tiles of "
-                f"{self.run.recipe.tiles.size} pixels a step on {self.devices.replicas} devices: lower "
-                f"training.global_batch, tiles.size or {self.run.recipe.model.smaller_by}, or raise "
-                f"training.accumulate ({message})"
-            ) from None
-
     def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
         """What is fed; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
         try:
-            with self._memory():
+            with in_memory(self.run.recipe, self.devices.replicas):
                 for stack in feeder:
                     self.feed.check()
                     yield stack
@@ -372,10 +374,8 @@ class Trainer:
         else:
             confusion, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
             stop.take(heard)
-        protocol = validation_protocol(self.dataset)
-        by_scale = scales.scores(
-            lambda names: replace(protocol, scenes=tuple(names)), self.run.recipe.sampling.scale_strata
-        )
+        protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
+        by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
         scores = confusion.scores(protocol)
         self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
         tables = [scores.table(), *([scale_table(by_scale)] if by_scale else [])]

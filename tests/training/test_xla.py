@@ -1,18 +1,22 @@
-"""XLA on several GPUs, as far as it shows without one: what TensorFlow would compile, what is refused."""
+"""XLA on several GPUs, as far as it shows without one: what TensorFlow would compile, what is refused.
+
+And the trial of `training.xla: auto`, on one CPU device, which XLA compiles for too.
+"""
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from segmenter.config.devices import DistributionConfig
-from segmenter.config.recipe import LossConfig, TrainingConfig
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import sums_not_compiled
 from tests.helpers.equivalence_matrix import BATCH
-from tests.helpers.small_training import AVERAGE, NORM, Training, batches
+from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, Training, batches, with_slots
 
 
 @pytest.mark.parametrize(
@@ -74,3 +78,98 @@ def test_where_sums_cannot_be_compiled_it_says_why(
 
 def test_over_several_workers_nothing_is_compiled() -> None:
     assert "never tried" in sums_not_compiled(DistributionConfig(), devices("GPU:0", "GPU:1"), workers=2)
+
+
+# ------------------------------------------------------------------------------------ xla: auto
+
+
+@pytest.fixture(scope="module")
+def dropping(tensorflow: ModuleType) -> Training:
+    """With dropout, whose masks XLA draws otherwise, and BatchNorm, whose statistics each call changes."""
+    return Training(UNetConfig(depth=1, width=3, dropout=0.3), PER_IMAGE, xla=None)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Any:
+    return with_slots(batches(2))
+
+
+def recipe_with(**training: Any) -> Any:
+    return SimpleNamespace(training=TrainingConfig(**training), distribution=DistributionConfig())
+
+
+def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stack: Any) -> None:
+    from segmenter.training import xla_trial
+
+    before, rates = (
+        dropping.weights(),
+        [layer.rate for layer in dropping.model.layers if hasattr(layer, "rate")],
+    )
+    parts, line = xla_trial.tried_xla(dropping.parts, dropping.devices.distributed(stack, axis=1))
+    assert parts.xla is not None
+    assert "XLA failed" not in line
+    assert all(np.array_equal(a, b) for a, b in zip(before, dropping.weights(), strict=True))
+    assert rates == [layer.rate for layer in dropping.model.layers if hasattr(layer, "rate")] == [0.3]
+    with xla_trial._unchanged(dropping.model):
+        first = dropping.devices.distributed(tuple(part[0] for part in stack))
+        plain, compiled = (xla_trial._timed(dropping.parts, first, compiled=c)[0] for c in (False, True))
+    np.testing.assert_allclose(compiled, plain, rtol=0, atol=1e-12 * np.linalg.norm(plain))
+
+
+@pytest.mark.parametrize(
+    ("gradient", "seconds", "chosen"),
+    [
+        ([3.0, 4.0], 1.0, True),
+        ([3.0, 4.0], 3.0, False),
+        ([3.0, 4.001], 1.0, False),
+        ([3.0, np.nan], 1.0, False),
+        (None, 0.0, False),
+    ],
+    ids=["sooner", "later", "another", "not finite", "failing"],
+)
+def test_xla_is_chosen_where_it_agrees_and_is_sooner(
+    dropping: Training,
+    stack: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    gradient: Any,
+    seconds: float,
+    chosen: bool,
+) -> None:
+    from segmenter.training import xla_trial
+
+    def timed(parts: Any, batch: Any, *, compiled: bool) -> Any:
+        if not compiled:
+            return np.array([3.0, 4.0]), 2.0
+        if gradient is None:
+            raise ValueError("XLA cannot compile this")
+        return np.array(gradient), seconds
+
+    monkeypatch.setattr(xla_trial, "_timed", timed)
+    parts, line = xla_trial.tried_xla(dropping.parts, dropping.devices.distributed(stack, axis=1))
+    assert parts.xla is chosen
+    assert line.startswith("xla: auto: compiled" if chosen else "xla: auto: not compiled")
+    kept = xla_trial.xla_facts(recipe_with(xla="auto"), parts)
+    assert xla_trial.with_xla_as_before(dropping.parts, kept).xla is chosen  # resumed, it is not tried again
+    assert xla_trial.with_xla_as_before(dropping.parts, {}).xla is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "cards", "found"),
+    [
+        ({"xla": "auto"}, ("GPU:0", "GPU:1"), None),
+        ({"xla": "auto"}, ("GPU:0",), None),
+        ({"xla": "auto"}, ("CPU",), False),
+        ({"xla": "auto"}, ("GPU:2", "GPU:2"), False),
+        ({"xla": "auto", "accumulate": 2}, ("GPU:0",), False),
+        ({"xla": True}, ("CPU",), True),
+        ({}, ("GPU:0",), False),
+    ],
+)
+def test_where_xla_is_tried(asked: dict[str, Any], cards: tuple[str, ...], found: bool | None) -> None:
+    from segmenter.devices.strategy import Devices
+    from segmenter.training.xla_trial import xla_of
+
+    used: Any = tuple(devices(*cards))
+    assert (
+        xla_of(recipe_with(**asked), Devices(SimpleNamespace(num_replicas_in_sync=len(used)), used)) is found
+    )

@@ -1,0 +1,102 @@
+"""Choice whether XLA compiles the step, by trying both ways on the first batch (`training.xla: auto`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from segmenter.config.recipe import Recipe
+from segmenter.devices.strategy import Devices, sums_not_compiled
+from segmenter.training.step import StepParts, summed_gradient
+
+_CALLS = 4
+_STEP, _COMPILED = "step", "compiled by XLA"
+AGREES = {"float64": 1e-10, "float32": 2e-3}
+"""Largest difference of the gradients, of their norm: law 2's bounds. XLA rounds to 16 bits elsewhere."""
+_AGREES_IN_16_BITS = 2e-2
+
+
+def xla_of(recipe: Recipe, devices: Devices) -> bool | None:
+    """Return whether the step is compiled by XLA; None: `auto`, on GPUs where it can be, is tried first."""
+    asked = recipe.training.xla
+    if asked != "auto":
+        return bool(asked)
+    on_gpus = devices.cluster is None and all(device.name.startswith("GPU") for device in devices.used)
+    if not on_gpus or recipe.training.accumulate > 1:
+        return False
+    several = devices.replicas > 1
+    refused = several and sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)
+    return False if refused else None
+
+
+def xla_facts(recipe: Recipe, parts: StepParts) -> dict[str, str]:
+    """Return what a trial has chosen, for a checkpoint: the last bits depend on it."""
+    if recipe.training.xla != "auto" or parts.xla is None:
+        return {}
+    return {_STEP: _COMPILED if parts.xla else "by TensorFlow's kernels"}
+
+
+def with_xla_as_before(parts: StepParts, computed_on: Mapping[str, str]) -> StepParts:
+    """Return the parts of a step with what the trial of a checkpoint's training has chosen, if it had one."""
+    if parts.xla is None and _STEP in computed_on:
+        return replace(parts, xla=computed_on[_STEP] == _COMPILED)
+    return parts
+
+
+def tried_xla(parts: StepParts, stack: Any) -> tuple[StepParts, str]:
+    """Return a step's parts, with XLA where its gradient is that of the kernels and sooner, and a line.
+
+    Both are computed for one batch, without dropout, whose masks XLA draws otherwise; nothing of the training
+    is changed. What XLA cannot do, or fails at, is left to the kernels.
+
+    Args:
+        stack: distributed batches of some steps, as `make_steps` takes them; the first is used.
+    """
+    batch = parts.strategy.run(lambda stack: tuple(part[0] for part in stack), args=(stack,))
+    with _unchanged(parts.model):
+        expected, plain = _timed(parts, batch, compiled=False)
+        try:
+            got, fast = _timed(parts, batch, compiled=True)
+        except Exception as error:  # whatever the compiler says, the training goes on without it
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            return replace(parts, xla=False), f"xla: auto: not compiled, XLA failed ({reason[:200]})"
+    difference = float(np.linalg.norm(got - expected)) / max(float(np.linalg.norm(expected)), 1e-30)
+    bound = AGREES.get(parts.model.layers[1].compute_dtype, _AGREES_IN_16_BITS)
+    said = f"{1000 * fast:.0f} ms a gradient against {1000 * plain:.0f}, which differs by {difference:.0e}"
+    if not difference <= bound:  # NaN too
+        return replace(parts, xla=False), f"xla: auto: not compiled, {said} where {bound:.0e} is allowed"
+    won = fast < plain
+    return replace(parts, xla=won), f"xla: auto: {'compiled' if won else 'not compiled'}, {said}"
+
+
+def _timed(parts: StepParts, batch: Any, *, compiled: bool) -> tuple[Any, float]:
+    """Return the gradient, (n,) float64, and the shortest seconds of a call after the first."""
+    function, times = summed_gradient(parts, compiled=compiled), []
+    gradient = np.asarray(function(batch), np.float64)
+    for _ in range(_CALLS):
+        before = time.perf_counter()
+        np.asarray(function(batch))  # which waits for it
+        times.append(time.perf_counter() - before)
+    return gradient, min(times)
+
+
+@contextmanager
+def _unchanged(model: Any) -> Iterator[None]:
+    """Let layers drop nothing, and give a model its moving statistics back."""
+    dropping = [layer for layer in model.layers if hasattr(layer, "masks")]
+    rates = [layer.rate for layer in dropping]
+    kept = [(v, v.numpy()) for v in model.non_trainable_variables]
+    for layer in dropping:
+        layer.rate = 0.0
+    try:
+        yield
+    finally:
+        for layer, rate in zip(dropping, rates, strict=True):
+            layer.rate = rate
+        for variable, value in kept:
+            variable.assign(value)
