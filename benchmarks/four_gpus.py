@@ -1,7 +1,7 @@
-"""Estimate of 4 × RTX 2080 Ti on PCIe: compute, collectives and input of one training step, on paper.
+"""Estimate of 4 × RTX 2080 Ti on PCIe: one training step of each kind of model, on paper.
 
 Computed from the operations that TensorFlow traces for the real model (`step_cost`) and the assumptions
-below; nothing here is measured. Prints one JSON line a precision; `--page` renews the tables of
+below; nothing here is measured. Prints one JSON line a case; `--page` renews the tables of
 docs/four_gpus.md, which explains them.
 """
 
@@ -16,13 +16,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.page import renew, table
-from benchmarks.step_cost import Operation, norm_channels, parameters, step_operations
+from benchmarks.step_cost import (
+    Operation,
+    norm_channels,
+    parameters,
+    prediction_operations,
+    step_operations,
+    training_bytes,
+)
+from segmenter.config.models import EncoderDecoderConfig
 from segmenter.config.recipe import ModelConfig, UNetConfig
 from segmenter.devices.strategy import load_tensorflow
 
 REPLICAS, IMAGES, SIDE = 4, 16, 256
 PRECISIONS = ("float32", "mixed_float16")
-_BLOCKS = ("down0", "down1", "down2", "down3", "bottom", "up3", "up2", "up1", "up0", "logits")
+_WINDOW, _RADIUS, _STRIDE = 512, 107, 16
+"""Window that is traced for prediction; the default model's receptive field to each side, and its stride."""
+MEMORY, _PER_WEIGHT = 10e9, 16
+"""Bytes of an 11 GB card beside CUDA's and cuDNN's; of a weight, its gradient and two moments."""
 _MARK = "<!-- {} table: python -m benchmarks.four_gpus --page -->"
 
 
@@ -76,23 +87,24 @@ class Plan:
 
     Attributes:
         images: of a replica.
-        gradient_bytes: that a weight's gradient takes in the all-reduce.
-        accumulated: micro-batches between two of them.
-        hidden: share of the gradients' all-reduce that runs beside the backward pass.
-        norm_collectives: a BatchNorm layer's, forward and backward together.
-        update: operations of the update; None: as many as TensorFlow traces.
-        traffic: share of the memory traffic beside convolutions that is left, where it is fused.
+        frozen: `training.freeze_norms`.
     """
 
-    model: UNetConfig = field(default_factory=UNetConfig)
+    model: ModelConfig = field(default_factory=UNetConfig)
     precision: str = "float32"
     images: int = IMAGES
-    gradient_bytes: int = 4
-    accumulated: int = 1
-    hidden: float = 0.0
-    norm_collectives: int = 2
-    update: int | None = None
-    traffic: float = 1.0
+    frozen: str = "none"
+
+
+def _encoder(encoder: str, decoder: str) -> ModelConfig:
+    return EncoderDecoderConfig(kind="encoder_decoder", encoder=encoder, decoder=decoder)
+
+
+MODELS: dict[str, ModelConfig] = {
+    "U-Net": UNetConfig(),
+    "EfficientNet-Lite0 + U-Net": _encoder("efficientnet_lite0", "unet"),
+    "ResNet-50 + FPN": _encoder("resnet50", "fpn"),
+}
 
 
 @dataclass(frozen=True)
@@ -133,32 +145,23 @@ class Step:
 
 
 def step_of(plan: Plan, machine: Assumed) -> Step:
-    """The formula of docs/four_gpus.md."""
-    operations = _operations(plan.model, plan.precision, True)
+    """Compute the formula of docs/four_gpus.md."""
+    operations = _operations(plan.model, plan.precision, plan.frozen)
     scale = plan.images / IMAGES
     convolutions, others = compute_seconds(operations, machine)
-    sent = norm_bytes(plan.model, plan.norm_collectives)
+    sent = norm_bytes(plan.model, plan.frozen)
     norms = sum(_collective(bytes, machine) for bytes in sent)
-    gradient = plan.gradient_bytes * parameters_of(plan.model)
+    gradient = 4 * parameters_of(plan.model)
     # Concatenated before and split after: each reads and writes all of it.
     packing = 4 * gradient / (machine.bandwidth * machine.memory_reached)
-    reduced = (_collective(gradient, machine) * (1 - plan.hidden) + packing) / plan.accumulated
+    reduced = _collective(gradient, machine) + packing
     batch = plan.images * SIDE * SIDE * 5  # three bands, valid and label: a byte each
     copies = REPLICAS * batch / machine.host
-    waits = machine.head_start * (len(sent) + 1 / plan.accumulated)
-    started = machine.launch * (launches(plan)[1])
-    update = max(0.0, started - update_seconds(operations, machine)) / plan.accumulated
-    left = others * scale * plan.traffic
-    host = machine.launch * launches(plan)[0]
-    return Step(convolutions * scale, left, norms, reduced, waits, update, copies, host)
-
-
-def launches(plan: Plan) -> tuple[int, int]:
-    """Operations of a replica's step that the host starts: all, and those after the gradients' sum."""
-    operations = _operations(plan.model, plan.precision, True)
-    traced = sum(op.update for op in operations)
-    update = traced if plan.update is None else plan.update
-    return len(operations) - traced + update, update
+    waits = machine.head_start * (len(sent) + 1)
+    started = machine.launch * sum(op.update for op in operations)
+    update = max(0.0, started - update_seconds(operations, machine))
+    host = machine.launch * len(operations)
+    return Step(convolutions * scale, others * scale, norms, reduced, waits, update, copies, host)
 
 
 def update_seconds(operations: Iterable[Operation], machine: Assumed) -> float:
@@ -174,10 +177,10 @@ def compute_seconds(operations: Iterable[Operation], machine: Assumed) -> tuple[
     return sum(s for conv, s in seconds if conv), sum(s for conv, s in seconds if not conv)
 
 
-def norm_bytes(model: ModelConfig, collectives: int = 2) -> list[int]:
-    """Of each collective of the BatchNorm layers: all replicas' rows forward, two sums backward."""
-    each = [[4 * REPLICAS * (2 * channels + 1), 8 * channels] for channels in norm_channels_of(model)]
-    return [bytes for layer in each for bytes in layer[:collectives]]
+def norm_bytes(model: ModelConfig, frozen: str = "none") -> list[int]:
+    """Of each collective of the BatchNorm layers that are not frozen: rows forward, two sums backward."""
+    each = [[4 * REPLICAS * (2 * channels + 1), 8 * channels] for channels in norm_channels_of(model, frozen)]
+    return [bytes for layer in each for bytes in layer]
 
 
 def _collective(bytes: float, machine: Assumed) -> float:
@@ -186,8 +189,8 @@ def _collective(bytes: float, machine: Assumed) -> float:
 
 
 @cache
-def _operations(model: ModelConfig, precision: str, synchronised: bool) -> list[Operation]:
-    return step_operations(model, precision, IMAGES, SIDE, synchronised=synchronised)
+def _operations(model: ModelConfig, precision: str, frozen: str) -> list[Operation]:
+    return step_operations(model, precision, IMAGES, SIDE, synchronised=True, frozen=frozen)
 
 
 parameters_of = cache(parameters)
@@ -203,7 +206,7 @@ class Expected(NamedTuple):
 
 
 @cache
-def expected(model: UNetConfig, precision: str) -> Expected:
+def expected(model: ModelConfig, precision: str) -> Expected:
     """What `benchmarks.gpu` prints beside what it measures."""
     steps = [step_of(Plan(model, precision), machine) for machine in MACHINES.values()]
     one = [IMAGES / step.single for step in steps]
@@ -212,7 +215,7 @@ def expected(model: UNetConfig, precision: str) -> Expected:
     return Expected(*((min(values), max(values)) for values in figures))
 
 
-def with_measured(model: UNetConfig, precision: str, latency: float, bus: float) -> float:
+def with_measured(model: ModelConfig, precision: str, latency: float, bus: float) -> float:
     """Speed-up of the middle machine with a measured bus.
 
     Args:
@@ -237,107 +240,88 @@ def assumed_range() -> Words:
     return Words(f"{min(times):.0f} … {max(times):.0f} µs", f"{min(buses):.1f} … {max(buses):.1f} GB/s")
 
 
+def predicted_megapixels(model: ModelConfig, precision: str, window: int) -> tuple[float, float]:
+    """Return what one card maps a second at least and at most, of which a window's border is not kept."""
+    found = [_megapixels(model, precision, machine, window) for machine in MACHINES.values()]
+    return min(found), max(found)
+
+
+def _megapixels(model: ModelConfig, precision: str, machine: Assumed, window: int) -> float:
+    seconds = sum(compute_seconds(_predicting(model, precision), machine))
+    kept = window - 2 * (-(-_RADIUS // _STRIDE) * _STRIDE)
+    return _WINDOW**2 / 1e6 / seconds * (max(kept, _STRIDE) / window) ** 2
+
+
+@cache
+def _predicting(model: ModelConfig, precision: str) -> list[Operation]:
+    return prediction_operations(model, precision, _WINDOW)
+
+
 # ----------------------------------------------------------------------------------- what is said
 
 
-def levers(plan: Plan) -> dict[str, Plan]:
-    """What would close a gap, each alone."""
-    return {
-        "as it is": plan,
-        "gradients sent as float16": replace(plan, gradient_bytes=2),
-        "gradients in 4 packs, 3 of them beside the backward pass": replace(plan, hidden=0.75),
-        "no collectives of BatchNorm (other statistics)": replace(plan, norm_collectives=0),
-        "accumulation over 2 micro-batches": replace(plan, accumulated=2),
-        "32 images a GPU": replace(plan, images=2 * IMAGES),
-        "max_width: 256": replace(plan, model=UNetConfig(max_width=256)),
-        "width: 24, max_width: 384": replace(plan, model=UNetConfig(width=24, max_width=384)),
-        "float16 gradients, max_width: 256": replace(plan, gradient_bytes=2, model=UNetConfig(max_width=256)),
-        "update weight by weight, 1284 operations": replace(plan, update=1284),
-        "update of one vector, 20 operations": replace(plan, update=20),
-        "XLA: half of the traffic beside convolutions, 20 operations": replace(plan, update=20, traffic=0.5),
-    }
+def cases() -> dict[str, Plan]:
+    """Return the steps that the page tells of: the models as they are, and with what helps four cards."""
+    half = "mixed_float16"
+    found = {f"{name}, {p}": Plan(model, p) for name, model in MODELS.items() for p in PRECISIONS}
+    for name, model in MODELS.items():
+        found[f"{name}, {half}, 32 tiles a card"] = Plan(model, half, images=2 * IMAGES)
+        if not isinstance(model, UNetConfig):
+            found[f"{name}, {half}, 64 tiles a card"] = Plan(model, half, images=4 * IMAGES)
+            found[f"{name}, {half}, freeze_norms: encoder"] = Plan(model, half, frozen="encoder")
+    return dict(sorted(found.items(), key=lambda case: list(MODELS).index(case[0].split(",")[0])))
 
 
-def line_of(precision: str) -> dict[str, Any]:
-    """The JSON line of a precision, in milliseconds and images a second."""
-    plan = Plan(precision=precision)
+def line_of(name: str, plan: Plan) -> dict[str, Any]:
+    """Return the JSON line of a case, in milliseconds and images a second."""
     middle = step_of(plan, MACHINES[MIDDLE])
-    keras = sum(compute_seconds(_operations(plan.model, precision, False), MACHINES[MIDDLE]))
     steps = [step_of(plan, machine) for machine in MACHINES.values()]
     return {
         "benchmark": "four_gpus",
         "measured": False,
-        "precision": precision,
+        "case": name,
         **{f"ms_{k}": round(1e3 * v, 1) for k, v in vars(middle).items()},
-        "images_per_second_one": round(IMAGES / middle.single, 1),
-        "images_per_second_one_with_keras_norm": round(IMAGES / keras, 1),
-        "images_per_second_four": round(REPLICAS * IMAGES / middle.all, 1),
+        "images_per_second_one": round(plan.images / middle.single, 1),
+        "images_per_second_four": round(REPLICAS * plan.images / middle.all, 1),
         "speedup": round(middle.speedup, 2),
         "speedup_from_to": [round(f(s.speedup for s in steps), 2) for f in (min, max)],
     }
 
 
-def blocks_table() -> list[str]:
-    """Arithmetic of the convolutions of an image, block by block."""
-    rows, found = [], [op for op in _operations(UNetConfig(), PRECISIONS[0], True) if op.flops]
-    for block in (*_BLOCKS, "all"):
-        own = [op for op in found if block == "all" or op.part.startswith(block)]
-        forward = sum(op.flops for op in own if not op.backward)
-        rows.append([block, *(f"{x / IMAGES / 1e9:.2f}" for x in (forward, sum(op.flops for op in own)))])
-    return table(["block", "GFLOP forward", "GFLOP forward and backward"], rows)
-
-
-def compute_table() -> list[str]:
-    """What the operations of one GPU's step add up to, and how long that takes."""
+def speeds_table() -> list[str]:
+    """Return the range of each case first, then the middle machine's step in milliseconds."""
     rows = []
-    for precision in PRECISIONS:
-        for synchronised, name in ((False, "Keras' BatchNormalization"), (True, "SyncBatchNorm")):
-            operations = _operations(UNetConfig(), precision, synchronised)
-            conv, other = compute_seconds(operations, MACHINES[MIDDLE])
-            traffic = [sum(op.bytes for op in operations if (op.flops > 0) == c) / 1e9 for c in (True, False)]
-            flops = sum(op.flops for op in operations) / 1e12
-            cells = (f"{flops:.2f}", f"{traffic[0]:.1f}", f"{traffic[1]:.1f}", f"{1e3 * conv:.0f}")
-            rows.append([precision, name, str(len(operations)), *cells, f"{1e3 * other:.0f}"])
-    head = ["precision", "BatchNorm", "operations", "TFLOP of convolutions", "their GB", "GB of all others"]
-    return table([*head, "ms of convolutions", "ms of all others"], rows, words=2)
+    for name, plan in cases().items():
+        line = line_of(name, plan)
+        low, high = line["speedup_from_to"]
+        moved = line["ms_norms"] + line["ms_gradients"] + line["ms_waits"] + line["ms_update"]
+        computed = f"{line['ms_convolutions']:.0f} + {line['ms_others']:.0f}"
+        rates = (f"{line[f'images_per_second_{n}']:.0f}" for n in ("one", "four"))
+        rows.append(
+            [
+                name,
+                f"{low:.1f} … {high:.1f} ×",
+                computed,
+                f"{moved:.0f}",
+                f"{line['ms_launches']:.0f}",
+                *rates,
+            ]
+        )
+    head = ["model", "four of one", "convolutions + others, ms", "moved and waited, ms", "launches, ms"]
+    return table([*head, "tiles/s, one", "tiles/s, four"], rows)
 
 
-def steps_table() -> list[str]:
-    """A step of four GPUs under each of the machines."""
+def cards_table() -> list[str]:
+    """Return how many tiles of a size one card holds in mixed precision."""
     rows = []
-    for precision in PRECISIONS:
-        for name, machine in MACHINES.items():
-            step = step_of(Plan(precision=precision), machine)
-            parts: tuple[float, ...] = (step.convolutions, step.others, step.norms, step.gradients)
-            parts += (step.waits, step.update, step.all, step.copies)
-            rates = IMAGES / step.single, REPLICAS * IMAGES / step.all
-            cells = [f"{1e3 * part:.1f}" for part in parts] + [f"{rate:.0f}" for rate in rates]
-            rows.append([precision, name, *cells, f"{step.speedup:.2f}"])
-    head = ["precision", "machine", "convolutions", "all others", "BatchNorm's collectives", "gradients"]
-    head += [
-        "waits for the host",
-        "update",
-        "step, ms",
-        "copies beside it",
-        "images/s, one",
-        "images/s, four",
-    ]
-    return table([*head, "speed-up"], rows, words=2)
-
-
-def levers_table() -> list[str]:
-    """The speed-up with each lever, on the machine that is hardest to scale on and on the middle one."""
-    machines = [MACHINES[HARD], MACHINES[MIDDLE]]
-    rows = []
-    for name in levers(Plan()):
+    for name, model in MODELS.items():
+        left = MEMORY - _PER_WEIGHT * parameters_of(model)
         cells = []
-        for precision in PRECISIONS:
-            plan = levers(Plan(precision=precision))[name]
-            cells += [f"{step_of(plan, machine).speedup:.2f}" for machine in machines]
-            cells.append(f"{REPLICAS * plan.images / step_of(plan, machines[1]).all:.0f}")
+        for side in (256, 512, 1024):
+            each = training_bytes(model, side)
+            cells.append(f"{each / 1e6:.0f} MB, {left // each:.0f}")
         rows.append([name, *cells])
-    columns = ("hard", "middle", "images/s, middle")
-    return table(["lever", *(f"{p}, {column}" for p in PRECISIONS for column in columns)], rows)
+    return table(["a tile's memory, tiles of a card", "256²", "512²", "1024²"], rows)
 
 
 def main() -> None:
@@ -346,16 +330,10 @@ def main() -> None:
     parser.add_argument("--page", type=Path, metavar="FILE", help="renew the tables in this page")
     arguments = parser.parse_args()
     load_tensorflow()
-    for precision in PRECISIONS:
-        print(json.dumps(line_of(precision)), flush=True)
+    for name, plan in cases().items():
+        print(json.dumps(line_of(name, plan)), flush=True)
     if arguments.page:
-        tables = {
-            "blocks": blocks_table,
-            "compute": compute_table,
-            "steps": steps_table,
-            "levers": levers_table,
-        }
-        for name, lines in tables.items():
+        for name, lines in {"speeds": speeds_table, "cards": cards_table}.items():
             renew(arguments.page, _MARK.format(name), lines())
 
 

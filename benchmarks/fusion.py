@@ -23,7 +23,17 @@ _FUSED = frozenset(
         *("Abs", "AddN", "AddV2", "BroadcastTo", "Cast", "DivNoNan", "Equal", "Exp", "Fill", "Greater"),
         *("GreaterEqual", "IsFinite", "Less", "Log", "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum"),
         *("Minimum", "Mul", "MulNoNan", "Neg", "NotEqual", "OneHot", "Pow", "RealDiv", "Reciprocal", "Relu"),
-        *("ReluGrad", "Rsqrt", "RsqrtGrad", "Select", "SelectV2", "Sign", "Sqrt", "Square"),
+        *(
+            "FusedBatchNormV3",
+            "ReluGrad",
+            "Rsqrt",
+            "RsqrtGrad",
+            "Select",
+            "SelectV2",
+            "Sign",
+            "Sqrt",
+            "Square",
+        ),
         *("SquaredDifference", "Sub", "Tile", "ZerosLike", "OnesLike", "Slice", "StridedSlice", "Unpack"),
     )
 )

@@ -56,14 +56,16 @@ class Operation:
 
 
 def step_operations(
-    config: ModelConfig, precision: str, images: int, side: int, *, synchronised: bool
+    config: ModelConfig, precision: str, images: int, side: int, *, synchronised: bool, frozen: str = "none"
 ) -> list[Operation]:
     """The operations of one replica's step; see `traced_step`."""
-    return list(_counted(*traced_step(config, precision, images, side, synchronised=synchronised)))
+    return list(
+        _counted(*traced_step(config, precision, images, side, synchronised=synchronised, frozen=frozen))
+    )
 
 
 def traced_step(
-    config: ModelConfig, precision: str, images: int, side: int, *, synchronised: bool
+    config: ModelConfig, precision: str, images: int, side: int, *, synchronised: bool, frozen: str = "none"
 ) -> tuple[Any, list[str]]:
     """The graph of one replica's step, without its collectives, and the names of the model's layers.
 
@@ -71,15 +73,21 @@ def traced_step(
         images: of this replica, each side × side pixels.
         synchronised: with `SyncBatchNorm`, which on one replica does what it does on each of several, but
             for the collective; else with Keras' BatchNormalization.
+        frozen: `training.freeze_norms`.
     """
     import tensorflow as tf
 
-    from segmenter.model.building import build_model
+    from segmenter.model.building import build_model, stages_of
+    from segmenter.model.stages import pace_of
+    from segmenter.training.freezing import set_trained
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimisers import build_optimiser
 
     model = build_model(config, BANDS, CLASSES, dtype=precision, synchronised=synchronised)
-    optimiser = build_optimiser(TrainingConfig(), model, 1000)
+    training = TrainingConfig(freeze_norms=frozen)
+    pace = pace_of(stages_of(model, config), training)
+    optimiser = build_optimiser(training, model, 1000, pace=pace)
+    set_trained(model, pace, 0)
     loss = segmentation_loss(LossConfig(), None, images)
 
     @tf.function
@@ -123,12 +131,28 @@ def parameters(config: ModelConfig) -> int:
     )
 
 
-def norm_channels(config: ModelConfig) -> list[int]:
-    """Channels of each BatchNorm layer."""
-    from segmenter.model.building import build_model
+def norm_channels(config: ModelConfig, frozen: str = "none") -> list[int]:
+    """Channels of each BatchNorm layer that `training.freeze_norms` does not keep as it is."""
+    import keras
 
-    model = build_model(config, BANDS, CLASSES)
-    return [layer.output.shape[-1] for layer in model.layers if "_norm" in layer.name]
+    from segmenter.model.building import build_model
+    from segmenter.model.stages import part_of
+
+    norms = [
+        layer
+        for layer in build_model(config, BANDS, CLASSES).layers
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+    return [norm.output.shape[-1] for norm in norms if frozen not in ("all", part_of(norm.name))]
+
+
+def training_bytes(config: ModelConfig, side: int) -> int:
+    """Bytes that a tile takes on a card in mixed precision (`model_memory`)."""
+    from segmenter.model.building import build_model
+    from segmenter.model.model_memory import training_bytes_per_image
+
+    model = build_model(config, BANDS, CLASSES, dtype="mixed_float16", synchronised=True)
+    return training_bytes_per_image(model, side, side, mixed=True)
 
 
 def _counted(graph: Any, layers: Sequence[str]) -> Iterator[Operation]:

@@ -112,8 +112,7 @@ _TILES = ("--tiles", str(FED), "--batch", "16", "--rounds", "1")
 _MAPPED = ("free_model_over_rasterio", "free_model_Mpixel_s", "unet_over_compiled_model")
 
 ENTRIES = (
-    Entry("four_gpus", ("speedup", "images_per_second_four"), quick=(), case=("precision",)),
-    Entry("four_gpus_epoch", ("speedup_input_ready", "speedup_as_it_was"), case=("precision",)),
+    Entry("four_gpus", ("speedup", "images_per_second_four"), quick=(), case=("case",)),
     Entry(
         "collectives",
         ("collectives_before", "collectives_after", "time_after_of_before"),

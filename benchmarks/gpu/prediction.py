@@ -84,7 +84,7 @@ def function(bench: Bench, precision: str, names: list[str]) -> tuple[Any, Tilin
 
 def expected_rate(bench: Bench, precision: str) -> str:
     """Of one 2080 Ti that computes all the time, from slow to fast."""
-    from benchmarks.four_gpus_epoch import predicted_megapixels
+    from benchmarks.four_gpus import predicted_megapixels
 
     low, high = predicted_megapixels(bench.sizes.model, precision, bench.sizes.window)
     return f"{low:.3g} … {high:.3g} MPx/s"

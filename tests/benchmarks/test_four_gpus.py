@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
 from benchmarks import four_gpus, page, step_cost
-from benchmarks import four_gpus_epoch as epoch
 from benchmarks.four_gpus import REPLICAS, Assumed, Plan, step_of
 from segmenter.config.recipe import UNetConfig
 
@@ -62,10 +61,10 @@ def test_the_roofline_takes_what_takes_longer() -> None:
 
 @pytest.mark.usefixtures("tiny")
 def test_without_cost_of_the_bus_four_are_four() -> None:
-    step = step_of(Plan(TINY, accumulated=10**9), INSTANT)
+    step = step_of(Plan(TINY, images=10**9), INSTANT)
     assert step.speedup == pytest.approx(REPLICAS, rel=1e-6)
-    halved = step_of(Plan(TINY, gradient_bytes=2), AT_ONCE).speedup
-    assert step_of(Plan(TINY), AT_ONCE).speedup < halved < REPLICAS
+    doubled = step_of(Plan(TINY, images=2 * four_gpus.IMAGES), AT_ONCE).speedup
+    assert step_of(Plan(TINY), AT_ONCE).speedup < doubled < REPLICAS
 
 
 @pytest.mark.usefixtures("tiny")
@@ -84,14 +83,14 @@ def test_collectives_by_hand() -> None:
 def test_waits_for_the_host_by_hand(counted: list[step_cost.Operation]) -> None:
     """After each of twelve sums of BatchNorm and the gradients'; then each operation of the update."""
     machine = replace(INSTANT, head_start=1.0, launch=0.5)
-    step = step_of(Plan(TINY, update=20), machine)
+    step = step_of(Plan(TINY), machine)
     assert step.waits == 13
-    assert step.update == pytest.approx(0.5 * 20, abs=1e-3)
     updates = [op for op in counted if op.update]
     assert len(updates) > 20
+    assert step.update == pytest.approx(0.5 * len(updates), abs=1e-3)
     assert not any(op.backward or op.flops for op in updates)
-    assert step.launches == 0.5 * (len(counted) - len(updates) + 20)
-    assert step_of(Plan(TINY), machine).launches == 0.5 * len(counted)
+    assert step.launches == 0.5 * len(counted)
+    assert step_of(Plan(TINY, frozen="encoder"), machine).waits == 5  # two layers of the decoder are left
     # A host that is slower than its cards decides alone, for one card as for each of four.
     assert step.single == step.launches
 
@@ -102,24 +101,21 @@ def test_every_weight_is_updated_after_the_gradients(counted: list[step_cost.Ope
     assert sum(op.bytes for op in counted if op.update) > 6 * weights
 
 
-@pytest.mark.usefixtures("tiny")
-def test_an_epoch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch, "megapixels", lambda *_: 2.0)
-    monkeypatch.setattr(epoch, "step_of", lambda *_: SimpleNamespace(single=1.0, all=2.0))
-    plan, tiles = Plan(TINY), epoch.STEPS * REPLICAS * four_gpus.IMAGES
-    one, four = (epoch.epoch_of(plan, INSTANT, epoch.Epoch(), n) for n in (1, REPLICAS))
-    assert (one.steps, four.steps) == (tiles / 16, tiles / 32)
-    assert (one.validation, four.validation) == (36, 9)
-    fed = epoch.epoch_of(plan, INSTANT, epoch.Epoch(feed=20, ahead=10, validating=1), REPLICAS)
-    assert (fed.steps, fed.cold, fed.validation) == (tiles / 20, 10 * 64 / 20, 36)
-    assert fed.all == fed.steps + fed.cold + fed.validation + fed.checkpoints
-
-
 def test_a_window_keeps_what_lies_within_its_borders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch, "_predicting", lambda *_: [step_cost.Operation("a", 0, False, 512**2)])
+    monkeypatch.setattr(four_gpus, "_predicting", lambda *_: [step_cost.Operation("a", 0, False, 512**2)])
     machine = Assumed(bandwidth=1e6, memory_reached=1.0)
-    assert epoch.megapixels(TINY, "float32", machine, 512) == pytest.approx((288 / 512) ** 2)
-    assert epoch.megapixels(TINY, "float32", machine, 1024) == pytest.approx((800 / 1024) ** 2)
+    assert four_gpus._megapixels(TINY, "float32", machine, 512) == pytest.approx((288 / 512) ** 2)
+    assert four_gpus._megapixels(TINY, "float32", machine, 1024) == pytest.approx((800 / 1024) ** 2)
+
+
+def test_frozen_batch_norm_is_left_out_of_the_sums_and_of_the_passes(
+    tensorflow: ModuleType, counted: list[step_cost.Operation]
+) -> None:
+    frozen = step_cost.step_operations(TINY, "mixed_float16", IMAGES, SIDE, synchronised=True, frozen="all")
+    assert step_cost.norm_channels(TINY, "encoder") == [2, 2]
+    assert step_cost.norm_channels(TINY, "all") == []
+    between = [sum(op.bytes for op in ops if not op.flops and not op.update) for ops in (counted, frozen)]
+    assert between[1] < 0.7 * between[0]
 
 
 def test_a_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
