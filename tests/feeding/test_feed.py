@@ -46,6 +46,20 @@ def steps_of(feed: Feed, rows: Plan, epoch: int, steps: range) -> list[int]:
     return found
 
 
+def test_a_stack_lies_where_tensorflow_takes_it_over_without_a_copy(tensorflow: ModuleType) -> None:
+    """By its address: what TensorFlow gives out is the memory that was filled."""
+    filled = []
+
+    def load() -> Batch:
+        filled.append(SHAPE.empty((4,)))
+        return filled[-1]
+
+    types = [tensorflow.as_dtype(dtype) for _, dtype in SHAPE.arrays]
+    dataset = tensorflow.data.Dataset.range(1).map(lambda _: tensorflow.numpy_function(load, [], types))
+    for part, values in zip(next(iter(dataset)), filled[0], strict=True):
+        assert np.asarray(memoryview(part)).ctypes.data == values.ctypes.data
+
+
 def test_batches_under_way_are_bounded_and_the_next_ones() -> None:
     loader, rows = Held(), empty_plan(40)
     with Feed(loader, BATCH) as feed:
