@@ -57,6 +57,7 @@ class Origin(_Strict):
             known.
         place: of the training scenes; None: not known, or left out.
         started_from: name of the run whose weights it started from; empty: of none; None: not known.
+        computed_on: hardware and CUDA's libraries of its start (`devices.setup.computed_on`).
     """
 
     format: Literal[1] = 1
@@ -70,6 +71,7 @@ class Origin(_Strict):
     metres_per_pixel: tuple[float, float] | None = None
     place: Place | None = None
     started_from: str | None = None
+    computed_on: dict[str, str] = {}
 
 
 def save_origin(run: Path, origin: Origin) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -27,7 +27,13 @@ _DIGITS = 6
 
 
 def record_origin(
-    run: Run, dataset: Dataset, index: TileIndex, source: Source | None, *, resumed: bool
+    run: Run,
+    dataset: Dataset,
+    index: TileIndex,
+    source: Source | None,
+    computed_on: Mapping[str, str],
+    *,
+    resumed: bool,
 ) -> None:
     """Write the record of a training that starts, once: a run that goes on keeps that of its start.
 
@@ -35,6 +41,7 @@ def record_origin(
 
     Args:
         source: another run, whose weights it starts from.
+        computed_on: as in `Origin`.
         resumed: it goes on: where there is no record, it is not known when and from what it started.
 
     Raises:
@@ -46,7 +53,8 @@ def record_origin(
     if not resumed:
         begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         started_from = "" if source is None else source.run.recipe.name
-    save_origin(run.path, origin_of(run.recipe, dataset, index, begun, started_from))
+    found = origin_of(run.recipe, dataset, index, begun, started_from)
+    save_origin(run.path, found.model_copy(update={"computed_on": dict(computed_on)}))
 
 
 def origin_of(

@@ -167,7 +167,8 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
             _clear(run.path)
         run.save()
         save_digests(run.path, tiles.digests)
-        record_origin(run, checked.dataset, tiles.index, checked.source, resumed=checkpoint is not None)
+        parts = run, checked.dataset, tiles.index, checked.source, checked.devices.computed_on
+        record_origin(*parts, resumed=checkpoint is not None)
         save_validation_images(run.path, checked.dataset.of("validation"))
         trainer = _trainer(checked)
         _describe(trainer)

@@ -27,6 +27,8 @@ from segmenter.tiles.scales import some_of
 from segmenter.training.origin import origin_of, place_of, record_origin
 from tests.helpers.made_training import made
 
+MADE_ON = {"devices": "RTX 2080 Ti", "libraries": "cuDNN 9.24, NCCL 2.30"}
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, TileIndex]:
@@ -55,14 +57,15 @@ def test_it_is_written_once(data: tuple[Any, Any, TileIndex], tmp_path: Path) ->
     recipe, dataset, index = data
     run: Any = SimpleNamespace(path=tmp_path, recipe=recipe)
     source: Any = SimpleNamespace(run=SimpleNamespace(recipe=SimpleNamespace(name="other")))
-    record_origin(run, dataset, index, source, resumed=False)
+    record_origin(run, dataset, index, source, MADE_ON, resumed=False)
     first = load_origin(tmp_path)
     assert first is not None
     assert first.begun is not None
     assert first.started_from == "other"
-    record_origin(run, dataset, index, None, resumed=True)
+    assert first.computed_on == MADE_ON
+    record_origin(run, dataset, index, None, {}, resumed=True)
     assert load_origin(tmp_path) == first
-    record_origin(run, dataset, index, None, resumed=False)
+    record_origin(run, dataset, index, None, {}, resumed=False)
     again = load_origin(tmp_path)
     assert again is not None
     assert again.started_from == ""
@@ -72,7 +75,7 @@ def test_of_a_run_that_began_without_it_the_start_is_not_known(
     data: tuple[Any, Any, TileIndex], tmp_path: Path
 ) -> None:
     run: Any = SimpleNamespace(path=tmp_path, recipe=data[0])
-    record_origin(run, *data[1:], None, resumed=True)
+    record_origin(run, *data[1:], None, {}, resumed=True)
     found = load_origin(tmp_path)
     assert found is not None
     assert (found.begun, found.started_from) == (None, None)
