@@ -59,9 +59,10 @@ demo: $(VENV)/.stamp-$(EXTRA)
 
 # A file's tests stay in one process, which has one TensorFlow with one set of devices; WORKERS=0: all in one.
 # In the order of the folders: else files of few tests, of which some are the longest, come last.
+# A process that ends at a crash is not started again: pytest-xdist would wait for it for ever.
 WORKERS ?= 2
 test: $(VENV)/.stamp-$(EXTRA)-test
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test-slow: $(VENV)/.stamp-$(EXTRA)-test $(VENV)/.stamp-$(EXTRA)-bench
 	@$(PY) -m pytest -m slow --timeout 3600

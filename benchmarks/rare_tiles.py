@@ -19,7 +19,6 @@ from segmenter.config.recipe import Recipe
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.store import SceneStore
-from segmenter.training.validation import validation_protocol
 
 RARE, LEFT_OUT = "water", "other"
 ONE_IN = 6
@@ -56,6 +55,8 @@ class RareTiles:
                 part.add(label, predict(image, valid).ids)
             for _ in range(times):
                 total.merge(part)
+        from segmenter.training.validation import validation_protocol  # with TensorFlow
+
         protocol = validation_protocol(dataset)
         counted = tuple(name for name in protocol.classes if name != LEFT_OUT)
         return total.scores(replace(protocol, classes=counted))

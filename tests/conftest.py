@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,6 +28,10 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
 
+with contextlib.suppress(ModuleNotFoundError):  # the extra `vectors`
+    # Before a test loads TensorFlow, and then pyogrio otherwise than the program: its GDAL would call
+    # TensorFlow's SQLite, and end the process at a GeoPackage with a view.
+    import segmenter.vectors.library  # noqa: F401
 from segmenter.labels import ClassMap, LandCoverClass
 from tests.helpers.file_server import PROXIES, FileServer, serving
 from tests.helpers.s3_server import Store, object_store

@@ -124,7 +124,7 @@ class VectorFile:
 
     def _header(self) -> Header:
         if self.path.suffix.lower() == ".gpkg":
-            _check_tables(self.path)
+            _check_tables(self.path, self._layer)
         layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
         if not layers:
             raise DatasetError(f"{self.path}: has no layer of polygons; is the file whole?")
@@ -270,10 +270,8 @@ def _shapes(wkb_F: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(shapely.force_2d(shapely.from_wkb(wkb_F, on_invalid="fix")), object)
 
 
-def _check_tables(path: Path) -> None:
+def _check_tables(path: Path, layer: str | None) -> None:
     """Refuse views in a GeoPackage: one row of a view may take for ever, and GDAL asks before we can look.
-
-    Whichever layer is wanted: GDAL opens them all.
 
     Raises:
         DatasetError: a layer, or a table that describes them, is a view or is computed.
@@ -286,13 +284,15 @@ def _check_tables(path: Path) -> None:
             asked = {name for name in views if name.startswith(("gpkg_", "rtree_", "sqlite_"))}
             if not asked and views:
                 wanted = "SELECT table_name FROM gpkg_contents WHERE data_type = 'features'"
-                asked = views & {str(name).lower() for (name,) in file.execute(wanted)}
+                layers = [layer] if layer else [name for (name,) in file.execute(wanted)]
+                asked = views & {str(name).lower() for name in layers}
     except sqlite3.Error as error:
         raise OSError(str(error)) from None
     if asked:
         name = shortened(min(asked), 60)
         raise DatasetError(
-            f"{path}: {name} is a view, expected a table; write it as one ({_CONVERT} {path.name} {name})"
+            f"{path}: {name} is a view, expected a table; write it as one "
+            f"({_CONVERT} {path.name} {name}), or name a table in dataset.vector.layer"
         )
 
 
