@@ -169,10 +169,11 @@ def _check(args: argparse.Namespace) -> int:
         return EXIT_SOME_FAILED
     with spread_over(cluster, dataset.root) as spread:
         report = check_dataset(dataset, spread=spread)
-    print(report.text(everything=args.all))
     readable = not any(finding.kind in ("unreadable", "bands") for finding in report.findings)
     validation_K = report.pixels_PK[SPLITS.index("validation")]
-    if unmet := list(unmet_demands(recipe, dataset, validation_K, images=readable)):
+    unmet = list(unmet_demands(recipe, dataset, validation_K, images=readable))
+    print(report.text(everything=args.all, fits=not unmet))
+    if unmet:
         for each in unmet[:-1]:
             print(f"error: {each}", file=sys.stderr)
         raise unmet[-1]

@@ -92,9 +92,17 @@ class CheckReport:
         """(K,) share of each class in the labelled pixels."""
         return self.pixels_K / max(1, int(self.pixels_K.sum()))
 
-    def text(self, *, everything: bool = False) -> str:
-        """The report for people; `everything`: every finding and file name, not only the first."""
-        parts = (self._head(everything), self._found(everything), self._table(), [self._verdict()])
+    def text(self, *, everything: bool = False, fits: bool = True) -> str:
+        """Return the report for people.
+
+        Args:
+            everything: every finding and file name, not only the first.
+            fits: the recipe can train on these files; else the caller says why not, next.
+        """
+        verdict = (
+            self._verdict() if fits or not self.clean else "the files are clean; the recipe does not fit:"
+        )
+        parts = (self._head(everything), self._found(everything), self._table(), [verdict])
         return "\n".join(plain(line) for part in parts for line in part)
 
     def _head(self, everything: bool) -> Iterator[str]:

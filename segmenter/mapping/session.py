@@ -23,7 +23,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, plain
+from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, counted, plain
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
@@ -221,11 +221,12 @@ def _all_beside(request: MapRequest, images: Images, beside: int) -> DatasetErro
 
 def _tell_left_out(images: Images, beside: int) -> None:
     if beside:
-        say(f"{beside} inputs lie beside the bounding box")
+        lies = "lies" if beside == 1 else "lie"
+        say(f"{counted(beside, 'input')} {lies} beside the bounding box")
     if files := images.inputs.left_out:
-        say(f"{len(files)} files of the folders are no images by name: {plain(str(files[0]))}, …")
+        say(f"no images by name, in the folders: {counted(len(files), 'file')}: {plain(str(files[0]))}, …")
     if files := images.inputs.outputs:
-        say(f"{len(files)} files in --output are maps, not images: {plain(str(files[0]))}, …")
+        say(f"maps in --output, not images: {counted(len(files), 'file')}: {plain(str(files[0]))}, …")
 
 
 # ---------------------------------------------------------------------------------------------- maps

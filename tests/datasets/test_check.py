@@ -72,6 +72,7 @@ def test_a_clean_dataset(one: Callable[..., Dataset], make_png: Make) -> None:
     assert report.scenes_K.tolist() == [1, 2, 1]
     assert report.shares().sum() == pytest.approx(1)
     assert report.text().splitlines()[-1] == "clean"
+    assert report.text(fits=False).splitlines()[-1] != "clean"  # of files alone: the recipe cannot train
 
 
 def test_unknown_codes_are_counted_with_their_files(one: Callable[..., Dataset], make_png: Make) -> None:

@@ -63,7 +63,7 @@ def test_a_pattern_that_meets_the_maps_does_not_mean_them(
         assert call(pattern, output="scenes/maps") == 0
         said = capsys.readouterr().out
         assert "2 of 2 maps are finished" in said
-        assert "2 files in --output are maps, not images: scenes/maps/a.tif, …" in said
+        assert "maps in --output, not images: 2 files: scenes/maps/a.tif, …" in said
         assert names(tmp_path / "scenes" / "maps") == [".journal.jsonl", "a.tif", "b.tif"]
     assert call("scenes/maps/*.tif", output="scenes/maps") == 2
     assert "matches only files in --output scenes/maps" in capsys.readouterr().err

@@ -152,7 +152,7 @@ def test_inputs_beside_the_box_are_left_out_and_counted(
         place = Affine(1, 0, 100 * index, 0, -1, 100)
         write_raster(tmp_path / f"{index}.tif", np.ones((100, 100, 3), np.uint8), RasterSpec(transform=place))
     assert call("0.tif", "1.tif", "2.tif", "--bbox", 150, 20, 210, 80) == 0
-    assert "1 inputs lie beside the bounding box" in capsys.readouterr().out
+    assert "1 input lies beside the bounding box" in capsys.readouterr().out
     sizes = {name: raster_info(tmp_path / "maps" / name).size for name in names(tmp_path / "maps")}
     assert {name: (s.height, s.width) for name, s in sizes.items()} == {"1.tif": (60, 50), "2.tif": (60, 10)}
     assert call("0.tif", "--bbox", 900, 0, 901, 1, output="none") == 2
