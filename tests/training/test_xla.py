@@ -116,6 +116,22 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
     np.testing.assert_allclose(compiled, plain, rtol=0, atol=1e-12 * np.linalg.norm(plain))
 
 
+def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType, stack: Any) -> None:
+    """Between CPU devices TensorFlow cannot compile sums; all copies of all variables are as before."""
+    from segmenter.training.xla_trial import tried_xla
+    from tests.helpers.replicas import unequal_copies
+
+    training = Training(UNetConfig(depth=1, width=3, dropout=0.3), PER_IMAGE, 2, xla=None)
+    before = training.weights()
+    parts, line = tried_xla(training.parts, training.devices.distributed(stack, axis=1))
+    assert parts.xla is False
+    assert "XLA failed" in line
+    assert len(line.splitlines()) == 1
+    assert all(np.array_equal(a, b) for a, b in zip(before, training.weights(), strict=True))
+    assert unequal_copies(parts.strategy, training.model.variables) == 0
+    assert np.isfinite(training.each(batches(1))[0])
+
+
 @pytest.mark.parametrize(
     ("gradient", "seconds", "chosen"),
     [
