@@ -18,6 +18,7 @@ from segmenter.errors import SegmenterError
 from segmenter.evaluation.figures import (
     class_map_picture,
     confusion_figure,
+    confusion_panel,
     side_by_side,
     stretched,
 )
@@ -126,7 +127,7 @@ def test_panels_of_different_size_are_a_defect(classes: ClassMap, tmp_path: Path
 def test_names_are_drawn_as_text_never_as_markup(classes: ClassMap, tmp_path: Path) -> None:
     confusion = ConfusionMatrix(classes)
     confusion.add(np.array([0, 0, 1, 2, 4, 5], np.uint8), np.array([0, 1, 1, IGNORE, 3, 5], np.uint8))
-    confusion_figure(confusion, tmp_path / "confusion.png", "an $open formula and 100 %")
+    confusion_figure(confusion, tmp_path / "confusion.png", r"an $open formula, $\bad$ and 100 %")
     learning_curves(
         [{"step": 1, "miou": 0.5, "iou": dict.fromkeys(ODD_NAMES, 0.5)}], tmp_path / "c.png", r"$\bad$"
     )
@@ -145,6 +146,15 @@ def test_confusion_cells_have_the_same_size_for_any_number_of_classes(
     darkest = (8, 48, 107)  # 100 % in "Blues"
     cells = _pixels_of(_picture(tmp_path / "p.png"), darkest) / count
     assert 1400 < cells < 46 * 46 + 100
+
+
+def test_a_confusion_matrix_has_its_cells_between_the_names_and_the_edge(
+    make_classes: Callable[..., ClassMap],
+) -> None:
+    figure = confusion_panel(ConfusionMatrix(make_classes(5)))
+    place, height = figure.axes[0].get_position(), figure.get_size_inches()[1] * figure.dpi
+    assert place.height * height == pytest.approx(46 * 5)
+    assert place.y0 * height == pytest.approx(50)
 
 
 def test_scores_draw_the_classes_of_their_protocol(

@@ -74,6 +74,13 @@ def test_scores_are_what_sets_of_pixels_say(pair: np.ndarray) -> None:
     assert _same(scores.kappa, _divide(oa - chance, 1 - chance)) or abs(1 - chance) < 1e-12
 
 
+def test_scores_are_equal_to_themselves_alone() -> None:
+    """Their matrices have no single truth value."""
+    one, other = _scores([0, 1], [0, 1]), _scores([0, 1], [0, 1])
+    assert one == one
+    assert one != other
+
+
 def test_kappa_of_cohens_own_kind_of_table() -> None:
     # 20 yes/yes, 5 yes/no, 10 no/yes, 15 no/no: agreement 0.7, by chance 0.5, so kappa 0.4.
     truth = [0] * 25 + [1] * 25

@@ -29,18 +29,18 @@ TILING = Tiling(Size(32, 32), 0, 8, 1)
 class Cards(FunctionPredictor):
     """Devices that take two batches each; `before(device)` is called where one begins to compute."""
 
-    def __init__(self, before: Callable[[int], None]) -> None:
+    def __init__(self, before: Callable[[int], None], at_once: tuple[int, ...] = (2,) * DEVICES) -> None:
         plain = exact_network(3, 8)
         super().__init__(plain.function, classes=plain.classes, weigh=plain.weigh)
         self.begun: Counter[int] = Counter()
         self._before, self._lock = before, threading.Lock()
-        self._cards = tuple(self._card(number) for number in range(DEVICES))
+        self._cards = tuple(self._card(number, most) for number, most in enumerate(at_once))
 
     @property
     def workers(self) -> tuple[FunctionPredictor, ...]:
         return self._cards
 
-    def _card(self, number: int) -> FunctionPredictor:
+    def _card(self, number: int, at_once: int) -> FunctionPredictor:
         def begin() -> None:
             with self._lock:
                 self.begun[number] += 1
@@ -55,7 +55,7 @@ class Cards(FunctionPredictor):
             assert self.weigh is not None
             return self.weigh(*arrays)
 
-        return FunctionPredictor(predict, classes=self.classes, weigh=weigh, at_once=2)
+        return FunctionPredictor(predict, classes=self.classes, weigh=weigh, at_once=at_once)
 
 
 def mapped(raster: Any, tiling: Tiling, predict: Any) -> NDArray[np.uint8]:
@@ -88,6 +88,22 @@ def test_each_device_has_two_batches_under_way_and_the_map_is_one_devices(
     tiling = Tiling(Size(48, 48), 0 if blend else 10, 8, 1, blend)
     np.testing.assert_array_equal(mapped(raster, tiling, cards), mapped(raster, tiling, exact_network(3, 8)))
     assert all(most[card] == 2 for card in range(DEVICES)), most
+
+
+def test_a_device_that_takes_one_batch_has_one_beside_one_that_takes_two(rng: np.random.Generator) -> None:
+    inside, most, lock = Counter[int](), Counter[int](), threading.Lock()
+
+    def before(card: int) -> None:
+        with lock:
+            inside[card] += 1
+            most[card] = max(most[card], inside[card])
+        wait_until(lambda: sum(most.values()) > 3, 0.02)
+        with lock:
+            inside[card] -= 1
+
+    raster, cards = scene(rng, 331, 97), Cards(before, (1, 2))
+    np.testing.assert_array_equal(mapped(raster, TILING, cards), mapped(raster, TILING, exact_network(3, 8)))
+    assert most == {0: 1, 1: 2}
 
 
 def test_a_slow_device_keeps_no_other_waiting(rng: np.random.Generator) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from segmenter.config.recipe import SamplingConfig
 from segmenter.errors import DatasetError
-from segmenter.sampling import plan
+from segmenter.sampling import exact, plan
 from segmenter.sampling.kinds import Kinds, cover_sizes
 
 NO_LIMIT = SamplingConfig(max_repeats_per_tile=10**6)
@@ -114,3 +114,21 @@ def test_the_fewest_tiles_for_each_set_of_classes(seed: int) -> None:
     every = [chosen for n in range(len(codes) + 1) for chosen in combinations(codes, n)]
     fewest = [min(len(c) for c in every if union(list(c)) & wanted == wanted) for wanted in range(2**classes)]
     assert found.tolist() == fewest
+
+
+def test_sets_of_kinds_are_found_without_detours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four kinds of a class each: one set, grown class by class, so that five looks are enough."""
+    monkeypatch.setattr(exact, "_TRIED", 6)
+    kinds = Kinds(np.array([1, 2, 4, 8]), np.ones(4, np.int64), 4)
+    assert exact._minimal_sets(kinds, 4) == [(0, 1, 2, 3)]
+
+
+@pytest.mark.parametrize(("spare", "searched"), [(0, True), (-1, False)])
+def test_a_table_is_searched_up_to_the_last_cell(
+    spare: int, searched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two kinds with three tiles each, four rows at most: 4 × 4 places for each of the numbers 0 to 4."""
+    kinds = Kinds(np.array([1, 2]), np.full(2, 3, np.int64), 2)
+    monkeypatch.setattr(exact, "_CELLS", 16 * 5 + spare)
+    found = exact.exact_rows(kinds, 2, None, 1, 1, 4, np.random.default_rng(0))
+    assert (found is not None) is searched

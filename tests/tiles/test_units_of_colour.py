@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.labels import IGNORE
-from segmenter.tiles.augment import Augmenter, Tile, Unit
+from segmenter.tiles.augment import Augmenter, Tile, Unit, _wide
 from segmenter.tiles.statistics import BandStatistics
 
 SIDE = 64
@@ -150,3 +150,17 @@ def test_which_bytes_are_photographs() -> None:
         assert Unit.of(dtype, np.full(3, 100.0), spread) is not None
     hue = Augmenter(AugmentationConfig(hue=20), BandStatistics.of("uint8", np.full(3, 100.0), narrow))
     assert hue._unit is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "computed"),
+    [
+        ("uint8", "float32"),
+        ("int16", "float32"),
+        ("float32", "float32"),
+        ("int32", "float64"),
+        ("float64", "float64"),
+    ],
+)
+def test_pixels_are_computed_with_in_as_few_bytes_as_hold_their_digits(dtype: str, computed: str) -> None:
+    assert np.dtype(_wide(np.dtype(dtype))) == computed

@@ -204,3 +204,17 @@ def test_micro_batches_add_up(tensorflow: ModuleType, normalisation: Any) -> Non
         float(share(tf.constant(label[i : i + 2]), tf.constant(logits[i : i + 2]), *known)) for i in (0, 2)
     ]
     assert sum(parts) == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        ({"normalisation": "per_pixel"}, True),
+        ({"normalisation": "per_pixel", "cross_entropy": 0, "focal": 1}, True),
+        ({"normalisation": "per_image"}, False),
+    ],
+)
+def test_the_weight_of_the_whole_batch_is_summed_where_a_loss_divides_by_it(
+    tensorflow: ModuleType, options: dict[str, Any], needed: bool
+) -> None:
+    assert loss_of(LossConfig(**options)).needs_valid_weight is needed
