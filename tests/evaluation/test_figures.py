@@ -19,6 +19,7 @@ from segmenter.evaluation.figures import (
     class_map_picture,
     confusion_figure,
     confusion_panel,
+    panels_figure,
     side_by_side,
     stretched,
 )
@@ -122,6 +123,18 @@ def test_panels_of_different_size_are_a_defect(classes: ClassMap, tmp_path: Path
     small, large = np.zeros((9, 9), np.uint8), np.zeros((9, 11, 3), np.uint8)
     with pytest.raises(ValueError, match=r"prediction is \(9, 9\), the image is \(9, 11\)"):
         side_by_side(large, None, small, classes, tmp_path / "p.png")
+
+
+def test_each_panel_below_another_makes_the_picture_as_much_higher(classes: ClassMap) -> None:
+    wide, heights = np.zeros((40, 300, 3), np.uint8), []
+    for count in (1, 2, 3, 4):
+        figure = panels_figure({str(i): wide for i in range(count)}, classes, False, "title", 400)
+        height = figure.get_size_inches()[1] * figure.dpi
+        heights.append(height)
+        places = [axes.get_position() for axes in figure.axes[:count]]
+        assert all(place.height * height == pytest.approx(40) for place in places)
+    assert heights[1] - heights[0] > 40
+    np.testing.assert_allclose(np.diff(heights), heights[1] - heights[0])
 
 
 def test_names_are_drawn_as_text_never_as_markup(classes: ClassMap, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from segmenter.errors import LabelError, RasterError
 from segmenter.geometry import Size, Window
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.raster import LabelRaster
+from segmenter.raster.label import _palette
 
 Make = Callable[..., Path]
 SIZE = (23, 31)
@@ -150,3 +151,16 @@ def test_two_bands_are_a_label_only_with_alpha(make_geotiff: Make) -> None:
     path = make_geotiff("l.tif", np.zeros((*SIZE, 2), np.uint8))
     with pytest.raises(RasterError, match="got two"):
         LabelRaster(path)
+
+
+def test_of_a_palette_of_16_bits_the_first_256_entries_are_colours() -> None:
+    """Others are of codes that no palette of 8 bits has; 256 is the first of them."""
+
+    class File:
+        def colormap(self, band: int) -> dict[int, tuple[int, int, int, int]]:
+            return {0: (1, 2, 3, 0), 255: (4, 5, 6, 255), 256: (9, 9, 9, 9), 65535: (9, 9, 9, 9)}
+
+    table = _palette(File())
+    assert table is not None
+    assert table.shape == (256, 4)
+    assert (table[0].tolist(), table[255].tolist()) == ([1, 2, 3, 0], [4, 5, 6, 255])

@@ -122,3 +122,10 @@ def test_parts_of_strata_whose_bounds_read_alike_have_names_of_their_own() -> No
     assert titles is not None
     assert len(titles) == len(set(titles)) == 6
     assert titles[1] == "water at 0.3001–0.3003 m"
+
+
+def test_a_part_has_the_pixels_of_its_stratum_alone() -> None:
+    counts = np.array([[1, 7], [2, 0], [3, 9]])
+    table = part_table(counts, TileStrata(np.array([0, 1, 1], np.int32), TITLES[:2]), NAMES[:2])
+    assert [(part.class_id, part.stratum) for part in table.parts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert table.counts_NP.tolist() == [[1, 0, 7, 0], [0, 2, 0, 0], [0, 3, 0, 9]]
