@@ -15,6 +15,7 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from segmenter.errors import SegmenterError
+from segmenter.evaluation.drawing import figure_pixels
 from segmenter.evaluation.figures import (
     class_map_picture,
     confusion_figure,
@@ -25,6 +26,7 @@ from segmenter.evaluation.figures import (
 )
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.evaluation.summary_figure import _below_each_other
 from segmenter.labels import IGNORE, ClassMap, LandCoverClass
 
 ODD_NAMES = ("land $x$ and $y^2", "<b>road</b> & more", "_hidden", "水域", "two  spaces", "50 % \\frac{1}{2}")
@@ -133,6 +135,10 @@ def test_each_panel_below_another_makes_the_picture_as_much_higher(classes: Clas
         heights.append(height)
         places = [axes.get_position() for axes in figure.axes[:count]]
         assert all(place.height * height == pytest.approx(40) for place in places)
+        tops = [figure.texts[0].get_position()[1], *(place.y0 for place in places)]
+        assert tops[0] < 1
+        assert all(place.y1 < above for place, above in zip(places, tops[:-1], strict=True))
+        assert tops[-1] > 0
     assert heights[1] - heights[0] > 40
     np.testing.assert_allclose(np.diff(heights), heights[1] - heights[0])
 
@@ -168,6 +174,13 @@ def test_a_confusion_matrix_has_its_cells_between_the_names_and_the_edge(
     place, height = figure.axes[0].get_position(), figure.get_size_inches()[1] * figure.dpi
     assert place.height * height == pytest.approx(46 * 5)
     assert place.y0 * height == pytest.approx(50)
+    assert figure_pixels(figure).shape[2] == 3
+
+
+def test_pictures_below_each_other_begin_at_one_edge_on_white() -> None:
+    narrow, wide = np.full((2, 3, 3), 7, np.uint8), np.full((1, 5, 3), 9, np.uint8)
+    whole = _below_each_other([narrow, wide])
+    assert whole[..., 0].tolist() == [[7, 7, 7, 255, 255], [7, 7, 7, 255, 255], [9, 9, 9, 9, 9]]
 
 
 def test_scores_draw_the_classes_of_their_protocol(
@@ -197,6 +210,14 @@ def test_learning_curves_have_the_colours_of_the_map(tmp_path: Path) -> None:
         assert (_pixels_of(panel, (89, 89, 89)) > 60) == pale  # the outline, without which white is not seen
         others = [c for c in colours.values() if c not in (colour, (255, 255, 255))]
         assert sum(_pixels_of(panel, c) for c in (*others, (31, 119, 180))) == 0  # the last is matplotlib's
+
+
+def test_the_loss_is_drawn(tmp_path: Path) -> None:
+    learning_curves([{"step": i, "loss": 2 / i} for i in range(1, 30)], tmp_path / "c.png")
+    learning_curves([{"step": i, "miou": 0.5, "iou": {}} for i in range(1, 30)], tmp_path / "none.png")
+    blue, none = (_picture(tmp_path / f"{name}.png").astype(int) for name in ("c", "none"))
+    bluish = [int(((p[..., 2] - p[..., 0]) > 30).sum()) for p in (blue, none)]
+    assert bluish[0] > bluish[1] + 100
 
 
 def test_learning_rates_are_drawn(tmp_path: Path) -> None:

@@ -193,6 +193,17 @@ def test_the_batch_that_would_do_does_also_where_classes_exclude_each_other() ->
     assert plan(counts, batch - 1, RELAXED, 0, 0).coverage_repeats > 0
 
 
+def test_where_every_tile_holds_every_class_a_batch_of_one_would_do() -> None:
+    assert batch_without_repeats(np.full((7, 2), 99), 32) == 1
+
+
+def test_a_pixel_may_be_enough() -> None:
+    counts = np.array([[1, 0], [0, 1], [9, 0], [0, 9]])
+    found = plan(counts, 2, SamplingConfig(min_pixels=1), 0, 0)
+    assert found.promised == (0, 1)
+    assert held_by_rows(found.rows_SB, counts, 1).all()
+
+
 def test_fewer_places_than_classes_need_is_refused_with_the_smallest_batch_that_can() -> None:
     counts = np.eye(5, dtype=np.int64).repeat(4, axis=0) * 100
     with pytest.raises(DatasetError, match=r"a step of 4 tiles .* training\.global_batch of at least 5"):
