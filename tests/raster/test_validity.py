@@ -45,6 +45,19 @@ def test_each_band_may_have_its_nodata_value_and_one_without_always_has_data(mak
     assert not everything(path, (1,))[1][:, 2].any()
 
 
+def test_of_several_bands_each_has_its_own_nodata_value(make_geotiff: Make, rng: Any) -> None:
+    pixels = rng.integers(1, 4, (30, 30, 4), np.uint8)
+    path, nodata = make_geotiff("a.tif", pixels), (1, 2, 3, 2)
+    bands = "".join(
+        f'<PAMRasterBand band="{band}"><NoDataValue>{value}</NoDataValue></PAMRasterBand>'
+        for band, value in enumerate(nodata, 1)
+    )
+    path.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{bands}</PAMDataset>")
+    void = (pixels == np.array(nodata)).all(axis=2)
+    assert void.any()
+    np.testing.assert_array_equal(everything(path)[1], ~void)
+
+
 @pytest.mark.parametrize("alpha", [False, True])
 def test_a_mask_or_alpha_overrules_nodata_values(make_geotiff: Make, rng: Any, alpha: bool) -> None:
     """Dark pixels of imagery whose nodata value is 0 are no holes."""
