@@ -46,8 +46,8 @@ def test_each_band_may_have_its_nodata_value_and_one_without_always_has_data(mak
 
 
 def test_of_several_bands_each_has_its_own_nodata_value(make_geotiff: Make, rng: Any) -> None:
-    pixels = rng.integers(1, 4, (30, 30, 4), np.uint8)
-    path, nodata = make_geotiff("a.tif", pixels), (1, 2, 3, 2)
+    pixels = rng.integers(1, 4, (30, 30, 3), np.uint8)
+    path, nodata = make_geotiff("a.tif", pixels), (1, 2, 3)
     bands = "".join(
         f'<PAMRasterBand band="{band}"><NoDataValue>{value}</NoDataValue></PAMRasterBand>'
         for band, value in enumerate(nodata, 1)
