@@ -129,6 +129,7 @@ def test_it_is_counted_in_every_column(make_geotiff: Make, rng: Any, halo: int, 
                     raster.read(Window(*corner, ends[0] - corner[0], ends[1] - corner[1]))
         assert raster.partial_nodata == some.sum()
         words = "at least " if first > halo else ""
+        assert "mask" not in str(raster.partial_remark)
         assert f": {words}{some.sum():,} pixels hold a nodata value" in str(raster.partial_remark)
 
 
@@ -140,6 +141,7 @@ def test_so_is_nodata_that_a_mask_calls_data(make_geotiff: Make) -> None:
     with open_raster(make_geotiff("a.tif", pixels, nodata=0, masks=mask)) as raster:
         _, valid = raster.read(Window(0, 0, 10, 12))
         assert raster.partial_nodata == 24
+        assert "mask says so" in str(raster.partial_remark)
     np.testing.assert_array_equal(valid, mask > 0)
 
 

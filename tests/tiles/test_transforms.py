@@ -249,6 +249,9 @@ def test_a_transform_that_fails_on_a_tile_is_named() -> None:
     smaller = Augmenter(listed({"name": "RandomCrop", "height": 20, "width": 20, "p": 1}), statistics_of())
     with pytest.raises(ConfigError, match=r"\(RandomCrop\): expected a tile of \(49, 49, 3\)"):
         smaller(tile(), 0)
+    larger = {"name": "PadIfNeeded", "min_height": 64, "min_width": 64, "p": 1}
+    with pytest.raises(ConfigError, match=r"\(PadIfNeeded\): expected a tile of \(49, 49, 3\)"):
+        Augmenter(listed(larger), statistics_of())(tile(), 0)
 
 
 @pytest.mark.parametrize(
