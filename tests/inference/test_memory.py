@@ -56,6 +56,10 @@ def test_small_rasters_are_computed_many_at_once() -> None:
     tiling, notes = plan([Size(256, 256)] * 1000, 4 * GB)
     assert (tiling.window, notes) == (Size(256, 256), [])
     assert tiling.batch in (8, 16, 32, 64)
+    for memory in np.linspace(1.3 * GB, 2.3 * GB, 9):
+        tiling, _ = plan([Size(256, 256)] * 1000, memory)
+        more = NEEDS.total(tiling.window, 2 * tiling.batch, tiling.column, blended=False)
+        assert tiling.batch == 64 or more + NEEDS.model(tiling.window, 2 * tiling.batch) > memory
     mixed, _ = plan([Size(6000, 6000)] + [Size(256, 256)] * 1000, 4 * GB)
     assert mixed.window.height > 1000
     assert mixed.at_once(Size(256, 256)) == mixed.batch * mixed.window.pixels // 256**2

@@ -133,6 +133,17 @@ def test_it_is_counted_in_every_column(make_geotiff: Make, rng: Any, halo: int, 
         assert f": {words}{some.sum():,} pixels hold a nodata value" in str(raster.partial_remark)
 
 
+def test_a_band_without_a_nodata_value_hides_no_other(make_geotiff: Make) -> None:
+    pixels = np.full((10, 12, 3), 5, np.uint8)
+    pixels[4, :, 1], pixels[6, :, 2] = 7, 7
+    path = make_geotiff("a.tif", pixels)
+    value = '<PAMRasterBand band="{}"><NoDataValue>7</NoDataValue></PAMRasterBand>'
+    path.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{value.format(2)}{value.format(3)}</PAMDataset>")
+    with open_raster(path) as raster:
+        assert raster.read(Window(0, 0, 10, 12))[1].all()
+        assert raster.partial_nodata == 24
+
+
 def test_so_is_nodata_that_a_mask_calls_data(make_geotiff: Make) -> None:
     pixels = np.full((10, 12, 3), 5, np.uint8)
     pixels[2], pixels[4, :, 1], pixels[6] = 0, 0, 0

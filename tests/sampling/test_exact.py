@@ -12,6 +12,7 @@ from segmenter.config.recipe import SamplingConfig
 from segmenter.errors import DatasetError
 from segmenter.sampling import exact, plan
 from segmenter.sampling.kinds import Kinds, cover_sizes
+from segmenter.sampling.search import _fewest_steps
 
 NO_LIMIT = SamplingConfig(max_repeats_per_tile=10**6)
 
@@ -132,3 +133,10 @@ def test_a_table_is_searched_up_to_the_last_cell(
     monkeypatch.setattr(exact, "_CELLS", 16 * 5 + spare)
     found = exact.exact_rows(kinds, 2, None, 1, 1, 4, np.random.default_rng(0))
     assert (found is not None) is searched
+
+
+def test_the_least_steps_have_room_for_the_repeats_of_the_scarcest_class() -> None:
+    """100 tiles by twos, of which one holds the class: each row has it, and one of the 99 others."""
+    kinds = Kinds(np.array([0, 1]), np.array([99, 1]), 1)
+    assert _fewest_steps(kinds, 2, 1) == 99
+    assert _fewest_steps(kinds, 2, 4) == 100

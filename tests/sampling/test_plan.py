@@ -202,6 +202,10 @@ def test_a_pixel_may_be_enough() -> None:
     found = plan(counts, 2, SamplingConfig(min_pixels=1), 0, 0)
     assert found.promised == (0, 1)
     assert held_by_rows(found.rows_SB, counts, 1).all()
+    rows = plan_epoch(counts, 2, min_pixels=1, max_repeats=None, seed=0)
+    assert held_by_rows(rows, counts, 1).all()
+    with pytest.raises(DatasetError, match="min_pixels of at least 1"):
+        plan_epoch(counts, 2, min_pixels=0, max_repeats=None, seed=0)
 
 
 def test_fewer_places_than_classes_need_is_refused_with_the_smallest_batch_that_can() -> None:

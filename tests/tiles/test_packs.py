@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -215,3 +216,9 @@ def test_the_recipe_says_where_how_much_and_how(dataset: Dataset, tmp_path: Path
     assert main(["pack", str(recipe), *(f"--set={one}" for one in options)]) == 0
     assert f"at most 0.6 MiB, in {place}" in capsys.readouterr().out
     assert len(list(place.glob("*/packed/*.pack"))) >= 2
+
+
+def test_packs_that_are_gone_are_not_held(tmp_path: Path) -> None:
+    gone: Any = SimpleNamespace(path=tmp_path / "gone.pack")
+    assert not PackFolder(tmp_path).hold([gone])
+    assert PackFolder(tmp_path).hold([])

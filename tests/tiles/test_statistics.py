@@ -17,7 +17,7 @@ from segmenter.labels import ClassMap
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.tiles import statistics
 from segmenter.tiles.cache import cache_folder
-from segmenter.tiles.statistics import BandStatistics, band_statistics
+from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
 from segmenter.windows import grid
 
 Make = Callable[..., Path]
@@ -244,3 +244,14 @@ def test_statistics_errors(tmp_path: Path, make_geotiff: Make, make_classes: Cal
     ):
         with pytest.raises(DatasetError, match=message):
             band_statistics(dataset_of(tmp_path, make_classes(2), *scenes), progress=False)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32"])
+def test_whole_numbers_of_any_size_are_measured(dtype: str, rng: Any) -> None:
+    """Those of 32 bits have too many values for a histogram."""
+    limits = np.iinfo(dtype)
+    values = rng.integers(limits.min, limits.max, (50, 2), endpoint=True).astype(dtype)
+    found, wide = _Moments.of(values), values.astype(np.float64)
+    np.testing.assert_allclose(found.mean, wide.mean(axis=0), rtol=1e-12, atol=1e-6)
+    np.testing.assert_allclose(found.squares, 50 * wide.var(axis=0), rtol=1e-12)
+    np.testing.assert_array_equal((found.low, found.high), (wide.min(axis=0), wide.max(axis=0)))
