@@ -146,7 +146,7 @@ def test_each_panel_below_another_makes_the_picture_as_much_higher(classes: Clas
 def test_names_are_drawn_as_text_never_as_markup(classes: ClassMap, tmp_path: Path) -> None:
     confusion = ConfusionMatrix(classes)
     confusion.add(np.array([0, 0, 1, 2, 4, 5], np.uint8), np.array([0, 1, 1, IGNORE, 3, 5], np.uint8))
-    confusion_figure(confusion, tmp_path / "confusion.png", r"an $open formula, $\bad$ and 100 %")
+    confusion_figure(confusion, tmp_path / "confusion.png", r"a $\bad$ formula and 100 %")
     learning_curves(
         [{"step": 1, "miou": 0.5, "iou": dict.fromkeys(ODD_NAMES, 0.5)}], tmp_path / "c.png", r"$\bad$"
     )

@@ -23,6 +23,7 @@ from segmenter.labels import IGNORE, ClassMap
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.threads import in_threads
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
+from segmenter.tiles.pairs import row_strips
 from segmenter.windows import grid
 
 Make = Callable[..., Path]
@@ -287,3 +288,8 @@ def test_threads_keep_the_order_and_raise_the_first_error() -> None:
 
 
 # -------------------------------------------------------------------------------------- statistics
+
+
+@pytest.mark.parametrize(("width", "heights"), [(1, [3, 3, 3, 1]), (2, [1] * 10), (9, [1] * 10)])
+def test_strips_have_as_many_rows_as_pixels_allow(width: int, heights: list[int]) -> None:
+    assert [window.height for window in row_strips(Size(10, width), 3)] == heights

@@ -218,7 +218,12 @@ def test_the_recipe_says_where_how_much_and_how(dataset: Dataset, tmp_path: Path
     assert len(list(place.glob("*/packed/*.pack"))) >= 2
 
 
-def test_packs_that_are_gone_are_not_held(tmp_path: Path) -> None:
+def test_packs_that_are_gone_or_others_by_now_are_not_held(tmp_path: Path, monkeypatch: Any) -> None:
     gone: Any = SimpleNamespace(path=tmp_path / "gone.pack")
     assert not PackFolder(tmp_path).hold([gone])
     assert PackFolder(tmp_path).hold([])
+    (tmp_path / "a.pack").touch()
+    there: Any = SimpleNamespace(path=tmp_path / "a.pack")
+    assert PackFolder(tmp_path).hold([there])
+    monkeypatch.setattr("segmenter.tiles.pack_folder._same", lambda handle, path: False)
+    assert not PackFolder(tmp_path).hold([there])
