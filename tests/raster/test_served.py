@@ -158,7 +158,7 @@ def test_packs_and_tiles_from_a_server_are_of_one_file(
     (tmp_path / "files.txt").write_text("\n".join(names))
     make_png("served/l/a.png", label)
     refused = 0
-    for number in range(2, 11, 2):
+    for number in range(2, 11):
         pixels, file, later = two_versions(make_geotiff, "i/a.tif", rng, **TILED)
         forget_all()
         replace_at(server, number, file, later)
@@ -180,7 +180,7 @@ def test_packs_and_tiles_from_a_server_are_of_one_file(
                 pixels = raster.read(Window(0, 0, *SIZE))[0]
             forget_all()
             np.testing.assert_array_equal(tiles(), pixels)
-    assert refused >= 2
+    assert refused  # at which request depends on how many GDAL asks ahead
 
 
 def test_objects_of_a_bucket_are_read_on_condition(
