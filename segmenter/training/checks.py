@@ -1,4 +1,4 @@
-"""What speaks against a training before anything is written, and memory that ends nevertheless."""
+"""Checks of a training before anything is written, and memory that ends nevertheless."""
 
 from __future__ import annotations
 

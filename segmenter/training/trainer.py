@@ -139,7 +139,7 @@ class Trainer:
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """What the last bits depend on: the devices, and what `xla: auto` chose."""
+        """Devices and the choice of `xla: auto`, on which the last bits depend."""
         return self.devices.computed_on | xla_facts(self.run.recipe, self._parts)
 
     def _build(self) -> Any:
@@ -280,10 +280,10 @@ class Trainer:
         feeder = Prefetch(dealt, _AHEAD, "feeder", given_up=lambda: bool(stop), patience=PATIENCE)
         with closing(feeder):
             for stack in self._fed(feeder):
-                self._choose_xla(stack)
                 count = min(most, rows.steps - self.position.step)
                 self._profiler.before_call()
                 with in_memory(self.run.recipe, self.devices.replicas):
+                    self._choose_xla(stack)
                     self._workers.mark(STEP, self.position.done)
                     results = stop.call(self._steps, stack, tf.constant(count))
                 self._workers.mark(BATCHES, self.position.done)

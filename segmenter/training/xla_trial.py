@@ -16,9 +16,11 @@ from segmenter.training.step import StepParts, summed_gradient
 
 _CALLS = 4
 _STEP, _COMPILED = "step", "compiled by XLA"
-AGREES = {"float64": 1e-10, "float32": 2e-3}
-"""Largest difference of the gradients, of their norm: law 2's bounds. XLA rounds to 16 bits elsewhere."""
-_AGREES_IN_16_BITS = 2e-2
+_AGREES, _ROUNDINGS, _MOST = 1e-10, 10, 0.5
+"""Difference of the gradients, of their norm, that is allowed: ten times what one rounding of each weight
+changes, which follows the model and its precision; never more than half, nor less than law 2 in float64."""
+_SCALE = 256.0
+"""Loss scale meanwhile, at most: with the first of a training, gradients of 16 bits may overflow."""
 
 
 def xla_of(recipe: Recipe, devices: Devices) -> bool | None:
@@ -58,15 +60,16 @@ def tried_xla(parts: StepParts, stack: Any) -> tuple[StepParts, str]:
         stack: distributed batches of some steps, as `make_steps` takes them; the first is used.
     """
     batch = parts.strategy.run(lambda stack: tuple(part[0] for part in stack), args=(stack,))
-    with _unchanged(parts.model):
+    with _unchanged(parts):
         expected, plain = _timed(parts, batch, compiled=False)
+        norm = max(float(np.linalg.norm(expected)), 1e-30)
+        bound = min(max(_AGREES, _ROUNDINGS * _rounded(parts, batch, expected) / norm), _MOST)
         try:
             got, fast = _timed(parts, batch, compiled=True)
         except Exception as error:  # whatever the compiler says, the training goes on without it
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             return replace(parts, xla=False), f"xla: auto: not compiled, XLA failed ({reason[:200]})"
-    difference = float(np.linalg.norm(got - expected)) / max(float(np.linalg.norm(expected)), 1e-30)
-    bound = AGREES.get(parts.model.layers[1].compute_dtype, _AGREES_IN_16_BITS)
+    difference = float(np.linalg.norm(got - expected)) / norm
     said = f"{1000 * fast:.0f} ms a gradient against {1000 * plain:.0f}, which differs by {difference:.0e}"
     if not difference <= bound:  # NaN too
         return replace(parts, xla=False), f"xla: auto: not compiled, {said} where {bound:.0e} is allowed"
@@ -85,12 +88,26 @@ def _timed(parts: StepParts, batch: Any, *, compiled: bool) -> tuple[Any, float]
     return gradient, min(times)
 
 
+def _rounded(parts: StepParts, batch: Any, expected: Any) -> float:
+    """Return by how much the gradient changes where each weight is rounded up or down once."""
+    kind, rng = parts.model.layers[1].compute_dtype, np.random.default_rng(0)
+    half_a_digit = 2.0**-9 if kind == "bfloat16" else float(np.finfo(kind).eps) / 2
+    for variable in parts.model.trainable_variables:
+        value = variable.numpy()
+        variable.assign(value * (1 + half_a_digit * rng.choice([-1.0, 1.0], value.shape)).astype(value.dtype))
+    found = np.asarray(summed_gradient(parts, compiled=False)(batch), np.float64)
+    return float(np.linalg.norm(found - expected))
+
+
 @contextmanager
-def _unchanged(model: Any) -> Iterator[None]:
-    """Let layers drop nothing, and give a model its moving statistics back."""
+def _unchanged(parts: StepParts) -> Iterator[None]:
+    """Let layers drop nothing and the loss scale be small, and give all variables their values back."""
+    model, scale = parts.model, parts.optimiser.dynamic_scale
     dropping = [layer for layer in model.layers if hasattr(layer, "masks")]
     rates = [layer.rate for layer in dropping]
-    kept = [(v, v.numpy()) for v in model.non_trainable_variables]
+    kept = [(v, v.numpy()) for v in [*model.variables, *([] if scale is None else [scale])]]
+    if scale is not None:
+        scale.assign(min(float(kept[-1][1]), _SCALE))
     for layer in dropping:
         layer.rate = 0.0
     try:

@@ -110,7 +110,7 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
     assert "XLA failed" not in line
     assert all(np.array_equal(a, b) for a, b in zip(before, dropping.weights(), strict=True))
     assert rates == [layer.rate for layer in dropping.model.layers if hasattr(layer, "rate")] == [0.3]
-    with xla_trial._unchanged(dropping.model):
+    with xla_trial._unchanged(dropping.parts):
         first = dropping.devices.distributed(tuple(part[0] for part in stack))
         plain, compiled = (xla_trial._timed(dropping.parts, first, compiled=c)[0] for c in (False, True))
     np.testing.assert_allclose(compiled, plain, rtol=0, atol=1e-12 * np.linalg.norm(plain))
@@ -130,6 +130,21 @@ def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType,
     assert all(np.array_equal(a, b) for a, b in zip(before, training.weights(), strict=True))
     assert unequal_copies(parts.strategy, training.model.variables) == 0
     assert np.isfinite(training.each(batches(1))[0])
+
+
+def test_in_16_bits_the_first_loss_scale_does_not_decide(tensorflow: ModuleType, stack: Any) -> None:
+    """Gradients that overflow both ways cannot be compared."""
+    from segmenter.training.xla_trial import tried_xla
+
+    settings = TrainingConfig(global_batch=BATCH, precision="mixed_float16", warmup=0)
+    training = Training(NORM, PER_IMAGE, 1, "mixed_float16", training=settings, xla=None)
+    training.optimiser.dynamic_scale.assign(2.0**126)
+    before = training.weights()
+    _, line = tried_xla(training.parts, training.devices.distributed(stack, axis=1))
+    assert "nan" not in line
+    assert "is allowed" not in line  # what rounding explains is no other gradient
+    assert float(training.optimiser.dynamic_scale.numpy()) == 2.0**126
+    assert all(np.array_equal(a, b) for a, b in zip(before, training.weights(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -161,6 +176,7 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
         return np.array(gradient), seconds
 
     monkeypatch.setattr(xla_trial, "_timed", timed)
+    monkeypatch.setattr(xla_trial, "_rounded", lambda *_: 1e-6)
     parts, line = xla_trial.tried_xla(dropping.parts, dropping.devices.distributed(stack, axis=1))
     assert parts.xla is chosen
     assert line.startswith("xla: auto: compiled" if chosen else "xla: auto: not compiled")
