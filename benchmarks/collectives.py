@@ -12,14 +12,13 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
+from datasets.commands.gpu.collectives import COLLECTIVES, nodes_of
 from segmenter.config.recipe import DistributionConfig, LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from segmenter.devices.strategy import load_tensorflow, make_devices
 
 BANDS, CLASSES = 3, 6
-_COLLECTIVES = ("CollectiveReduceV2", "CollectiveReduceV3", "CollectiveGatherV2", "NcclAllReduce")
 
 
 def main() -> None:
@@ -53,28 +52,12 @@ def main() -> None:
 def collectives_of(function: Any) -> int:
     """Collective operations in a concrete function, of all its replicas together."""
     counts = node_counts(function)
-    return sum(counts[name] for name in _COLLECTIVES)
-
-
-def collective_nodes(function: Any) -> Counter[str]:
-    """How many collectives of each kind a concrete function has, with what they are made by, as NCCL."""
-    return Counter(
-        f"{node.op} {node.attr['communication_hint'].s.decode()}".strip()
-        for node in _nodes(function)
-        if node.op in _COLLECTIVES
-    )
+    return sum(counts[name] for name in COLLECTIVES)
 
 
 def node_counts(function: Any) -> Counter[str]:
     """How many nodes of each kind a concrete function has, with those of the functions it calls."""
-    return Counter(node.op for node in _nodes(function))
-
-
-def _nodes(function: Any) -> Iterator[Any]:
-    graph = function.graph.as_graph_def()
-    yield from graph.node
-    for called in graph.library.function:
-        yield from called.node_def
+    return Counter(node.op for node in nodes_of(function))
 
 
 def with_keras_norm(model: Any) -> Any:

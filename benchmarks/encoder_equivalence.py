@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.equivalence import four_devices
 from benchmarks.page import renew, rows_of
+from datasets.commands.gpu.matrix import KINDS, LIMIT
 from segmenter.config.models import NOT_RESIDUAL
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, PairLaboratory, pair
-from tests.helpers.equivalence_matrix import KINDS, LIMIT
 
 _MARK = "<!-- table: python -m benchmarks.encoder_equivalence --page -->"
 REPLICAS = 4

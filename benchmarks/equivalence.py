@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.page import renew
+from datasets.commands.gpu.laboratory import Laboratory
+from datasets.commands.gpu.matrix import KINDS, LIMIT, NAIVE, ROWS, SEEN
 from segmenter.devices.strategy import load_tensorflow
-from tests.helpers.equivalence_matrix import KINDS, LIMIT, NAIVE, ROWS, SEEN, Laboratory
+from tests.helpers.naive import Naive
 
 REPLICAS = (2, 4)
 _MARK = "<!-- table: python -m benchmarks.equivalence --page -->"
@@ -28,7 +30,7 @@ def main() -> int:
     arguments = parser.parse_args()
     four_devices()
     lines = []
-    laboratory = Laboratory(ROWS)
+    laboratory = Laboratory(ROWS, traps=Naive())
     for name in ROWS:
         lines.append(_line(laboratory, name))
         print(json.dumps(lines[-1]), flush=True)

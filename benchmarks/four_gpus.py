@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.page import renew, table
 from benchmarks.step_cost import (
@@ -24,14 +24,15 @@ from benchmarks.step_cost import (
     step_operations,
     training_bytes,
 )
+from datasets.commands.gpu import expected
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.config.recipe import ModelConfig, UNetConfig
 from segmenter.devices.strategy import load_tensorflow
 
 REPLICAS, IMAGES, SIDE = 4, 16, 256
 PRECISIONS = ("float32", "mixed_float16")
-_WINDOW, _RADIUS, _STRIDE = 512, 107, 16
-"""Window that is traced for prediction; the default model's receptive field to each side, and its stride."""
+_WINDOW = 512
+"""Side of the window that is traced for prediction."""
 MEMORY, _PER_WEIGHT = 10e9, 16
 """Bytes of an 11 GB card beside CUDA's and cuDNN's; of a weight, its gradient and two moments."""
 _MARK = "<!-- {} table: python -m benchmarks.four_gpus --page -->"
@@ -152,9 +153,7 @@ def step_of(plan: Plan, machine: Assumed) -> Step:
     sent = norm_bytes(plan.model, plan.frozen)
     norms = sum(_collective(bytes, machine) for bytes in sent)
     gradient = 4 * parameters_of(plan.model)
-    # Concatenated before and split after: each reads and writes all of it.
-    packing = 4 * gradient / (machine.bandwidth * machine.memory_reached)
-    reduced = _collective(gradient, machine) + packing
+    reduced = _collective(gradient, machine) + _packing(plan.model, machine)
     batch = plan.images * SIDE * SIDE * 5  # three bands, valid and label: a byte each
     copies = REPLICAS * batch / machine.host
     waits = machine.head_start * (len(sent) + 1)
@@ -177,6 +176,11 @@ def compute_seconds(operations: Iterable[Operation], machine: Assumed) -> tuple[
     return sum(s for conv, s in seconds if conv), sum(s for conv, s in seconds if not conv)
 
 
+def _packing(model: ModelConfig, machine: Assumed) -> float:
+    """Return the seconds of concatenating gradients and splitting them: each reads and writes all of it."""
+    return 4 * 4 * parameters_of(model) / (machine.bandwidth * machine.memory_reached)
+
+
 def norm_bytes(model: ModelConfig, frozen: str = "none") -> list[int]:
     """Of each collective of the BatchNorm layers that are not frozen: rows forward, two sums backward."""
     each = [[4 * REPLICAS * (2 * channels + 1), 8 * channels] for channels in norm_channels_of(model, frozen)]
@@ -197,59 +201,22 @@ parameters_of = cache(parameters)
 norm_channels_of = cache(norm_channels)
 
 
-class Expected(NamedTuple):
-    """Smallest and largest over the assumed machines: images a second of one GPU and of four, speed-up."""
-
-    one: tuple[float, float]
-    four: tuple[float, float]
-    speedup: tuple[float, float]
-
-
-@cache
-def expected(model: ModelConfig, precision: str) -> Expected:
-    """What `benchmarks.gpu` prints beside what it measures."""
-    steps = [step_of(Plan(model, precision), machine) for machine in MACHINES.values()]
-    one = [IMAGES / step.single for step in steps]
-    four = [REPLICAS * IMAGES / step.all for step in steps]
-    figures = (one, four, [step.speedup for step in steps])
-    return Expected(*((min(values), max(values)) for values in figures))
+def expected_step(precision: str) -> expected.Step:
+    """Return what `segmenter gpu` has of the default model's step; a test compares the two."""
+    plan = Plan(UNetConfig(), precision)
+    steps = [step_of(plan, machine) for machine in MACHINES.values()]
+    rates = [[IMAGES / step.single for step in steps], [REPLICAS * IMAGES / step.all for step in steps]]
+    one, four, speedup = ((min(v), max(v)) for v in (*rates, [step.speedup for step in steps]))
+    middle, sent = steps[list(MACHINES).index(MIDDLE)], norm_bytes(plan.model)
+    moved = sum(sent) + 4 * parameters_of(plan.model)
+    sums = middle.norms + middle.gradients + middle.waits
+    own = middle.all - sums + _packing(plan.model, MACHINES[MIDDLE])
+    return expected.Step(one, four, speedup, middle.single, own, len(sent) + 1, moved)
 
 
-def with_measured(model: ModelConfig, precision: str, latency: float, bus: float) -> float:
-    """Speed-up of the middle machine with a measured bus.
-
-    Args:
-        latency: seconds of a small sum in a chain, with the wait for the host that is part of it.
-        bus: bytes a second.
-    """
-    machine = replace(MACHINES[MIDDLE], latency=latency, bus=bus, head_start=0.0)
-    return step_of(Plan(model, precision), machine).speedup
-
-
-class Words(NamedTuple):
-    """Assumed ranges, for people."""
-
-    latency: str
-    bus: str
-
-
-def assumed_range() -> Words:
-    """Of a small sum in a chain of them, which ends with a wait for the host, and of the bus."""
-    times = [1e6 * (machine.latency + machine.head_start) for machine in MACHINES.values()]
-    buses = [machine.bus / 1e9 for machine in MACHINES.values()]
-    return Words(f"{min(times):.0f} … {max(times):.0f} µs", f"{min(buses):.1f} … {max(buses):.1f} GB/s")
-
-
-def predicted_megapixels(model: ModelConfig, precision: str, window: int) -> tuple[float, float]:
-    """Return what one card maps a second at least and at most, of which a window's border is not kept."""
-    found = [_megapixels(model, precision, machine, window) for machine in MACHINES.values()]
-    return min(found), max(found)
-
-
-def _megapixels(model: ModelConfig, precision: str, machine: Assumed, window: int) -> float:
-    seconds = sum(compute_seconds(_predicting(model, precision), machine))
-    kept = window - 2 * (-(-_RADIUS // _STRIDE) * _STRIDE)
-    return _WINDOW**2 / 1e6 / seconds * (max(kept, _STRIDE) / window) ** 2
+def megapixels(model: ModelConfig, precision: str, machine: Assumed) -> float:
+    """Return what one card maps a second, borders of the windows included."""
+    return _WINDOW**2 / 1e6 / sum(compute_seconds(_predicting(model, precision), machine))
 
 
 @cache

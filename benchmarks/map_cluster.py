@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.prediction import make_raster
+from datasets.commands.gpu.prediction import make_raster
 from segmenter.cluster.connect import connected
 from segmenter.cluster.options import ClusterOptions
 from segmenter.devices.setup import load_tensorflow

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+
+from datasets.commands.gpu.page import table as table
 
 END = "<!-- end of table -->"
 
@@ -18,9 +20,3 @@ def renew(path: Path, mark: str, lines: Iterable[str]) -> None:
 def rows_of(path: Path, mark: str) -> list[str]:
     """The lines between `mark` and the end of the table that follows it."""
     return path.read_text(encoding="utf-8").split(mark)[1].split(END, 1)[0].strip().splitlines()
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
-    """Lines of a Markdown table; the first `words` columns are words, the others numbers."""
-    rule = [" --- " if column < words else " ---: " for column in range(len(head))]
-    return [f"| {' | '.join(head)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]

@@ -21,29 +21,15 @@ from typing import Any
 import numpy as np
 import rasterio
 from numpy.typing import NDArray
-from rasterio.windows import Window as GdalWindow
 
+from datasets.commands.gpu.prediction import BLOCK, FileJob, make_raster, predict_file
 from segmenter.devices.setup import load_tensorflow
 from segmenter.geometry import Size
-from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.predictor import Tiling
 from segmenter.inference.reading import read_batches
 from segmenter.model.normalisation import Normalisation
-from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster
 
-CLASSES, BLOCK = 8, 512
-
-
-class FileJob:
-    """A file, whole."""
-
-    part, columns, done_rows, abandoned = None, None, 0, False
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def open(self) -> Raster:
-        """Open it."""
-        return open_raster(self._path)
+CLASSES = 8
 
 
 def main() -> None:
@@ -61,39 +47,6 @@ def main() -> None:
         free = _against_rasterio(folder, arguments.side, arguments.repeat)
         unet = _against_the_model(folder, arguments.unet_side, arguments.repeat)
     print(json.dumps({"benchmark": "prediction", **free, **unet}))
-
-
-def make_raster(path: Path, height: int, width: int) -> Path:
-    """A tiled, compressed RGB raster with some texture; written in bands of blocks."""
-    rng = np.random.default_rng(0)
-    noise = rng.integers(0, 255, (3, BLOCK, width + BLOCK), np.uint8) // 8
-    profile = {
-        "driver": "GTiff",
-        "tiled": True,
-        "blockxsize": BLOCK,
-        "blockysize": BLOCK,
-        "bigtiff": "IF_SAFER",
-    }
-    profile |= {"compress": "deflate", "zlevel": 1, "interleave": "pixel"}
-    with rasterio.open(path, "w", height=height, width=width, count=3, dtype="uint8", **profile) as file:
-        for row in range(0, height, BLOCK):
-            rows = min(BLOCK, height - row)
-            shift = int(rng.integers(BLOCK))
-            ramp = ((np.arange(width) // 64 + row // 64) % 200).astype(np.uint8)
-            file.write(noise[:, :rows, shift : shift + width] + ramp, window=GdalWindow(0, row, width, rows))
-    return path
-
-
-def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
-    """Seconds from file to file."""
-    start = time.perf_counter()
-    with open_raster(path) as raster:
-        size = raster.info.size
-    with RasterWriter(out, size, RasterSpec(nodata=255), column=tiling.column) as writer:
-        for event in classify_all([FileJob(path)], tiling, predict):
-            if isinstance(event, Mapped):
-                writer.write(event.window, event.ids)
-    return time.perf_counter() - start
 
 
 def pixelwise(classes: int) -> Any:

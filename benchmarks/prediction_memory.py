@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.prediction import make_raster, pixelwise, predict_file, unet
+from benchmarks.prediction import pixelwise, unet
+from datasets.commands.gpu.prediction import make_raster, predict_file
 from segmenter.devices.setup import load_tensorflow
 from segmenter.geometry import Size
 from segmenter.inference.blending import Blend

@@ -19,7 +19,7 @@ import numpy as np
 import rasterio
 from numpy.typing import NDArray
 
-from benchmarks.prediction import BLOCK, FileJob
+from datasets.commands.gpu.prediction import BLOCK, FileJob
 from segmenter.geometry import Size, Window
 from segmenter.inference.events import Piece
 from segmenter.inference.reading import Tiling, read_batches

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.page import renew
+from datasets.commands.gpu.matrix import LIMIT
 from segmenter.devices.strategy import load_tensorflow
 from tests.helpers.child_worker import ROWS, done
-from tests.helpers.equivalence_matrix import LIMIT
 from tests.helpers.several_workers import workers
 from tests.helpers.small_training import difference
 

@@ -30,7 +30,7 @@ import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 
 from benchmarks.mapping_task import Measured, Task, run_task
-from benchmarks.prediction import make_raster
+from datasets.commands.gpu.prediction import make_raster
 from segmenter.errors import ConfigError, run_script
 from segmenter.inference.memory import parse_memory
 from segmenter.windows import least_window, round_up

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.mapping_task import BANDS, CLASSES, MEAN, STD, Task, asked, free_weights, measure
-from benchmarks.prediction import pixelwise_model, predict_file, unet_model
+from benchmarks.prediction import pixelwise_model, unet_model
+from datasets.commands.gpu.prediction import predict_file
 from segmenter.devices.setup import load_tensorflow
 from segmenter.errors import run_script
 from segmenter.geometry import Size

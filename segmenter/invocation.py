@@ -20,6 +20,7 @@ TOOLS = {
     "predict": "python predict.py",
     "datasets": "python -m datasets",
     "devices": "python -m segmenter.devices",
+    "gpu": "python -m benchmarks.gpu",
     "vectorise": "python -m segmenter.mapping.vectorise",
     "export": "python -m segmenter.export",
     "runs": "python -m segmenter.runs",

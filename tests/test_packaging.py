@@ -186,6 +186,7 @@ def test_every_tool_of_a_clone_is_one_of_the_command() -> None:
     modules = [*(ROOT / "segmenter").rglob("*.py"), *(ROOT / "datasets").rglob("*.py")]
     programs = {_typed(path) for path in modules if _is_program(path)}
     programs |= {f"python {script.name}" for script in ROOT.glob("*.py") if script.name != "setup.py"}
+    programs.add("python -m benchmarks.gpu")  # with the other benchmarks, where there is a clone
     assert programs == set(invocation.TOOLS.values())
     assert set(TOOLS) == {*invocation.TOOLS, "recipes"}
 

@@ -85,6 +85,12 @@ def _devices(words: Sequence[str]) -> int:
     return _ended(main, words)
 
 
+def _gpu(words: Sequence[str]) -> int:
+    from .gpu.command import main
+
+    return _ended(main, words, run_tool)
+
+
 def _vectorise(words: Sequence[str]) -> int:
     from segmenter.mapping.vectorise import main
 
@@ -123,6 +129,7 @@ TOOLS: dict[str, tuple[Program, str]] = {
     "predict": (_predict, "class maps from images, with a trained model"),
     "datasets": (_datasets, "check, coverage, pack: the data of a recipe; make, stitch: imagery"),
     "devices": (_devices, "the GPUs of this machine, and what a training would use"),
+    "gpu": (_gpu, "laws and speed of this GPU server, in ten minutes: a page"),
     "vectorise": (_vectorise, "class maps as polygons"),
     "export": (_export, "the model for other runtimes: ONNX, SavedModel, LiteRT"),
     "runs": (_runs, "report, compare, card, stac, pack, unpack: of run directories"),

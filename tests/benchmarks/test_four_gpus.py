@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import four_gpus, page, step_cost
 from benchmarks.four_gpus import REPLICAS, Assumed, Plan, step_of
+from datasets.commands.gpu import expected
 from segmenter.config.recipe import UNetConfig
 
 TINY = UNetConfig(depth=1, width=2)
@@ -102,10 +103,28 @@ def test_every_weight_is_updated_after_the_gradients(counted: list[step_cost.Ope
 
 
 def test_a_window_keeps_what_lies_within_its_borders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(four_gpus, "_predicting", lambda *_: [step_cost.Operation("a", 0, False, 512**2)])
-    machine = Assumed(bandwidth=1e6, memory_reached=1.0)
-    assert four_gpus._megapixels(TINY, "float32", machine, 512) == pytest.approx((288 / 512) ** 2)
-    assert four_gpus._megapixels(TINY, "float32", machine, 1024) == pytest.approx((800 / 1024) ** 2)
+    monkeypatch.setattr(expected, "MAPPED", {"float32": (1.0, 2.0)})
+    assert expected.mapped("float32", 512) == f"{(288 / 512) ** 2:.3g} … {2 * (288 / 512) ** 2:.3g} MPx/s"
+    assert expected.mapped("float32", 1024).startswith(f"{(800 / 1024) ** 2:.3g} ")
+
+
+@pytest.mark.parametrize("precision", four_gpus.PRECISIONS)
+def test_the_command_expects_what_the_page_computes(tensorflow: ModuleType, precision: str) -> None:
+    ours, computed = expected.STEPS[precision], four_gpus.expected_step(precision)
+    for name, value in vars(computed).items():
+        assert getattr(ours, name) == pytest.approx(value, rel=1e-3), name
+    middle = four_gpus.MACHINES[four_gpus.MIDDLE]
+    step = step_of(Plan(UNetConfig(), precision), middle)
+    assert computed.with_sums(middle.latency + middle.head_start, middle.bus) == pytest.approx(step.speedup)
+    rates = [four_gpus.megapixels(UNetConfig(), precision, m) for m in four_gpus.MACHINES.values()]
+    assert expected.MAPPED[precision] == pytest.approx((min(rates), max(rates)), rel=1e-3)
+
+
+def test_the_assumed_bus_is_the_one_that_is_said() -> None:
+    machines = four_gpus.MACHINES.values()
+    times, buses = [1e6 * (m.latency + m.head_start) for m in machines], [m.bus / 1e9 for m in machines]
+    assert f"{min(times):.0f} … {max(times):.0f} µs" == expected.LATENCY
+    assert f"{min(buses):.1f} … {max(buses):.1f} GB/s" == expected.BUS
 
 
 def test_frozen_batch_norm_is_left_out_of_the_sums_and_of_the_passes(

@@ -16,10 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import equivalence, facts, feed, memory, page, resume, running, sections, step
-from benchmarks.gpu.bench import TINY, Bench, Sizes, distribution
-from benchmarks.gpu.figures import Figure, Section, line_of, read_line
+from datasets.commands.gpu import (
+    command,
+    equivalence,
+    facts,
+    feed,
+    memory,
+    page,
+    resume,
+    running,
+    sections,
+    step,
+)
+from datasets.commands.gpu.bench import TINY, Bench, Sizes, distribution
+from datasets.commands.gpu.figures import Figure, Section, line_of, read_line
+from datasets.commands.recipes import ready_made
 from segmenter.config.reading import load_recipe
 from segmenter.errors import DeviceError
 
@@ -63,9 +74,12 @@ def test_a_replica_that_computes_something_else_is_seen(
     class Laboratory:
         """One that finds such differences."""
 
-        def __init__(self, *_: Any) -> None: ...
+        def __init__(self, *_: Any, **__: Any) -> None: ...
 
-        def differences(self, *_: Any) -> dict[str, float]:
+        def roundings(self, *_: Any) -> dict[str, float]:
+            return dict.fromkeys(equivalence.KINDS, 1e-6)
+
+        def differences(self, *_: Any, **__: Any) -> dict[str, float]:
             return dict.fromkeys(equivalence.KINDS, 1e-14) | {"weights": float("nan")}
 
         def unequal_copies(self) -> int:
@@ -133,7 +147,7 @@ def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tensorf
 
 SAYS = """
 import subprocess, sys, time
-from benchmarks.gpu.figures import Figure, line_of
+from datasets.commands.gpu.figures import Figure, line_of
 def say(name, what): print(line_of(name, what), flush=True)
 for name in sys.argv[1:]:
     say(name, "begun")
@@ -212,7 +226,7 @@ def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[s
 
 
 def test_parts_of_a_card_are_a_section_that_the_recipe_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.gpu.bench.smallest_card", lambda: 11 * 2**30)
+    monkeypatch.setattr("datasets.commands.gpu.bench.smallest_card", lambda: 11 * 2**30)
     found = distribution("parts", 4)
     assert found.logical_gpus is not None
     assert 4 * found.logical_gpus.memory < 11 * 1024
@@ -224,10 +238,10 @@ def test_parts_of_a_card_are_a_section_that_the_recipe_takes(monkeypatch: pytest
 def test_the_recipe_takes_the_settings_of_resume(
     place: Any, cards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.gpu.bench.smallest_card", lambda: 11 * 2**30)
+    monkeypatch.setattr("datasets.commands.gpu.bench.smallest_card", lambda: 11 * 2**30)
     words = resume._settings(Bench(place, cards, Sizes(), tmp_path))
     overrides = [value for option, value in itertools.pairwise(words) if option == "--set"]
-    recipe = load_recipe(resume.RECIPE, overrides)
+    recipe = load_recipe(ready_made()["demo"], overrides)
     assert recipe.distribution.deterministic is (place != "logical")
     replicas = len(recipe.distribution.devices or (0,))
     assert replicas == (1 if (place, cards) == ("cards", 1) else 4)
@@ -280,7 +294,7 @@ def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path:
     known: dict[str, Any] = {
         "latency of a small sum, 4 replicas": 130.0, "bandwidth of the large sum, 4 replicas": 5.0,
     }  # fmt: skip
-    bench = Bench("cards", 4, Sizes(model=TINY.model), tmp_path, known)
+    bench = Bench("cards", 4, Sizes(), tmp_path, known)
     found = step.speedup(bench, step.Case("float32", 4), 3.2)
     assert (found.holds, found.law) == (False, False)
     assert found.expected.startswith("≥ 3.4; ")

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from benchmarks import scaling
+from datasets.commands.gpu import steps
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from tests.helpers.equivalence_matrix import strategy_of
 
 TINY = UNetConfig(depth=1, width=2)
 
@@ -82,10 +83,10 @@ def test_the_rate_counts_the_images_of_all_devices(
 ) -> None:
     """With a clock that says a second a call."""
     ticks = iter([0.0, 5.0])
-    monkeypatch.setattr(scaling.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(steps.time, "perf_counter", lambda: next(ticks))
     devices = Devices(strategy_of(2), tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(2)))  # type: ignore[arg-type]
     training = TrainingConfig(global_batch=6, steps_per_call=3, precision="mixed_float16")
-    assert scaling.rate_of(devices, TINY, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)
+    assert steps.rate_of(devices, TINY, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import numpy as np
 
+from datasets.commands.gpu.matrix import KINDS, difference
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
 from segmenter.config.recipe import LossConfig
-from tests.helpers.equivalence_matrix import KINDS, difference
 from tests.helpers.small_training import SGD, Training, batches
 
 SIDE, STEPS = 64, 3

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.reading import recipe_from
 from segmenter.feeding.feed import Feed
 from segmenter.geometry import Size
@@ -19,7 +20,6 @@ from segmenter.runs.run import Run
 from segmenter.scenes import Dataset
 from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.index import TileIndex
-from tests.helpers.equivalence_matrix import strategy_of
 
 BATCH, SIDE, STEPS = 6, 16, 2
 

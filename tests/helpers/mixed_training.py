@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.labels import IGNORE
-from tests.helpers.equivalence_matrix import strategy_of
 
 REPLICAS, SIDE, CLASSES = 4, 8, 3
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.commands.gpu.matrix import BANDS, BATCH, CLASSES, SIDE, WEIGHTS
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from segmenter.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.stages import pace_of
-from tests.helpers.equivalence_matrix import BANDS, BATCH, CLASSES, SIDE, WEIGHTS, strategy_of
 
 NO_NORM = UNetConfig(depth=2, width=3, max_width=6, normalisation="none")
 NORM = UNetConfig(depth=1, width=3)

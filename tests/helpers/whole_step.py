@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from datasets.commands.gpu.matrix import BATCH, LIMIT
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
-from tests.helpers.equivalence_matrix import BATCH, LIMIT
 from tests.helpers.small_training import AVERAGE, Training, batches, difference
 
 STEPS = 3

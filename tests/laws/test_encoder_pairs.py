@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from datasets.commands.gpu.matrix import LIMIT
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, PairLaboratory, pair
-from tests.helpers.equivalence_matrix import LIMIT
 from tests.helpers.small_encoders import SMALL, narrow, small_encoder, smallest_of_keras
 
 pytestmark = pytest.mark.timeout(3600)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
-from tests.helpers.equivalence_matrix import strategy_of
 from tests.helpers.executed_sums import widest_sum
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
+from datasets.commands.gpu.matrix import LIMIT, SEEN
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.arrays import load_arrays, save_arrays
 from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.weights import assign_weights, weight_arrays
-from tests.helpers.equivalence_matrix import LIMIT, SEEN
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 

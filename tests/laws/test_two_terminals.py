@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.matrix import LIMIT
 from segmenter.runs.checkpoints import checkpoints
-from tests.helpers.equivalence_matrix import LIMIT
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.several_workers import ROOT, ended_with, free_ports
 from tests.helpers.small_training import difference

@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.matrix import LIMIT, SEEN
 from tests.helpers.child_worker import ROWS, done
-from tests.helpers.equivalence_matrix import LIMIT, SEEN
 from tests.helpers.several_workers import workers
 from tests.helpers.small_training import difference
 

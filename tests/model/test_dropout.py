@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from datasets.commands.gpu.matrix import Row, batch, difference
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.errors import CheckpointError
 from segmenter.runs.weights import assign_weights, transfer_weights, weight_arrays
-from tests.helpers.equivalence_matrix import Row, batch, difference, strategy_of
 
 RATE = 0.3
 MODEL = UNetConfig(depth=1, width=4, dropout=RATE)

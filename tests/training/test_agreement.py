@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.errors import TrainingError
-from tests.helpers.equivalence_matrix import strategy_of
 
 REPLICAS = 3
 

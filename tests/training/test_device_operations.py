@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.matrix import BATCH, EMPHASES, SHARES, SIDE, SUM, WEIGHTS
 from segmenter.config.recipe import LossConfig
-from tests.helpers.equivalence_matrix import BATCH, EMPHASES, SHARES, SIDE, SUM, WEIGHTS
 from tests.helpers.small_training import NORM, Training, batches
 
 HANDED_ON = {"Cast", "TopKV2"}

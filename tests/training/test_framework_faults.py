@@ -17,10 +17,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
-from tests.helpers.equivalence_matrix import strategy_of
-from tests.helpers.keras_update import KerasUpdate
 from tests.helpers.mixed_training import CLASSES, REPLICAS, Training
+from tests.helpers.naive import KerasUpdate
 
 SCALE = 2.0**15  # where Keras starts
 TOO_LARGE = 2.0**126

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from datasets.commands.gpu.matrix import BATCH
 from segmenter.config.recipe import TrainingConfig
 from segmenter.errors import ConfigError
-from tests.helpers.equivalence_matrix import BATCH
 from tests.helpers.small_training import NORM, PER_IMAGE, PER_PIXEL, Training, batches, difference
 
 RATE, DECAY = 0.01, 0.1

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.matrix import BATCH
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
-from tests.helpers.equivalence_matrix import BATCH
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.matrix import BATCH, CLASSES, LIMIT, SEEN, WEIGHTS
 from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig
 from segmenter.errors import ConfigError
-from tests.helpers.equivalence_matrix import BATCH, CLASSES, LIMIT, SEEN, WEIGHTS
 from tests.helpers.small_training import (
     AVERAGE,
     NO_NORM,

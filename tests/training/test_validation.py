@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import PredictionConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
@@ -26,7 +27,6 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.scenes import Dataset, Scene
 from segmenter.training.examples import Examples
-from tests.helpers.equivalence_matrix import strategy_of
 from tests.helpers.scaled_scenes import scaled_dataset
 
 CLASSES = 3

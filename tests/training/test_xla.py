@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.matrix import BATCH
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import sums_not_compiled
-from tests.helpers.equivalence_matrix import BATCH
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, Training, batches, with_slots
 
 
@@ -118,8 +118,8 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
 
 def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType, stack: Any) -> None:
     """Between CPU devices TensorFlow cannot compile sums; all copies of all variables are as before."""
+    from datasets.commands.gpu.replicas import unequal_copies
     from segmenter.training.xla_trial import tried_xla
-    from tests.helpers.replicas import unequal_copies
 
     training = Training(UNetConfig(depth=1, width=3, dropout=0.3), PER_IMAGE, 2, xla=None)
     before = training.weights()

@@ -1,7 +1,7 @@
 """Resume, law 3, on these devices: a training in one go, again, and stopped and resumed, bit for bit.
 
-By `train.py`, as a user runs it, with `distribution.deterministic`; on tiny sizes in this process, since
-importing TensorFlow three times would take longer than all else.
+By `segmenter train`, as a user runs it, with `distribution.deterministic`; on tiny sizes in this
+process, since importing TensorFlow three times would take longer than all else.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 
-from benchmarks.gpu.bench import Bench, distribution
-from benchmarks.gpu.figures import Figure
 from segmenter.errors import TrainingError
-from tests.helpers.replicas import collectives_apart
 
-ROOT = Path(__file__).resolve().parents[2]
-RECIPE = ROOT / "configs" / "demo.yaml"
+from ..recipes import ready_made
+from .bench import Bench, distribution
+from .figures import Figure
+from .replicas import collectives_apart
+from .running import ROOT
+
+_TOOLS = __package__.rpartition(".")[0]
+_CODE = f"import sys; from {_TOOLS} import main; sys.exit(main())"
+"""`segmenter`, in a clone too, where no such command is installed."""
 _SMALL = ("model.depth=2", "model.width=8", "tiles.size=64", "tiles.overlap=0", "training.global_batch=16")
 _TINY = ("model.depth=1", "model.width=2", "tiles.size=32", "tiles.overlap=0", "training.global_batch=8")
 _EVERY = 3
 """Steps between checkpoints."""
 _CALLS = itertools.count(2000)
-"""Of train.py in this process, each with collectives of its own."""
+"""Of trainings in this process, each with collectives of its own."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
     """Whether all end with the same bytes."""
-    from datasets.synthetic.make import make_potsdam
+    from ...synthetic.make import make_potsdam
 
     folder, tiny = bench.folder, bench.sizes.tiny
     make_potsdam(folder / "data", scenes=2 if tiny else 6, seed=1, size=128 if tiny else 512)
@@ -72,44 +75,43 @@ def last_arrays(run: Path) -> dict[str, str]:
 
 
 def train(bench: Bench, run: Path, *more: str) -> None:
-    """One call of train.py.
+    """Train once, as `segmenter train` does.
 
     Raises:
         TrainingError: with its last line.
     """
-    arguments = [str(RECIPE), "--run", str(run), *_settings(bench), *more]
+    arguments = [str(ready_made()["demo"]), "--run", str(run), *_settings(bench), *more]
     if bench.sizes.tiny:
         code, said = _here(bench, arguments)
     else:
         environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
         done = subprocess.run(
-            [sys.executable, "train.py", *arguments], cwd=ROOT, env=environment, capture_output=True,
-            text=True, check=False,
+            [sys.executable, "-c", _CODE, "train", *arguments], cwd=ROOT, env=environment,
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         code, said = done.returncode, done.stderr
     if code:
         lines = said.strip().splitlines() or ["nothing"]
-        raise TrainingError(f"train.py ended with exit code {code}: {lines[-1]}")
+        raise TrainingError(f"the training ended with exit code {code}: {lines[-1]}")
 
 
 def _here(bench: Bench, arguments: list[str]) -> tuple[int, str]:
-    """train.py in this process, which has its devices already."""
-    import train
+    """Train in this process, which has its devices already."""
+    from ..train import run
 
     bench.devices(1)
     said = io.StringIO()
     with (
-        mock.patch.object(sys, "argv", ["train.py", *arguments]),
         redirect_stdout(said),
         redirect_stderr(said),
         collectives_apart(next(_CALLS)),
     ):
-        return train.main(), said.getvalue()
+        return run(arguments), said.getvalue()
 
 
 def _settings(bench: Bench) -> list[str]:
     common = ["training.epochs=2", "training.keep_checkpoints=99", f"training.checkpoint_every={_EVERY}"]
-    common += ["training.steps_per_call=1", f"dataset.root={bench.folder / 'data'}"]
+    common += ["training.steps_per_call=1", f"dataset.root={bench.folder / 'data'}", "dataset.split={}"]
     replicas = 2 if bench.sizes.tiny else bench.numbers[-1]
     if replicas > 1:
         common += ["distribution.strategy=mirrored", f"distribution.devices={list(range(replicas))}"]

@@ -1,4 +1,4 @@
-"""Truth about a GPU server in ten minutes: `python -m benchmarks.gpu`, after `make setup GPU=1`.
+"""Truth about a GPU server in ten minutes, after `make setup GPU=1`.
 
 Facts, collectives, equivalence (law 2), memory, the training step, the input against its need, prediction
 and resume (law 3). Each section is a process with a limit in time; a page, gpu.md, and gpu.json are written
@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import page, running
-from benchmarks.gpu.bench import Place
-from benchmarks.gpu.figures import Section, Value
-from benchmarks.gpu.sections import SECTIONS
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
-from segmenter.errors import DeviceError, OutputError, run_tool
+from segmenter.errors import DeviceError, OutputError
+from segmenter.invocation import invocation
+
+from . import page, running
+from .bench import Place
+from .figures import Section, Value
+from .sections import SECTIONS
 
 _TINY_LIMIT = 600.0
 """Seconds of a section with --tiny: for a machine with other work, not for the section."""
@@ -34,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     It is 3 where no law is broken, but one was not shown within its time.
     """
     given = _parse(arguments)
-    cards = LOGICAL if given.tiny else _cards()
+    logical = given.logical_devices or (LOGICAL if given.tiny else 0)
+    cards = logical or _cards()
     try:
         given.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -45,13 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     head: dict[str, Any] = {
         "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
         "machine": platform.node(),
-        "devices": f"{cards} logical CPU devices" if given.tiny else f"{cards} GPUs",
+        "devices": f"{cards} logical CPU devices" if logical else f"{cards} GPUs",
         "minutes": given.minutes,
         "tiny": given.tiny,
     }
     done: list[Section] = []
     known: dict[str, Value] = {}
-    for task in tasks(names, cards, given.minutes, tiny=given.tiny):
+    for task in tasks(names, cards, given.minutes, logical=bool(logical), tiny=given.tiny):
         for section in running.run(task, known):
             done.append(section)
             page.write(given.output, head, done)
@@ -69,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def tasks(names: Sequence[str], cards: int, minutes: float, *, tiny: bool) -> list[running.Task]:
+def tasks(
+    names: Sequence[str], cards: int, minutes: float, *, logical: bool = False, tiny: bool = False
+) -> list[running.Task]:
     """A process for each section; with `tiny`, one for all, as importing TensorFlow would take most of it.
 
     On one card, the laws are shown on parts of it; on two or three, which are too few for four replicas, on
@@ -79,9 +84,8 @@ def tasks(names: Sequence[str], cards: int, minutes: float, *, tiny: bool) -> li
         return [running.Task(names, "logical", cards, True, dict.fromkeys(names, _TINY_LIMIT))]
     whole = sum(entry.share * len(places(name, cards)) for name, entry in SECTIONS.items())
     limits = {name: entry.limit(minutes, whole) for name, entry in SECTIONS.items()}
-    return [
-        running.Task([name], place, cards, False, limits) for name in names for place in places(name, cards)
-    ]
+    where: dict[str, list[Place]] = {n: ["logical"] if logical else places(n, cards) for n in names}
+    return [running.Task([n], place, cards, False, limits) for n in names for place in where[n]]
 
 
 def places(name: str, cards: int) -> list[Place]:
@@ -95,7 +99,7 @@ def places(name: str, cards: int) -> list[Place]:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu",
+        prog=invocation("gpu"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -110,6 +114,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--tiny",
         action="store_true",
         help="tiny models on four logical CPU devices: tries the command itself",
+    )
+    parser.add_argument(
+        "--logical-devices",
+        type=int,
+        choices=range(1, 65),
+        metavar="N",
+        help="all sizes on N devices of the CPU: shows the laws; speeds mean nothing, and take long",
     )
     given = parser.parse_args(arguments)
     if not 0 < given.minutes < 24 * 60:
@@ -132,9 +143,5 @@ def _cards() -> int:
         "this machine has none" if not cards_listed() else "CUDA_VISIBLE_DEVICES hides them all"
     )
     raise DeviceError(
-        f"benchmarks.gpu: expected an NVIDIA GPU, found none: {why}; --tiny tries the command on a CPU"
+        f"{invocation('gpu')}: expected an NVIDIA GPU, found none: {why}; --tiny tries the command on a CPU"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(run_tool(main))  # `kill` ends the section's process too

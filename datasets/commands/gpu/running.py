@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from benchmarks.gpu.bench import Place
-from benchmarks.gpu.figures import Figure, Section, Value, read_line
-from benchmarks.gpu.sections import SECTIONS
+from .bench import Place
+from .figures import Figure, Section, Value, read_line
+from .sections import SECTIONS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 _END = ""
 
 
@@ -54,7 +54,7 @@ def run(task: Task, known: dict[str, Value]) -> Iterator[Section]:
 
 def _process(names: Sequence[str], task: Task, known: Mapping[str, Value]) -> Iterator[Section]:
     """The sections that one process gets through, and the one that ends it."""
-    with tempfile.TemporaryDirectory(prefix="benchmarks-gpu-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="segmenter-gpu-", ignore_cleanup_errors=True) as folder:
         environment = os.environ | {"NO_ALBUMENTATIONS_UPDATE": "1"}
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             process = subprocess.Popen(
@@ -69,7 +69,8 @@ def _process(names: Sequence[str], task: Task, known: Mapping[str, Value]) -> It
 
 def command(names: Sequence[str], task: Task, folder: Path, known: Mapping[str, Value]) -> list[str]:
     """The call of a process of sections (`sections.main`)."""
-    call = [sys.executable, "-m", "benchmarks.gpu.sections", *names, "--place", task.place]
+    code = f"import sys; from {__package__}.sections import main; sys.exit(main())"
+    call = [sys.executable, "-c", code, *names, "--place", task.place]
     call += ["--cards", str(task.cards), "--folder", str(folder), "--known", json.dumps(known)]
     return call + ["--tiny"] * task.tiny
 

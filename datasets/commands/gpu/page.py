@@ -1,15 +1,15 @@
-"""gpu.json and gpu.md: what `python -m benchmarks.gpu` found, written whole after each section."""
+"""gpu.json and gpu.md: what `segmenter gpu` found, written whole after each section."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.figures import Figure, Section
-from benchmarks.page import table
 from segmenter.files import write_whole
+
+from .figures import Figure, Section
 
 JSON, PAGE = "gpu.json", "gpu.md"
 _WORDS = {True: "yes", False: "no", None: ""}
@@ -33,6 +33,9 @@ def lines(head: Mapping[str, Any], sections: Sequence[Section]) -> Iterator[str]
     yield ""
     if head.get("tiny"):
         yield "**Tiny models on logical CPU devices: the command runs; no figure means anything.**"
+        yield ""
+    elif "logical" in head["devices"]:
+        yield "**Logical CPU devices: laws hold or do not; no speed means anything.**"
         yield ""
     yield "*Expected* is what docs/four_gpus.md computes for four RTX 2080 Ti, or a limit. A law that does"
     yield "not hold ends the command with exit code 1, one that was not shown with 3; other figures do not."
@@ -64,3 +67,9 @@ def line(section: Section) -> str:
     judged = [f for f in section.figures if f.holds is not None] or section.figures[:3]
     found = "; ".join(f"{figure.name} {figure.shown}" for figure in judged[:4])
     return f"{section.name:<12} {section.verdict:<9} {section.seconds:4.0f} s   {section.fault or found}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
+    """Lines of a Markdown table; the first `words` columns are words, the others numbers."""
+    rule = [" --- " if column < words else " ---: " for column in range(len(head))]
+    return [f"| {' | '.join(head)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]

@@ -14,9 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.figures import Figure
-from benchmarks.gpu.step import RATE, Case
 from segmenter.feeding.feed import Feed
 from segmenter.feeding.measure import rate_of
 from segmenter.feeding.processes import WorkerPool
@@ -24,6 +21,10 @@ from segmenter.feeding.sizes import ahead_of
 from segmenter.feeding.slots import BatchShape
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
+
+from .bench import Bench
+from .figures import Figure
+from .step import RATE, Case
 
 KINDS = ("files in place", "decoded copies")
 _SECONDS = 2.0
@@ -44,7 +45,7 @@ Load = Callable[[int], Any]
 
 def figures(bench: Bench) -> Iterator[Figure]:
     """Tiles a second for 1, 2, 4 … threads, in place and decoded; the best against the need."""
-    from datasets.synthetic.make import make_potsdam
+    from ...synthetic.make import make_potsdam
 
     need, source = needed(bench)
     size = 256 if bench.sizes.tiny else 1024
@@ -133,13 +134,14 @@ def _load(made: BatchLoader, rows: Plan, step: int) -> Any:
 
 def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
     """The program's own loader of training batches, and the plan of an epoch."""
-    from datasets import load_dataset
     from segmenter.config.reading import recipe_from
     from segmenter.sampling import plan
     from segmenter.tiles.cache import cache_folder
     from segmenter.tiles.index import build_index
     from segmenter.tiles.statistics import band_statistics
     from segmenter.tiles.store import SceneStore
+
+    from ... import load_dataset
 
     side, batch = (64, 2) if bench.sizes.tiny else (256, 16)
     recipe = recipe_from(
@@ -150,7 +152,7 @@ def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
             "augmentation": _AUGMENTATION,
             "training": {"global_batch": batch},
         },
-        "benchmarks.gpu",
+        "segmenter gpu",
     )
     dataset = load_dataset(recipe)
     index = build_index(dataset, "train", recipe.tiles, progress=False)

@@ -8,13 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.gpu.figures import Value
 from segmenter.config.devices import DistributionConfig, LogicalGpus
 from segmenter.config.recipe import UNetConfig
 from segmenter.devices.setup import smallest_card
 from segmenter.devices.strategy import Devices, load_tensorflow, make_devices
 from segmenter.errors import DeviceError
-from tests.helpers.replicas import collectives_apart
+
+from .figures import Value
+from .replicas import collectives_apart
 
 Place = Literal["cards", "parts", "logical"]
 """Replicas on cards, on parts of the first card, or on logical CPU devices."""
@@ -104,7 +105,7 @@ class Bench:
     def devices(self, number: int) -> Devices:
         """The first so many, with their strategy: one for each number and process."""
         if number > self.most:
-            raise DeviceError(f"benchmarks.gpu: expected at most {self.most} devices, got {number}")
+            raise DeviceError(f"segmenter gpu: expected at most {self.most} devices, got {number}")
         self.start()
         return _devices(self.place, self.cards, number)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.figures import Figure
+from .bench import Bench
+from .figures import Figure
 
 _QUERY = (
     *("name", "memory.total", "driver_version", "pcie.link.gen.current", "pcie.link.gen.max"),

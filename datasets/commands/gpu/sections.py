@@ -1,18 +1,18 @@
-"""The sections of `python -m benchmarks.gpu`, their shares of the time, and the process that runs them."""
+"""The sections of `segmenter gpu`, their shares of the time, and the process that runs them."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.gpu.bench import TINY, Bench, Place, Sizes
-from benchmarks.gpu.figures import Figure, Value, line_of
 from segmenter.errors import SegmenterError
+
+from .bench import TINY, Bench, Place, Sizes
+from .figures import Figure, Value, line_of
 
 _LAW_LIMIT = 600.0
 
@@ -36,7 +36,7 @@ class Entry:
     @property
     def figures(self) -> Callable[[Bench], Iterator[Figure]]:
         """Imported once it is asked for."""
-        found: Callable[[Bench], Iterator[Figure]] = import_module(f"benchmarks.gpu.{self.module}").figures
+        found: Callable[[Bench], Iterator[Figure]] = import_module(f".{self.module}", __package__).figures
         return found
 
 
@@ -85,7 +85,3 @@ def found(
     for figure in SECTIONS[name].figures(bench):
         known[figure.name] = figure.value
         yield figure
-
-
-if __name__ == "__main__":
-    sys.exit(main())

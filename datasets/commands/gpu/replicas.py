@@ -1,4 +1,4 @@
-"""Strategies over several replicas of one process, for tests and benchmarks."""
+"""Make strategies over several replicas of one process."""
 
 from __future__ import annotations
 

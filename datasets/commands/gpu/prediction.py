@@ -8,25 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rasterio
 from numpy.typing import NDArray
+from rasterio.windows import Window as GdalWindow
 
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.figures import Figure, middle, spread
-from benchmarks.prediction import make_raster, predict_file
-from benchmarks.scaling import BANDS, CLASSES
 from segmenter.geometry import Size
-from segmenter.inference.predictor import Tiling
+from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.normalisation import Normalisation
+from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster
+
+from . import expected
+from .bench import Bench
+from .figures import Figure, middle, spread
+from .steps import BANDS, CLASSES
 
 PRECISIONS = ("float32", "mixed_float16")
+BLOCK = 512
 SAME = 1e-4
 """Share of the pixels that rounding may give another class: cuDNN chooses its algorithms card by card."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
     """For each precision, one device and all; whether the maps are the same, for the record."""
-    import rasterio
-
     devices, sizes = bench.devices(1), bench.sizes
     path = make_raster(bench.folder / "scene.tif", sizes.raster, sizes.raster)
     for precision in PRECISIONS[1:] if sizes.tiny else PRECISIONS:
@@ -84,19 +87,60 @@ def function(bench: Bench, precision: str, names: list[str]) -> tuple[Any, Tilin
 
 def expected_rate(bench: Bench, precision: str) -> str:
     """Of one 2080 Ti that computes all the time, from slow to fast."""
-    from benchmarks.four_gpus import predicted_megapixels
-
-    low, high = predicted_megapixels(bench.sizes.model, precision, bench.sizes.window)
-    return f"{low:.3g} … {high:.3g} MPx/s"
+    return "" if bench.sizes.tiny else expected.mapped(precision, bench.sizes.window)
 
 
 def reading_rate(path: Path) -> float:
     """Megapixels a second of reading a raster block by block with rasterio alone, in one thread."""
-    import rasterio
-
     started = time.perf_counter()
     with rasterio.open(path) as file:
         for _, window in file.block_windows(1):
             file.read(window=window)
         pixels = file.width * file.height
     return float(pixels / 1e6 / (time.perf_counter() - started))
+
+
+class FileJob:
+    """A file, whole."""
+
+    part, columns, done_rows, abandoned = None, None, 0, False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self) -> Raster:
+        """Open it."""
+        return open_raster(self._path)
+
+
+def make_raster(path: Path, height: int, width: int) -> Path:
+    """A tiled, compressed RGB raster with some texture; written in bands of blocks."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 255, (3, BLOCK, width + BLOCK), np.uint8) // 8
+    profile = {
+        "driver": "GTiff",
+        "tiled": True,
+        "blockxsize": BLOCK,
+        "blockysize": BLOCK,
+        "bigtiff": "IF_SAFER",
+    }
+    profile |= {"compress": "deflate", "zlevel": 1, "interleave": "pixel"}
+    with rasterio.open(path, "w", height=height, width=width, count=3, dtype="uint8", **profile) as file:
+        for row in range(0, height, BLOCK):
+            rows = min(BLOCK, height - row)
+            shift = int(rng.integers(BLOCK))
+            ramp = ((np.arange(width) // 64 + row // 64) % 200).astype(np.uint8)
+            file.write(noise[:, :rows, shift : shift + width] + ramp, window=GdalWindow(0, row, width, rows))
+    return path
+
+
+def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
+    """Seconds from file to file."""
+    start = time.perf_counter()
+    with open_raster(path) as raster:
+        size = raster.info.size
+    with RasterWriter(out, size, RasterSpec(nodata=255), column=tiling.column) as writer:
+        for event in classify_all([FileJob(path)], tiling, predict):
+            if isinstance(event, Mapped):
+                writer.write(event.window, event.ids)
+    return time.perf_counter() - start

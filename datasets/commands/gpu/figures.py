@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Literal
 
-MARK = "benchmarks.gpu: "
+MARK = "segmenter gpu: "
 """In front of what a section's process hands over, among whatever libraries print."""
 Value = float | str | None
 

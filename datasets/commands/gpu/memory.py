@@ -6,10 +6,11 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.figures import Figure
-from benchmarks.scaling import BANDS, CLASSES, made_stack, training_steps
 from segmenter.config.recipe import LossConfig, TrainingConfig
+
+from .bench import Bench
+from .figures import Figure
+from .steps import BANDS, CLASSES, made_stack, training_steps
 
 BETWEEN = (0.75, 1.33)
 """Formula over measured that is good enough to choose a batch by."""

@@ -1,6 +1,6 @@
 """The training step on 1 … N devices, in each precision, with and without XLA, in images a second.
 
-The steps of the program (`benchmarks.scaling`), with batches that lie on the devices. One device and all of
+The steps of the program (`steps`), with batches that lie on the devices. One device and all of
 them in mixed precision first, then both with XLA, so that a section that is cut off has what matters.
 """
 
@@ -9,12 +9,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.collectives import BUS, LATENCY
-from benchmarks.gpu.figures import Figure
-from benchmarks.scaling import rate_of
 from segmenter.config.recipe import LossConfig, TrainingConfig
+
+from . import expected
+from .bench import Bench
+from .collectives import BUS, LATENCY
+from .figures import Figure
+from .steps import rate_of
 
 SPEEDUP_OF_FOUR = 3.4
 """The least that four cards are to reach: the lower end of what docs/four_gpus.md expects."""
@@ -55,7 +58,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
             line = f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0]}"
             yield Figure(RATE.format(case.name), None, note=line[:300])
             continue
-        yield Figure(RATE.format(case.name), rates[case], "", expected_rate(bench, case))
+        yield Figure(RATE.format(case.name), rates[case], "", _expected(case, "rate"))
         one = rates.get(Case(case.precision, 1, case.xla))
         if case.replicas > 1 and one:
             yield speedup(bench, case, rates[case] / one)
@@ -101,46 +104,32 @@ def rate(bench: Bench, case: Case) -> float:
 
 
 def speedup(bench: Bench, case: Case, found: float) -> Figure:
-    """Over one device; four cards have a limit to keep to."""
+    """Return the speed-up over one device; four cards have a limit to keep to."""
     limited = bench.place == "cards" and case.replicas == 4 and not case.xla
-    expected = expected_speedup(bench, case)
+    said = _expected(case, "speedup")
     if limited:
-        expected = f"≥ {SPEEDUP_OF_FOUR}; {expected}"
+        said = f"≥ {SPEEDUP_OF_FOUR}; {said}"
     holds = found >= SPEEDUP_OF_FOUR if limited else None
-    note = with_what_was_measured(bench, case)
-    return Figure(SPEEDUP.format(case.name), found, "×", expected, holds, note=note)
+    return Figure(SPEEDUP.format(case.name), found, "×", said, holds, note=_with_sums_of_here(bench, case))
 
 
-def expected_rate(bench: Bench, case: Case) -> str:
-    """Of 2080 Ti, from slow to fast cards."""
-    from benchmarks.four_gpus import PRECISIONS, expected
-
-    if case.precision not in PRECISIONS or case.xla or case.replicas not in (1, 4):
+def _expected(case: Case, what: Literal["rate", "speedup"]) -> str:
+    """Return the range for 2080 Ti, from slow to fast cards; "" where the page has none."""
+    if case.precision not in expected.STEPS or case.xla or case.replicas not in (1, 4):
         return ""
-    found = expected(bench.sizes.model, case.precision)
-    low, high = found.one if case.replicas == 1 else found.four
+    step = expected.STEPS[case.precision]
+    if what == "speedup":
+        return f"{step.speedup[0]:.2f} … {step.speedup[1]:.2f} ×" if case.replicas == 4 else ""
+    low, high = step.one if case.replicas == 1 else step.four
     return f"{low:.0f} … {high:.0f}"
 
 
-def expected_speedup(bench: Bench, case: Case) -> str:
-    """Of four 2080 Ti, the range."""
-    from benchmarks.four_gpus import PRECISIONS, expected
-
-    if case.precision not in PRECISIONS or case.xla or case.replicas != 4:
-        return ""
-    low, high = expected(bench.sizes.model, case.precision).speedup
-    return f"{low:.2f} … {high:.2f} ×"
-
-
-def with_what_was_measured(bench: Bench, case: Case) -> str:
-    """The formula's speed-up with the latency and bandwidth that this machine showed."""
-    from benchmarks.four_gpus import PRECISIONS, with_measured
-
+def _with_sums_of_here(bench: Bench, case: Case) -> str:
+    """Return the formula's speed-up with the latency and bandwidth that this machine showed."""
     latency, bus = (bench.known.get(name.format(4)) for name in (LATENCY, BUS))
-    known = isinstance(latency, float) and isinstance(bus, float)
-    if case.replicas != 4 or not known or case.precision not in PRECISIONS or case.xla:
+    if not (isinstance(latency, float) and isinstance(bus, float)):
         return ""
-    assert isinstance(latency, float)
-    assert isinstance(bus, float)
-    found = with_measured(bench.sizes.model, case.precision, 1e-6 * latency, 1e9 * bus)
+    if case.replicas != 4 or case.precision not in expected.STEPS or case.xla:
+        return ""
+    found = expected.STEPS[case.precision].with_sums(1e-6 * latency, 1e9 * bus)
     return f"the formula with the sums as measured here: {found:.2f} ×"

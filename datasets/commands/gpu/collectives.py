@@ -7,26 +7,25 @@ They take the place of the assumptions α and β of docs/four_gpus.md: a collect
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.collectives import collective_nodes
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.figures import Figure, middle, spread
+from . import expected
+from .bench import Bench
+from .figures import Figure, middle, spread
 
 SMALL = 1024
 """float32 numbers: what a BatchNorm layer of 512 channels sends."""
+COLLECTIVES = ("CollectiveReduceV2", "CollectiveReduceV3", "CollectiveGatherV2", "NcclAllReduce")
 LATENCY, BUS = "latency of a small sum, {} replicas", "bandwidth of the large sum, {} replicas"
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
     """For 2 and 4 replicas, and as many as there are."""
-    from benchmarks.four_gpus import assumed_range
-
     if bench.most < 2:
         yield Figure("sums over replicas", None, note="one device only; parts of it say nothing of a bus")
         return
-    assumed = assumed_range()
     for replicas in sorted({*bench.numbers[1:], bench.most}):
         devices, sizes = bench.devices(replicas), bench.sizes
         small, kinds = chain(devices, SMALL, sizes.chain)
@@ -35,11 +34,11 @@ def figures(bench: Bench) -> Iterator[Figure]:
         latencies = [a / sizes.chain for a, _ in timed]
         buses = [_bus(4 * sizes.gradients, b / 2, a / sizes.chain, replicas) for a, b in timed]
         yield Figure(
-            LATENCY.format(replicas), 1e6 * middle(latencies), "µs", assumed.latency,
+            LATENCY.format(replicas), 1e6 * middle(latencies), "µs", expected.LATENCY,
             note=f"{spread([1e6 * s for s in latencies], 'µs')}; {kinds}",
         )  # fmt: skip
         yield Figure(
-            BUS.format(replicas), middle(buses) / 1e9, "GB/s", assumed.bus,
+            BUS.format(replicas), middle(buses) / 1e9, "GB/s", expected.BUS,
             note=f"{spread([b / 1e9 for b in buses], 'GB/s')}; {4 * sizes.gradients / 1e6:.1f} MB",
         )  # fmt: skip
 
@@ -77,3 +76,19 @@ def chain(devices: Any, size: int, length: int) -> tuple[Callable[[], float], st
         return seconds
 
     return timed, ", ".join(sorted(nodes)) or "no collective: sums by copies"
+
+
+def collective_nodes(function: Any) -> Counter[str]:
+    """How many collectives of each kind a concrete function has, with what they are made by, as NCCL."""
+    return Counter(
+        f"{node.op} {node.attr['communication_hint'].s.decode()}".strip()
+        for node in nodes_of(function)
+        if node.op in COLLECTIVES
+    )
+
+
+def nodes_of(function: Any) -> Iterator[Any]:
+    graph = function.graph.as_graph_def()
+    yield from graph.node
+    for called in graph.library.function:
+        yield from called.node_def

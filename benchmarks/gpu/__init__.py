@@ -1,1 +1,0 @@
-"""One command for a GPU server, `python -m benchmarks.gpu`: a module for each section, each run by itself."""

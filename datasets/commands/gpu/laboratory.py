@@ -1,0 +1,283 @@
+"""Run the rows of the matrix of equivalence on one device and on several, from the same weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.stages import Pace, pace_of
+
+from .matrix import (
+    BANDS,
+    BATCH,
+    CLASSES,
+    DRAWS,
+    KINDS,
+    MODEL,
+    SHARES,
+    STEPS,
+    Naive,
+    Result,
+    Row,
+    batch,
+    difference,
+)
+from .replicas import strategy_of, unequal_copies
+
+LEARNING_RATE, CLIP_NORM, CLIP_VALUE = 0.05, 0.01, 0.001
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a step is compiled for: the replicas, the clipping, and what it does naively."""
+
+    replicas: int
+    clip: str = ""
+    naive: Naive = ""
+    depth: int = MODEL.depth
+    paced: bool = False
+
+
+class Traps(Protocol):
+    """What others do, and what the program must be told from (`NAIVE`)."""
+
+    def mean_of_means(self, config: LossConfig, weights: Any, batch: int | None, shares: Any) -> Any:
+        """Make the loss that is a mean of the replicas' own losses."""
+
+    def optimiser(self, rate: float, norm: float, value: float, model: Any) -> Any:
+        """Make an optimiser that clips each replica's gradients by itself."""
+
+    def clipping_before_the_sum(self) -> AbstractContextManager[None]:
+        """Leave the sum to that optimiser, while a step is compiled."""
+
+
+class Laboratory:
+    """Runs rows; keeps what it has compiled and computed.
+
+    Args:
+        strategies: makes the strategy of so many replicas, once for each number.
+        dtype: that all is computed in.
+        traps: the naive variants, where they are asked for: tests ask whether they are seen.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[str, Row],
+        strategies: Callable[[int], Any] = strategy_of,
+        dtype: str = "float64",
+        traps: Traps | None = None,
+        steps: int = STEPS,
+    ) -> None:
+        self._rows, self._strategies, self._dtype, self._traps = dict(rows), strategies, dtype, traps
+        self._steps = steps
+        self._trainers: dict[Setting, _Trainer] = {}
+        self._results: dict[tuple[str, Setting, int], Result] = {}
+
+    def exact(self, name: str, replicas: int, rounded: int = 0) -> Result:
+        """Return a row as the program computes it.
+
+        Args:
+            rounded: draws which initial weights are rounded up once, which down; 0: none.
+        """
+        row = self._rows[name]
+        return self._result(name, Setting(replicas, row.clip, depth=row.depth, paced=row.paced), rounded)
+
+    def naive(self, name: str, replicas: int) -> Result:
+        """A row with the mistake that it guards against."""
+        row = self._rows[name]
+        return self._result(name, Setting(replicas, row.clip, row.naive, row.depth, row.paced))
+
+    def differences(
+        self, name: str, replicas: int, *, naive: bool = False, rounded: int = 0
+    ) -> dict[str, float]:
+        """Kind → the difference from one device, which is never naive."""
+        many = self.naive(name, replicas) if naive else self.exact(name, replicas, rounded)
+        one = self.exact(name, 1, rounded)
+        return {kind: difference(many, one, kind) for kind in KINDS}
+
+    def roundings(self, name: str) -> dict[str, float]:
+        """Return per kind what one rounding of each initial weight changes on one device, in three draws."""
+        one, drawn = self.exact(name, 1), [self.exact(name, 1, draw) for draw in DRAWS]
+        return {kind: max(difference(other, one, kind) for other in drawn) for kind in KINDS}
+
+    def unequal_copies(self) -> int:
+        """Variables, of all that was trained, that are not the same to the bit on all of its replicas."""
+        return sum(trainer.unequal_copies() for trainer in self._trainers.values())
+
+    def _result(self, name: str, setting: Setting, rounded: int = 0) -> Result:
+        if (name, setting, rounded) not in self._results:
+            if setting not in self._trainers:
+                compiled_for = setting.clip, setting.depth, setting.paced
+                rows = [r for r in self._rows.values() if (r.clip, r.depth, r.paced) == compiled_for]
+                rows = [r for r in rows if setting.naive in ("", r.naive)]
+                strategy = self._strategies(setting.replicas)
+                self._trainers[setting] = _Trainer(setting, rows, strategy, self._dtype, self._traps)
+            run = self._trainers[setting].run(self._rows[name], self._steps, rounded)
+            self._results[name, setting, rounded] = run
+        return self._results[name, setting, rounded]
+
+
+class _Trainer:
+    """A model with its compiled step, which starts each run from the same weights."""
+
+    def __init__(
+        self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str, traps: Traps | None
+    ) -> None:
+        from segmenter.training.freezing import set_trained
+        from segmenter.training.step import StepParts, make_step
+
+        self._setting = setting
+        self._strategy = strategy
+        start = _initial_weights(setting.depth)
+        with self._strategy.scope():
+            synchronised = setting.replicas > 1 and setting.naive != "norm"
+            self._model = _model(setting.depth, synchronised, dtype)
+            self._optimiser = _optimiser(setting, self._model, traps)
+        if (pace := _pace(self._model, setting)) is not None:
+            set_trained(self._model, pace, 0)
+        self._start = list(zip(self._model.variables, start, strict=True))
+        self._start += [(v, v.numpy()) for v in self._optimiser.variables]
+        normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)
+        self._factors, loss = _switchable(rows, dtype, traps if setting.naive == "means" else None)
+        self._step = make_step(
+            StepParts(self._strategy, self._model, self._optimiser, loss, normalisation, 8)
+        )
+        with traps.clipping_before_the_sum() if traps and setting.naive == "clip" else nullcontext():
+            self._step.get_concrete_function(self._any_size())
+
+    def run(self, row: Row, steps: int, rounded: int) -> Result:
+        """Run so many steps on the row's batch."""
+        for term, factor in self._factors.items():
+            factor.assign(float(term == _term(row)))
+        for variable, value in self._start:
+            variable.assign(value)
+        if rounded:
+            self._round(rounded)
+        parts = self._dealt(batch(row))
+        before = self._trainable()
+        loss, held = (np.asarray(part) for part in self._step(parts)[:2])
+        gradients = [a - b for a, b in zip(before, self._trainable(), strict=True)]
+        for _ in range(steps - 1):
+            self._step(parts)
+        assert self._step.experimental_get_tracing_count() == 1, "a batch was compiled anew"
+        statistics = [v.numpy() for v in self._model.non_trainable_variables if "moving" in v.path]
+        found = ([loss], gradients, self._trainable(), statistics, [held[0]])
+        return dict(zip((*KINDS, "held"), found, strict=True))
+
+    def unequal_copies(self) -> int:
+        return unequal_copies(self._strategy, [*self._model.variables, *self._optimiser.variables])
+
+    def _round(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for variable in self._model.trainable_variables:
+            value = variable.numpy()
+            ends = np.where(rng.random(value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype)
+            variable.assign(np.nextafter(value, ends))
+
+    def _trainable(self) -> list[NDArray[Any]]:
+        return [v.numpy() for v in self._model.trainable_variables]
+
+    def _dealt(self, content: Sequence[NDArray[Any]]) -> Any:
+        """Each replica's contiguous block, as tf.distribute deals a batch: the last ones may get nothing."""
+        import tensorflow as tf
+
+        if self._setting.replicas == 1:
+            return tuple(tf.constant(part) for part in content)
+        block = -(-len(content[0]) // self._setting.replicas)
+
+        def own(context: Any) -> Any:
+            first = context.replica_id_in_sync_group * block
+            return tuple(tf.constant(part[first : first + block]) for part in content)
+
+        return self._strategy.experimental_distribute_values_from_function(own)
+
+    def _any_size(self) -> Any:
+        """The type of a dealt batch with any number of images on each replica."""
+        import tensorflow as tf
+
+        full, short = (self._dealt(batch(Row(images=images))) for images in (BATCH, 1))
+        types = [
+            (tf.type_spec_from_value(a), tf.type_spec_from_value(b)) for a, b in zip(full, short, strict=True)
+        ]
+        return tuple(a.most_specific_common_supertype([b]) for a, b in types)
+
+
+def _model(depth: int, synchronised: bool, dtype: str = "float64") -> Any:
+    from segmenter.model.building import build_model
+
+    config = MODEL.model_copy(update={"depth": depth})
+    return build_model(config, BANDS, CLASSES, dtype=dtype, synchronised=synchronised)
+
+
+@functools.cache
+def _initial_weights(depth: int) -> list[NDArray[Any]]:
+    """Drawn once: setting the seed makes TensorFlow compile anew all that it has compiled."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    return [v.numpy() for v in _model(depth, False).variables]
+
+
+_Term = tuple[LossConfig, int | None]
+
+
+def _term(row: Row) -> _Term:
+    return row.loss, row.global_batch
+
+
+def _switchable(
+    rows: Sequence[Row], dtype: str, traps: Traps | None
+) -> tuple[dict[_Term, Any], Callable[[Any, Any], Any]]:
+    """A factor for each different loss of the rows, and the sum of all, each times its factor."""
+    import tensorflow as tf
+
+    from segmenter.training.losses import segmentation_loss
+
+    make = traps.mean_of_means if traps else segmentation_loss
+    terms = {_term(row): make(row.loss, row.weights, row.global_batch, SHARES) for row in rows}
+    factors = {term: tf.Variable(0.0, dtype=dtype, trainable=False) for term in terms}
+
+    def loss(labels: Any, logits: Any) -> Any:
+        return tf.add_n([factors[term] * share(labels, logits) for term, share in terms.items()])
+
+    return factors, loss
+
+
+def _optimiser(setting: Setting, model: Any, traps: Traps | None) -> Any:
+    from segmenter.training.optimisers import build_optimiser
+
+    norm, value = (limit if setting.clip == kind else 0.0 for kind, limit in _CLIPS.items())
+    config = TrainingConfig(
+        global_batch=BATCH,
+        optimizer="sgd",
+        learning_rate=LEARNING_RATE,
+        weight_decay=0,
+        schedule="constant",
+        warmup=0,
+        clip_norm=norm,
+        clip_value=value,
+    )
+    if traps and setting.naive == "clip":
+        return traps.optimiser(LEARNING_RATE, norm, value, model)
+    return build_optimiser(config, model, STEPS, pace=_pace(model, setting))
+
+
+def _pace(model: Any, setting: Setting) -> Pace | None:
+    """The encoder waits for the second epoch."""
+    if not setting.paced:
+        return None
+    from segmenter.model.building import stages_of
+
+    config = TrainingConfig(epochs=2, freeze_encoder=1, rates={"head": 0.5})
+    return pace_of(stages_of(model, UNetConfig(depth=setting.depth)), config)
+
+
+_CLIPS = {"norm": CLIP_NORM, "value": CLIP_VALUE}

@@ -1,0 +1,153 @@
+"""Compute the rows of the matrix of `equivalence`, and the difference of two runs.
+
+A row is a loss, a batch and a clipping. Compiling a step for four replicas takes far longer than running
+it: one compiled step knows the losses of many rows, each times 1 for the row's and else 0, and takes batches
+of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.config.recipe import LossConfig, UNetConfig
+from segmenter.labels import IGNORE
+
+from .replicas import strategy_of as strategy_of
+
+BATCH, SIDE, BANDS, CLASSES, STEPS = 8, 32, 3, 4, 5
+MODEL = UNetConfig(width=2, max_width=8)
+"""The default U-Net's topology, narrow; 2 × 2 at the deepest level: of one, BatchNorm would divide noise."""
+WEIGHTS = (1.0, 3.0, 0.5, 2.0)
+SHARES = (0.5, 0.01, 0.2, 0.29)
+"""Of the classes in the training pixels, for logit adjustment."""
+LIMIT, SEEN = 1e-10, 1e-4
+"""Exact is a difference up to the first; a naive variant has to be off by more than the second."""
+DRAWS = (1, 2, 3)
+"""Of roundings."""
+KINDS = ("loss", "gradients", "weights", "statistics")
+
+Naive = Literal["", "means", "norm", "clip"]
+NAIVE: Mapping[Naive, str] = {
+    "means": "mean of the replicas' own losses",
+    "norm": "local BatchNorm",
+    "clip": "clipped before the sum",
+}
+
+Result = Mapping[str, Sequence[NDArray[Any]]]
+"""Kind → tensors: loss and gradients of the first step, weights and BatchNorm statistics after the last.
+
+Beside the kinds that are compared, `held`: the tiles of the global batch that hold each class.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the matrix.
+
+    Attributes:
+        loss: the recipe's section.
+        lopsided: ignored are all pixels of images 1 to 3 and almost all of image 0, else none: of four
+            replicas with two images each, the first has almost nothing to learn from, the second nothing.
+        images: in the global batch; fewer than `BATCH` leave replicas with fewer or none.
+        clip: `norm`, `value` or nothing.
+        naive: which variant it guards against, of `NAIVE`.
+        blocks: labels are blocks of 8 × 8 pixels, else every pixel has its own.
+        depth: of the model.
+        paced: the encoder is frozen, and the head trains at half the rate of the decoder.
+    """
+
+    loss: LossConfig = field(default_factory=LossConfig)
+    lopsided: bool = False
+    images: int = BATCH
+    clip: str = ""
+    naive: Naive = "means"
+    blocks: bool = False
+    depth: int = MODEL.depth
+    paced: bool = False
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The class weights."""
+        return None if self.loss.class_weights == "none" else WEIGHTS
+
+    @property
+    def global_batch(self) -> int | None:
+        """As the loss gets it: None where a batch may be short."""
+        return BATCH if self.images == BATCH else None
+
+
+def only(term: str, **options: Any) -> LossConfig:
+    """One term."""
+    return LossConfig(**{"cross_entropy": 0.0, term: 1.0, **options})
+
+
+_ALL = dict.fromkeys(("cross_entropy", "focal", "dice", "jaccard", "tversky", "lovasz"), 0.5)
+SUM = LossConfig(**_ALL, class_weights=WEIGHTS, label_smoothing=0.1)
+EMPHASES = LossConfig(
+    focal=0.5,
+    dice=0.5,
+    ohem=0.25,
+    ohem_threshold=0.2,
+    logit_adjustment=0.7,
+    boundary=5.0,
+    boundary_width=2.0,
+    class_weights=WEIGHTS,
+    normalisation="per_pixel",
+)
+ROWS = {
+    "cross-entropy, nothing ignored": Row(naive="norm"),
+    "cross-entropy": Row(lopsided=True),
+    "cross-entropy per pixel": Row(LossConfig(normalisation="per_pixel"), True),
+    "class weights": Row(LossConfig(class_weights=WEIGHTS), True),
+    "class weights per pixel, nothing ignored": Row(
+        LossConfig(class_weights=WEIGHTS, normalisation="per_pixel")
+    ),
+    "class weights per pixel": Row(LossConfig(class_weights=WEIGHTS, normalisation="per_pixel"), True),
+    "label smoothing": Row(LossConfig(label_smoothing=0.1), True),
+    "focal": Row(only("focal"), True),
+    "focal per pixel": Row(only("focal", normalisation="per_pixel"), True),
+    "Dice, nothing ignored": Row(only("dice")),
+    "Dice": Row(only("dice"), True),
+    "Jaccard": Row(only("jaccard"), True),
+    "Tversky": Row(only("tversky"), True),
+    "Lovász": Row(only("lovasz"), True),
+    "sum of all": Row(SUM, True),
+    "OHEM": Row(LossConfig(ohem=0.25), True),
+    "logit adjustment": Row(LossConfig(logit_adjustment=1.0), True),
+    "boundary": Row(LossConfig(boundary=10.0, boundary_width=2.0), True, blocks=True),
+    "these per pixel, with weights": Row(EMPHASES, True, blocks=True),
+    "1 image, these per pixel": Row(EMPHASES, images=1, blocks=True),
+    "5 of 8 images": Row(images=5),
+    "5 of 8 images per pixel": Row(LossConfig(normalisation="per_pixel"), True, images=5),
+    "5 of 8 images, sum of all": Row(SUM, images=5),
+    "1 image": Row(images=1),
+    "1 image, sum of all": Row(SUM, images=1),
+    "clipped by norm": Row(lopsided=True, clip="norm", naive="clip"),
+    "clipped by value": Row(lopsided=True, clip="value", naive="clip"),
+}
+"""One factor at a time."""
+
+
+def batch(row: Row) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
+    """Image, valid and label of a row's global batch."""
+    rng = np.random.default_rng(7)
+    image = rng.integers(0, 256, (BATCH, SIDE, SIDE, BANDS), np.uint8)
+    valid = rng.random((BATCH, SIDE, SIDE)) > 0.1
+    label = rng.integers(0, CLASSES, (BATCH, SIDE, SIDE), np.uint8)
+    if row.blocks:
+        label = label[:, ::8, ::8].repeat(8, axis=1).repeat(8, axis=2)
+    if row.lopsided:
+        label[0, 1:] = IGNORE
+        label[1:4] = IGNORE
+    return image[: row.images], valid[: row.images], label[: row.images]
+
+
+def difference(a: Result, b: Result, kind: str) -> float:
+    """Largest |a − b| over all tensors of a kind, relative to the largest |b|; NaN if any is."""
+    largest = np.max([np.abs(x).max() for x in b[kind]])
+    return float(np.max([np.abs(x - y).max() for x, y in zip(a[kind], b[kind], strict=True)]) / largest)
