@@ -174,6 +174,13 @@ def test_the_command_of_the_wheel_needs_no_clone(unpacked: Path, tmp_path: Path)
     assert done.stdout.startswith("usage: segmenter datasets ")
 
 
+@pytest.mark.slow
+def test_the_gpu_command_of_the_wheel_needs_no_clone(unpacked: Path, tmp_path: Path) -> None:
+    done = _away(["-c", START, "gpu", "--tiny", "--output", str(tmp_path / "measured")], unpacked, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "measured" / "gpu.md").is_file()
+
+
 def _away(words: list[str], packages: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Python in an empty folder, which finds our packages in `packages` only."""
     environment = {**os.environ, "PYTHONPATH": str(packages), "TF_CPP_MIN_LOG_LEVEL": "3"}

@@ -43,19 +43,8 @@ class AveragedWeights:
             average.assign(weight.value)
         self._updates.assign(0)
 
-    def update(self, applied: Any = None) -> None:
-        """Take in the model's weights; to be called in a replica, in a compiled step.
-
-        Args:
-            applied: a boolean scalar; after a step that was skipped there is nothing to take in. None: it
-                was applied, whatever happened.
-        """
-        if applied is None:
-            self._take_in()
-        else:
-            tf.cond(applied, self._take_in, lambda: None)
-
-    def _take_in(self) -> None:
+    def take_in(self) -> None:
+        """Take in the model's weights; to be called in a replica, in a compiled step, after an update."""
         self._updates.assign_add(1)
         for average, weight in self._pairs:
             if not weight.value.dtype.is_floating:

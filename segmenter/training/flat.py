@@ -13,7 +13,7 @@ since what is applied is the same sum on all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,21 +146,31 @@ class FlatOptimiser:
             raise ValueError(f"expected the gradients of {len(order)} weights, got {len(of)}")
         return as_vector([of[path] for path in order])
 
-    def apply(self, gradient: Any, trained: Sequence[Any]) -> Any:
+    def apply(self, gradient: Any, trained: Sequence[Any], then: Callable[[], None] | None = None) -> Any:
         """Update the weights that train now; to be called in a replica.
 
         Args:
             gradient: (n,), `flat` gradients summed over the replicas, times the loss scale.
+            then: what follows an update, as an average of the weights does: on a GPU each branch of its own
+                would wait for the host.
 
         Returns:
             Whether it was applied: false where a number was not finite, for which only the loss scale looks.
         """
         if self.loss_scale is None:
             self._update(gradient, trained)
+            if then is not None:
+                then()
             return tf.constant(True)
+
+        def update() -> None:
+            self._update(gradient / scale, trained)
+            if then is not None:
+                then()
+
         finite = tf.reduce_all(tf.math.is_finite(gradient))
         scale = tf.cast(self.loss_scale.scale.value, gradient.dtype)
-        tf.cond(finite, lambda: self._update(gradient / scale, trained), lambda: None)
+        tf.cond(finite, update, lambda: None)
         self.loss_scale.follow(finite)
         return finite
 

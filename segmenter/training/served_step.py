@@ -7,7 +7,7 @@ deep networks, NIPS 2012, section 4.1). How many did is part of the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -145,7 +145,7 @@ def _updated(
                 _update_shard(shard, own, there, ok)
                 follow(shard, changes, shared=state.shared)
                 if shard.averaged is not None:
-                    shard.averaged.update(ok)
+                    _if(ok, shard.averaged.take_in)
                 if shard is state.shards[0] and state.loss_scale is not None:
                     state.loss_scale.follow(ok)
         if shard.optimiser is state.counter:
@@ -164,10 +164,15 @@ def _update_shard(shard: Shard, trained: Sequence[Any], gradient: Any, ok: Any) 
         else:  # frozen for now: its learning rate goes on with that of the others
             shard.optimiser.count()
 
+    _if(ok, apply)
+
+
+def _if(ok: Any, call: Callable[[], None]) -> None:
+    """Call it where `ok`, a boolean scalar, is true; None: always."""
     if ok is None:
-        apply()
+        call()
     else:
-        tf.cond(ok, apply, lambda: None)
+        tf.cond(ok, call, lambda: None)
 
 
 def follow(shard: Shard, changes: dict[str, tuple[Any, Any]], *, shared: bool) -> None:

@@ -186,9 +186,8 @@ def _applied(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
 
 def _updated(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
     optimiser = parts.optimiser
-    applied = optimiser.apply(gradient, parts.model.trainable_variables)
-    if parts.averaged is not None:
-        parts.averaged.update(applied if optimiser.dynamic_scale is not None else None)
+    then = None if parts.averaged is None else parts.averaged.take_in
+    applied = optimiser.apply(gradient, parts.model.trainable_variables, then)
     scale = optimiser.dynamic_scale
     return applied, tf.ones(()) if scale is None else tf.identity(scale.value)
 

@@ -30,7 +30,7 @@ class KerasUpdate:
     def flat(self, gradients: Any, trained: Any) -> Any:
         return gradients
 
-    def apply(self, gradients: Any, trained: Any) -> Any:
+    def apply(self, gradients: Any, trained: Any, then: Any = None) -> Any:
         import tensorflow as tf
 
         self.own.apply(gradients, trained)

@@ -90,9 +90,9 @@ def has_bfloat16(bench: Bench) -> bool:
 
 def rate(bench: Bench, case: Case) -> float:
     """Images a second."""
-    import keras
-
     sizes, devices = bench.sizes, bench.devices(case.replicas)
+    import keras  # brings TensorFlow, which has to be told of its devices first
+
     training = TrainingConfig(global_batch=case.replicas * sizes.images, xla=case.xla).model_copy(
         update={"precision": case.precision}  # bfloat16 is no setting of a recipe: no 2080 Ti has it
     )
