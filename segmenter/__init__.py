@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from segmenter.invocation import __version__ as __version__
+
 if TYPE_CHECKING:
     from segmenter.api.diagnosing import Coverage as Coverage
     from segmenter.api.diagnosing import diagnose as diagnose
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from segmenter.labels import LandCoverClass as LandCoverClass
     from segmenter.scenes import Dataset as Dataset
     from segmenter.scenes import Scene as Scene
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "open_run": "api.opened",

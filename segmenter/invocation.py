@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from segmenter.errors import EXIT_WRONG_CALL, plain
 
+__version__ = "0.1.0"
 COMMAND = "segmenter"
 """The installed command; its first argument is a tool."""
 

@@ -37,8 +37,7 @@ def _run(words: Sequence[str]) -> int:
 def _parser() -> ToolParser:
     from argparse import RawDescriptionHelpFormatter
 
-    from segmenter import __version__
-    from segmenter.invocation import COMMAND, ToolParser
+    from segmenter.invocation import COMMAND, ToolParser, __version__
 
     width = max(map(len, TOOLS))
     listed = "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in TOOLS.items())

@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from segmenter import __version__
 from segmenter.devices.roles import Roles, host_of, port_of
 from segmenter.errors import DeviceError, plain, shortened
+from segmenter.invocation import __version__
 
 _PATIENCE = 600.0
 """Seconds in which all members have to have come, once the chief has indexed its data: images of containers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from segmenter import __version__
+from segmenter.invocation import __version__
 from segmenter.raster.validity import NO_MEASUREMENT
 from segmenter.runs.run import Run
 from segmenter.windows import round_up

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from segmenter import __version__
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import make_folder, write_whole
+from segmenter.invocation import __version__
 from segmenter.runs.arrays import META, Arrays, load_arrays, load_some
 from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
 from segmenter.runs.log import LOG

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from segmenter import __version__
 from segmenter.errors import CheckpointError, OutputError
 from segmenter.files import folder_aside, gibibytes, read_regular, remove_killed, written_whole
-from segmenter.invocation import invocation
+from segmenter.invocation import __version__, invocation
 from segmenter.locks import FileLock
 from segmenter.runs.arrays import load_arrays
 from segmenter.runs.checkpoints import checkpoints

@@ -17,12 +17,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from segmenter import __version__
 from segmenter.config.reading import flat_settings
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.devices.workers import Workers
 from segmenter.errors import WorkerError, shortened
+from segmenter.invocation import __version__
 from segmenter.labels import ClassMap
 from segmenter.runs.resume import installed_versions
 
