@@ -29,7 +29,7 @@ remote: $(VENV)/.stamp-$(EXTRA)-remote
 # Jupyter's kernel, for docs/notebooks/start.ipynb
 notebook: $(VENV)/.stamp-$(EXTRA)-notebook
 
-# ONNX and LiteRT: python -m segmenter.export
+# ONNX: python -m segmenter.export
 export: $(VENV)/.stamp-$(EXTRA)-export
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.

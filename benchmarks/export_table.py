@@ -3,7 +3,7 @@
     python -m benchmarks.export_table --page docs/export.md [--pairs resnet18+unet,…]
 
 Each pair has random weights, spread logits, a narrow decoder and all that may be random in training. It is
-written, read again by its runtime and compared on made pixels, of two odd sizes (LiteRT: of one), some of
+written, read again by its runtime and compared on made pixels, of two odd sizes, some of
 them without data. One line of JSON a pair; `--page` puts it into the page's table, beside the pairs that this
 has already. The numbers are largest differences of a probability; a format that refuses a model is named with
 what it lacks.
@@ -85,17 +85,13 @@ def measured_model(model: Any, formats: tuple[Format, ...] = FORMATS) -> dict[st
     original, stride = predict_function(member.model, member.normalisation), network_geometry(model).stride
     found: dict[str, float | str] = {}
     for format in formats:
-        fixed = format == "litert"
-        side, batch = (_SIDE, 1) if fixed else (None, None)
-        shape = Shape(_BANDS, stride, side, batch, channels_first=format == "onnx")
+        shape = Shape(_BANDS, stride, None, None, channels_first=format == "onnx")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             try:
-                write_model(format, exported_function(member, shape), path, {}, fp16=False)
+                write_model(format, exported_function(member, shape), path, {})
                 runtime = read_model(format, path, shape)
-                agreement = compare(
-                    original, runtime, _probes(fixed), stride, nodata=True, tolerance=TOLERANCE
-                )
+                agreement = compare(original, runtime, _probes(), stride, nodata=True, tolerance=TOLERANCE)
                 found[format] = float(f"{agreement.largest:.1e}")
             except ExportError as error:
                 found[format] = str(error)
@@ -120,11 +116,10 @@ def _config(name: str) -> ModelConfig:
     return pair(encoder, decoder)
 
 
-def _probes(fixed: bool) -> Iterator[Probe]:
+def _probes() -> Iterator[Probe]:
     rng = np.random.default_rng(3)
-    for shape in (Size(_SIDE, _SIDE),) if fixed else _SHAPES:
-        batch = 1 if fixed else 2
-        image = rng.integers(0, 256, (batch, shape.height, shape.width, _BANDS), np.uint8)
+    for shape in _SHAPES:
+        image = rng.integers(0, 256, (2, shape.height, shape.width, _BANDS), np.uint8)
         valid = rng.random(image.shape[:3]) > 0.1
         yield Probe(image, valid)
 

@@ -24,10 +24,7 @@ from segmenter.export.formats import read_model, write_model
 from segmenter.export.request import Format
 
 _BANDS, _CLASSES = 3, 6
-_WAYS: tuple[tuple[Format, bool], ...] = (
-    *(("onnx", False), ("onnx", True), ("savedmodel", False)),
-    *(("litert", False), ("litert", True)),
-)
+_WAYS: tuple[tuple[Format, bool], ...] = (*(("onnx", False), ("onnx", True), ("savedmodel", False)),)
 
 
 def main() -> None:
@@ -57,10 +54,9 @@ def main() -> None:
     baseline = _seconds(lambda: own(image, valid), given.repeat, image)
     found: dict[str, Any] = {"predict.py": {"processor_s_per_Mpixel": round(baseline, 2), "ratio": 1.0}}
     for format, fp16 in _WAYS:
-        half = fp16 and format != "litert"
         with tempfile.TemporaryDirectory() as folder:
             runtime, size = _exported(
-                format, members["mixed_float16" if half else "float32"], Path(folder), given, fp16=fp16
+                format, members["mixed_float16" if fp16 else "float32"], Path(folder), given
             )
             seconds = _seconds(lambda run=runtime: run(pixels), given.repeat, image)  # type: ignore[misc]
         found[f"{format}{' fp16' * fp16}"] = {
@@ -72,14 +68,13 @@ def main() -> None:
     print(json.dumps({"benchmark": "exported", "parameters": parameters, "side": given.side, "ways": found}))
 
 
-def _exported(format: Format, member: Any, folder: Path, given: Any, *, fp16: bool) -> tuple[Any, int]:
+def _exported(format: Format, member: Any, folder: Path, given: Any) -> tuple[Any, int]:
     """The file in its runtime, and its bytes."""
     from segmenter.export.graph import Shape, exported_function
 
-    side, batch = (given.side, 1) if format == "litert" else (None, None)
-    shape = Shape(_BANDS, 2**given.depth, side, batch, channels_first=format == "onnx")
+    shape = Shape(_BANDS, 2**given.depth, None, None, channels_first=format == "onnx")
     path = folder / "model"
-    write_model(format, exported_function(member, shape), path, {}, fp16=fp16)
+    write_model(format, exported_function(member, shape), path, {})
     files = [each for each in folder.rglob("*") if each.is_file()]
     return read_model(format, path, shape), sum(each.stat().st_size for each in files)
 

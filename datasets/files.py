@@ -18,10 +18,7 @@ from segmenter.addresses import is_address
 from segmenter.errors import DatasetError, shortened
 from segmenter.finding import walk_once
 from segmenter.scenes import Split
-from segmenter.tiles.bounded import BeyondError, bounded
 
-_SECONDS_TO_SEARCH = 10
-"""Of a processor, for the paths of a dataset; an expression that is meant takes milliseconds."""
 SHOWN = 5
 """How many files an error names before it only counts."""
 
@@ -272,23 +269,7 @@ def _unit_hash(name: str) -> float:
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big") / 2**64
 
 
-def found_in_paths(pattern: str, paths: Sequence[str], setting: str) -> list[str | None]:
-    """Return what the one group of a regular expression finds in each path; None where it finds nothing.
-
-    Nobody can tell from an expression how long it tries: it is tried in a child with limits.
-
-    Raises:
-        DatasetError: it takes longer than any that is meant.
-    """
-
-    def search() -> list[str | None]:
-        found = (re.search(pattern, path) for path in paths)
-        return [None if match is None else match[1] for match in found]
-
-    try:
-        return bounded(search, megabytes=1024, seconds=_SECONDS_TO_SEARCH + len(paths) // 10_000)
-    except BeyondError as error:
-        raise DatasetError(
-            f"{setting}: {shortened(pattern)}: expected an expression that is quickly tried on {len(paths)} "
-            f"paths, this one took {error}; write it without repetitions of repetitions, as ([a-z]+)*"
-        ) from None
+def found_in_paths(pattern: str, paths: Sequence[str]) -> list[str | None]:
+    """Return what the one group of a regular expression finds in each path; None where it finds nothing."""
+    found = (re.search(pattern, path) for path in paths)
+    return [None if match is None else match[1] for match in found]

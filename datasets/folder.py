@@ -284,7 +284,7 @@ def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
     """The group of each image; without a `group` setting each scene is its own."""
     if split.group is None:
         return {name: name for name in images}
-    found = found_in_paths(split.group, list(images.values()), "dataset.split.group")
+    found = found_in_paths(split.group, list(images.values()))
     groups = {}
     for (name, image), group in zip(images.items(), found, strict=True):
         if group is None:

@@ -28,7 +28,7 @@ def with_scale(dataset: Dataset, said: Literal["georeference"] | float | PathSca
         return dataset
     if isinstance(said, PathScale):
         paths = [Path(os.path.relpath(s.image, dataset.root)).as_posix() for s in dataset.scenes]
-        texts = found_in_paths(said.pattern, paths, "dataset.metres_per_pixel.pattern")
+        texts = found_in_paths(said.pattern, paths)
         metres = [_metres(text, path, said) for text, path in zip(texts, paths, strict=True)]
         scenes = [replace(s, metres_per_pixel=m) for s, m in zip(dataset.scenes, metres, strict=True)]
     else:

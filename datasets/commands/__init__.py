@@ -130,7 +130,7 @@ TOOLS: dict[str, tuple[Program, str]] = {
     "devices": (_devices, "the GPUs of this machine, and what a training would use"),
     "gpu": (_gpu, "laws and speed of this GPU server, in ten minutes: a page"),
     "vectorise": (_vectorise, "class maps as polygons"),
-    "export": (_export, "the model for other runtimes: ONNX, SavedModel, LiteRT"),
+    "export": (_export, "the model for other runtimes: ONNX, SavedModel"),
     "runs": (_runs, "report, compare, card, stac, pack, unpack: of run directories"),
     "convert-weights": (_convert_weights, "weights of PyTorch as .safetensors"),
     "recipes": (_recipes, "ready-made recipes: list them, copy one"),

@@ -1,1 +1,1 @@
-"""Models for other runtimes: ONNX, SavedModel and LiteRT, each checked with the runtime itself."""
+"""Models for other runtimes: ONNX and SavedModel, each checked with the runtime itself."""

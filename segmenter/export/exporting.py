@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from segmenter.inference.function import Member
 
 _ASIDE = ".export."
-_LITERT_SIDE = 512
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,6 @@ def _plan(request: ExportRequest, run: Run) -> _Plan:
     if request.profile == "deepness":
         tile = choose_tile(run.network, size)
         size, name = tile.size, f"{name}.deepness"
-    elif request.format == "litert" and size is None:
-        size = -(-_LITERT_SIDE // stride) * stride
     if size is not None and size % stride:
         raise ConfigError(f"--size: expected a multiple of {stride}, the model's stride, got {size}")
     return _Plan(size, tile, name + SUFFIX[request.format])
@@ -111,21 +108,19 @@ def _written(
 ) -> Written:
     from segmenter.export.graph import Shape, exported_function
 
-    one_by_one = plan.tile is not None or request.format == "litert"
     shape = Shape(
         run.band_count,
         run.network.stride,
         plan.size,
-        1 if one_by_one else None,
+        None if plan.tile is None else 1,
         channels_first=request.format == "onnx",
         standardised=plan.tile is not None,
     )
-    in_half = request.fp16 and request.format != "litert"
-    computing = load_member(run, "mixed_float16") if in_half else member
+    computing = load_member(run, "mixed_float16") if request.fp16 else member
     facts = _facts(request, run, plan, shape)
     file = aside / plan.name
     exported = exported_function(computing, shape)
-    write_model(request.format, exported, file, facts, fp16=request.fp16)
+    write_model(request.format, exported, file, facts)
     agreement = _checked(request, run, member, shape, source, file)
     facts["checked"] = {
         "on": source.kind,
@@ -156,7 +151,7 @@ def _facts(request: ExportRequest, run: Run, plan: _Plan, shape: Shape) -> dict[
     outputs = {"classes": rows, "probabilities": probabilities}
     if shape.standardised:
         outputs.pop("classes")
-    half = "" if not request.fp16 else "weights in float16" if request.format == "litert" else "mixed_float16"
+    half = "mixed_float16" if request.fp16 else ""
     facts = facts_of(run, image=image, outputs=outputs, standardised=shape.standardised, fp16=half)
     return facts if plan.tile is None else facts | keys(run, plan.tile)
 

@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 Runtime = Callable[[NDArray[np.float32]], tuple[NDArray[np.float32], NDArray[np.uint8]]]
 
 INSTALL = installation("export")
-SUFFIX: dict[Format, str] = {"onnx": ".onnx", "savedmodel": ".savedmodel", "litert": ".tflite"}
-RUNTIME: dict[Format, str] = {"onnx": "onnxruntime", "savedmodel": "TensorFlow", "litert": "ai-edge-litert"}
+SUFFIX: dict[Format, str] = {"onnx": ".onnx", "savedmodel": ".savedmodel"}
+RUNTIME: dict[Format, str] = {"onnx": "onnxruntime", "savedmodel": "TensorFlow"}
 _NEEDED: dict[Format, tuple[str, ...]] = {
     "onnx": ("tf2onnx", "onnx", "onnxruntime"),
     "savedmodel": (),
-    "litert": ("ai_edge_litert",),
 }
 _LOUD = ("tf2onnx", "tensorflow", "absl")
 
@@ -52,14 +51,11 @@ def check_libraries(format: Format) -> None:
             raise SegmenterError(f"--format {format} needs the package {name.replace('_', '-')}: {INSTALL}")
 
 
-def write_model(
-    format: Format, exported: Exported, path: Path, facts: Mapping[str, Any], *, fp16: bool
-) -> None:
+def write_model(format: Format, exported: Exported, path: Path, facts: Mapping[str, Any]) -> None:
     """Write the file, or the folder of a SavedModel.
 
     Args:
         facts: JSON values that go into the file, where its format has a place for them (ONNX).
-        fp16: for LiteRT: weights in 16 bits. Elsewhere the model itself computes in them.
 
     Raises:
         ExportError: the format has no operation for a part of the model; names it.
@@ -73,10 +69,7 @@ def write_model(
             return
         from segmenter.export import tensorflow_files
 
-        if format == "savedmodel":
-            tensorflow_files.write_savedmodel(exported, path)
-        else:
-            tensorflow_files.write_litert(exported, path, fp16=fp16)
+        tensorflow_files.write_savedmodel(exported, path)
 
 
 def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
@@ -107,16 +100,9 @@ def _opened(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
         from segmenter.export import onnx_files
 
         return onnx_files.read(path)
-    if format == "savedmodel":
-        from segmenter.export import tensorflow_files
+    from segmenter.export import tensorflow_files
 
-        return tensorflow_files.read_savedmodel(path)
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=str(path))
-    interpreter.allocate_tensors()  # now, as it says on stderr with what it computes
-    serve = interpreter.get_signature_runner("serving_default")
-    return lambda image: dict(serve(image=image))
+    return tensorflow_files.read_savedmodel(path)
 
 
 def versions(format: Format) -> dict[str, str]:

@@ -96,7 +96,6 @@ def _whole(member: Member, model: Any, shape: Shape) -> Callable[[Any], dict[str
         pixels = member.normalisation.apply(image_BHWC, valid_BHW, by_rows=False)
         logits = _logits(model, pixels, shape)
         probabilities = tf.nn.softmax(logits)
-        # Chosen as int32, and cast at the end: LiteRT chooses between no shorter numbers.
         classes = tf.argmax(logits, axis=-1, output_type=tf.int32)
         return {
             "classes": tf.cast(tf.where(valid_BHW, classes, IGNORE), tf.uint8),

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from segmenter.errors import ConfigError
 from segmenter.invocation import ToolParser, invocation
 
-Format = Literal["onnx", "savedmodel", "litert"]
+Format = Literal["onnx", "savedmodel"]
 Profile = Literal["plain", "deepness"]
 
 _EPILOG = """\
@@ -34,8 +34,8 @@ class ExportRequest:
         output: folder of the file; made where it is missing.
         format: for which runtime.
         profile: plain: normalisation, nodata and softmax inside; deepness: as the plug-in for QGIS takes it.
-        fp16: compute in float16 (ONNX, SavedModel), or keep weights in it (LiteRT).
-        size: side of the window in pixels, fixed; None: any height and width, where the format has them.
+        fp16: compute in float16.
+        size: side of the window in pixels, fixed; None: any height and width.
         images: to check on; empty: the run's validation images.
         overwrite: replace what is there.
 
@@ -103,7 +103,7 @@ def _parser() -> ToolParser:
         "--size",
         type=int,
         metavar="PIXELS",
-        help="fixed side of the window; ONNX and SavedModel take any height and width without it",
+        help="fixed side of the window; without it, any height and width",
     )
     add(
         "--images",

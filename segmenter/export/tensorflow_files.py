@@ -1,19 +1,15 @@
-"""SavedModel and LiteRT files: both are written by TensorFlow."""
+"""SavedModel folders, and the version of TensorFlow that writes them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from segmenter.errors import ExportError, OutputError, shortened
+from segmenter.errors import OutputError
 from segmenter.export.graph import Exported
-
-_MISSING = re.compile(r"ops: (.+)")
-"""The operations that LiteRT lacks, in what its converter says."""
 
 
 def tensorflow_version() -> str:
@@ -49,29 +45,6 @@ def read_savedmodel(path: Path) -> Callable[[Any], dict[str, Any]]:
         return {name: tensor.numpy() for name, tensor in serve(image=tf.constant(image)).items()}
 
     return run
-
-
-def write_litert(exported: Exported, path: Path, *, fp16: bool) -> None:
-    """Write the file.
-
-    Args:
-        fp16: weights in 16 bits; what computes in 32 widens them.
-
-    Raises:
-        ExportError: LiteRT has no operation for a part of the model.
-    """
-    concrete = exported.function.get_concrete_function()
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], _module(exported))
-    if fp16:
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.target_spec.supported_types = [tf.float16]
-    try:
-        content = converter.convert()
-    except Exception as error:  # the converter's own kinds of errors; all say which operations they are
-        found = _MISSING.search(str(error))
-        text = found[1] if found else shortened(" ".join(str(error).split()))
-        raise ExportError(f"LiteRT has no operation for {text} of this model") from None
-    path.write_bytes(content)
 
 
 def _module(exported: Exported) -> Any:

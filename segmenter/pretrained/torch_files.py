@@ -1,4 +1,4 @@
-"""Tensors of PyTorch's files (.pth, .pt, .ckpt) without PyTorch and without running the pickle in them.
+"""Tensors of PyTorch's files (.pth, .pt, .ckpt) without PyTorch: their pickle may name nothing but tensors.
 
 Both formats of `torch.save` are read: the zip archive (since 1.6) and the one before it, which several
 pickles and then the raw storages make up. Sizes, strides and offsets are checked against the storage, and
@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import io
 import math
+import pickle
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.errors import WeightsError, shortened
 from segmenter.files import check_stored, read_regular
-from segmenter.pretrained.pickled import Allowed, Name, PickleError, dictionary, load_plain
 
 MOST_BYTES = 4 << 30
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 MOST_AXES = 8
+_MOST_ENTRIES = 1 << 20
+"""Tensors, storages and pairs of dictionaries in a pickle, which may name one list again and again."""
 _TYPES: dict[str, np.dtype[Any]] = {
     "torch FloatStorage": np.dtype("<f4"),
     "torch DoubleStorage": np.dtype("<f8"),
@@ -51,15 +53,17 @@ _DAMAGE = (
 Read = Callable[[str], memoryview]
 
 
-@dataclass(frozen=True)
-class _Storage:
+class PickleError(ValueError):
+    """A pickle is damaged, or names more than plain data and tensors."""
+
+
+class _Storage(NamedTuple):  # which a pickle cannot change once it is made
     key: str
     kind: str
-    count: int
+    length: int
 
 
-@dataclass(frozen=True)
-class _Tensor:
+class _Tensor(NamedTuple):
     storage: _Storage
     offset: int
     size: tuple[int, ...]
@@ -110,22 +114,64 @@ def read_weights(path: Path) -> bytes:
 # ------------------------------------------------------------------------------------- the pickle
 
 
-def _allowed() -> Allowed:
-    makers: dict[str, Callable[..., Any]] = {
-        "collections OrderedDict": lambda pairs=(): dictionary(pairs),
-        "torch._utils _rebuild_tensor_v2": _tensor,
-        "torch._utils _rebuild_parameter": lambda data, *_: _checked(data, _Tensor),
-    }
-    return Allowed(frozenset(_TYPES), makers, _storage)
+class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for any number in the memo
+    """Reader of one pickle, which resolves the names that PyTorch writes for tensors and no others."""
 
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.storages: dict[str, _Storage] = {}
+        self._entries = 0
 
-def _storage(identity: Any) -> _Storage:
-    kind, name, key, _place, count, *view = _checked(identity, tuple)
-    if kind != "storage" or any(view):
-        raise PickleError("a persistent id of another kind than a storage")
-    if _checked(name, Name).name not in _TYPES:
-        raise PickleError(f"{name.name} as the type of a storage")
-    return _Storage(_checked(key, str), name.name, _checked(count, int))
+    def plain(self) -> Any:
+        """Return the object that begins at the file's position.
+
+        Raises:
+            PickleError: naming what it may not have, or that it is damaged.
+        """
+        try:
+            return self.load()
+        except PickleError:
+            raise
+        except Exception as error:  # of any kind: Python's documentation names no complete list
+            text = f"{type(error).__name__}: {error}"
+            raise PickleError(f"damaged pickle ({text})") from None
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        makers = {
+            "collections OrderedDict": self._dictionary,
+            "torch._utils _rebuild_tensor_v2": self._tensor,
+            "torch._utils _rebuild_parameter": lambda data, *_: _checked(data, _Tensor),
+        }
+        if (found := f"{module} {name}") in _TYPES:
+            return found
+        if found not in makers:
+            raise PickleError(f"the name {module}.{name}")
+        return makers[found]
+
+    def persistent_load(self, identity: Any, /) -> _Storage:
+        self._count(1)
+        kind, name, key, _place, count, *view = _checked(identity, tuple)
+        if kind != "storage" or any(view):
+            raise PickleError("a persistent id of another kind than a storage")
+        if _checked(name, str) not in _TYPES:
+            raise PickleError(f"{name} as the type of a storage")
+        storage = _Storage(_checked(key, str), name, _checked(count, int))
+        if self.storages.setdefault(storage.key, storage) != storage:
+            raise PickleError(f"two storages called {storage.key}")
+        return storage
+
+    def _dictionary(self, pairs: Iterable[tuple[Any, Any]] = ()) -> OrderedDict[Any, Any]:
+        self._count(len(_checked(pairs, list)) if pairs else 1)
+        return OrderedDict(pairs)
+
+    def _tensor(self, *arguments: Any) -> _Tensor:
+        self._count(1)
+        return _tensor(*arguments)
+
+    def _count(self, entries: int) -> None:
+        self._entries += entries
+        if self._entries > _MOST_ENTRIES:
+            raise PickleError(f"more than {_MOST_ENTRIES:,} tensors, storages and pairs")
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
@@ -136,9 +182,9 @@ def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tens
         raise PickleError(f"a tensor of size {size} and strides {stride} from {offset}")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     # Fewer elements than the storage has: a stride of 0 would make any size out of one number.
-    if 0 not in size and (last >= storage.count or math.prod(size) > storage.count):
+    if 0 not in size and (last >= storage.length or math.prod(size) > storage.length):
         raise PickleError(
-            f"a tensor of size {size} and strides {stride} from {offset} in a storage of {storage.count}"
+            f"a tensor of size {size} and strides {stride} from {offset} in a storage of {storage.length}"
         )
     return _Tensor(storage, offset, size, stride)
 
@@ -162,30 +208,23 @@ def _zipped(content: bytes) -> tuple[Any, Read]:
     root = pickles[0].removesuffix("data.pkl")
     if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
         raise ValueError("its numbers are big-endian")
-    found = load_plain(io.BytesIO(archive.read(pickles[0])), _allowed())
+    found = _Unpickler(io.BytesIO(archive.read(pickles[0]))).plain()
     return found, lambda key: memoryview(archive.read(f"{root}data/{key}"))
 
 
 def _legacy(content: bytes) -> tuple[Any, Read]:
-    file, allowed = io.BytesIO(content), _allowed()
-    if content[:1] != b"\x80" or load_plain(file, allowed) != _MAGIC:
+    file = io.BytesIO(content)
+    if content[:1] != b"\x80" or _Unpickler(file).plain() != _MAGIC:
         raise ValueError("another format")
-    if load_plain(file, allowed) != _PROTOCOL or not load_plain(file, allowed)["little_endian"]:
+    if _Unpickler(file).plain() != _PROTOCOL or not _Unpickler(file).plain()["little_endian"]:
         raise ValueError("another version of the format")
-    storages: dict[str, _Storage] = {}
-
-    def persistent(identity: Any) -> _Storage:
-        found = _storage(identity)
-        if storages.setdefault(found.key, found) != found:
-            raise PickleError(f"two storages called {found.key}")
-        return found
-
-    found = load_plain(file, Allowed(allowed.names, allowed.makers, persistent))
+    weights = _Unpickler(file)
+    found, storages = weights.plain(), weights.storages
     parts: dict[str, memoryview] = {}
-    for key in _checked(load_plain(file, allowed), list):
+    for key in _checked(_Unpickler(file).plain(), list):
         start = file.tell() + 8
-        size = storages[key].count * _TYPES[storages[key].kind].itemsize
-        if int.from_bytes(file.read(8), "little") != storages[key].count or start + size > len(content):
+        size = storages[key].length * _TYPES[storages[key].kind].itemsize
+        if int.from_bytes(file.read(8), "little") != storages[key].length or start + size > len(content):
             raise ValueError(f"the storage {key} is cut or of another size")
         parts[key] = memoryview(content)[start : start + size]
         file.seek(start + size)
@@ -216,13 +255,13 @@ def _arrays(state: Mapping[str, _Tensor], read: Read) -> dict[str, NDArray[Any]]
         if storage.key not in flat:
             flat[storage.key] = _numbers(read(storage.key), storage)
         values = flat[storage.key]
-        if len(values) < storage.count:
+        if len(values) < storage.length:
             raise ValueError(f"the storage {storage.key} is cut")
         if 0 in tensor.size:
             arrays[name] = np.zeros(tensor.size, values.dtype)
             continue
         arrays[name] = np.lib.stride_tricks.as_strided(
-            values[tensor.offset : storage.count],
+            values[tensor.offset : storage.length],
             tensor.size,
             [step * values.itemsize for step in tensor.stride],
             writeable=False,
@@ -232,8 +271,8 @@ def _arrays(state: Mapping[str, _Tensor], read: Read) -> dict[str, NDArray[Any]]
 
 def _numbers(raw: memoryview, storage: _Storage) -> NDArray[Any]:
     kind = _TYPES[storage.kind]
-    if len(raw) != storage.count * kind.itemsize:
-        raise ValueError(f"the storage {storage.key} has {len(raw)} bytes for {storage.count} numbers")
+    if len(raw) != storage.length * kind.itemsize:
+        raise ValueError(f"the storage {storage.key} has {len(raw)} bytes for {storage.length} numbers")
     values = np.frombuffer(raw, kind)
     if storage.kind == "torch BFloat16Storage":
         return upper_halves(values)

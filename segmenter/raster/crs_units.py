@@ -17,9 +17,6 @@ from segmenter.raster.settings import set_up_gdal
 
 _NULL_SHIFT = re.compile(r" using towgs84=0(,0)*(?=\")")
 """In the name that PROJ gives a datum."""
-_FLATTEST = 0.01
-"""Flattening up to which a body counts as a sphere: that of Mars is 0.0059, and along a meridian a degree
-differs from a sphere's by at most twice as much. Jupiter and most small bodies are no spheres."""
 _APART = 1000.0
 """Units between two points of a parallel, whose longitudes tell a Mercator projection's scale."""
 
@@ -29,8 +26,7 @@ def unit_metres(crs: CRS, y: float) -> tuple[float, float] | None:
 
     Of a geographic CRS and of Mercator's projections, on a sphere of the ellipsoid's equatorial radius; of
     other projections, the unit's own, which is the ground's to a few percent at most where they are used.
-    None where the CRS does not say them, the latitude is beyond the poles (often coordinates of another CRS),
-    or the body is no sphere.
+    None where the CRS does not say them, or the latitude is beyond the poles (coordinates of another CRS).
     """
     if is_mercator(crs):
         return _mercator_metres(crs, y)
@@ -41,8 +37,6 @@ def unit_metres(crs: CRS, y: float) -> tuple[float, float] | None:
         return None
     radians, axes = float(crs.units_factor[1]), ellipsoid_axes(crs)
     if axes is None or radians <= 0 or not abs(y * radians) < math.pi / 2:
-        return None
-    if abs(1 - axes[1] / axes[0]) > _FLATTEST:
         return None
     return axes[0] * radians * math.cos(y * radians), axes[0] * radians
 

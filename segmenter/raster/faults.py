@@ -16,6 +16,8 @@ from segmenter.raster.gdal_private import GdalError
 
 FAULTS = (RasterioError, GdalError, OSError, CRSError, UnicodeDecodeError)
 """What rasterio, GDAL and the system raise about a file."""
+_LARGE_JPEG = "Backing store not supported"
+"""libjpeg, of a progressive JPEG whose pixels need more memory than it may take."""
 
 
 def one_line(error: BaseException) -> str:
@@ -33,6 +35,11 @@ def naming(path: Path, what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except FAULTS as error:
+        if _LARGE_JPEG in one_line(error):
+            raise RasterError(
+                f"{path}: is a progressive JPEG, which is decoded as a whole, in more memory than is "
+                "allowed; set JPEGMEM=2000M (or more) in the environment, or convert it to a tiled GeoTIFF"
+            ) from None
         why = masked_text(one_line(error).replace(getattr(path, "address", str(path)), str(path)))
         raise RasterError(f"{path}: {what}: {why}; {advice}") from None
 

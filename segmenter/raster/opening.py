@@ -15,7 +15,6 @@ from segmenter.errors import RasterError
 from segmenter.raster.faults import FAULTS, naming
 from segmenter.raster.gdal_files import own_env
 from segmenter.raster.gdal_private import messages
-from segmenter.raster.jpeg import check_jpeg
 from segmenter.raster.orientation import check_orientation
 from segmenter.raster.pages import full_page
 from segmenter.raster.png import check_png
@@ -187,8 +186,6 @@ def check_pixels(path: Path, opened: Opened) -> None:
     with naming(path, "cannot open it", f"expected a {driver} that is whole"):
         if driver == "PNG":
             check_png(path, opened.stamp)
-        if driver == "JPEG":
-            check_jpeg(path)
         check_orientation(path, opened.stamp)
 
 

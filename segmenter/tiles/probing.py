@@ -1,24 +1,19 @@
 """Probe of listed transforms: each is applied to a made tile of the data's bands, type and size.
 
 Many transforms are made for 8-bit RGB: they fail on other images, clip them or round them to 256 values, some
-without a word. What is found here in a second would else end a training, or spoil it in silence. Each is
-tried in a child of this process with limits on memory and time: what a stranger's numbers ask for may have no
-end.
+without a word. What is found here in a second would else end a training, or spoil it in silence.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.config.augmentation import TransformConfig
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError, shortened
 from segmenter.geometry import Window
@@ -26,7 +21,6 @@ from segmenter.labels import IGNORE
 from segmenter.raster import open_raster
 from segmenter.scenes import Dataset
 from segmenter.tiles.augment import Augmenter, Unit, apply_stage, in_one_line
-from segmenter.tiles.bounded import BeyondError, bounded
 from segmenter.tiles.kernels import transformed, unbounded
 from segmenter.tiles.pasting import named_classes
 from segmenter.tiles.statistics import BandStatistics
@@ -48,14 +42,6 @@ _FEW_VALUES, _MANY_VALUES = 260, 520
 _ALIGNED = 0.8
 """Share of the pixels well inside a class that must show it; drawn-over pixels cost some."""
 _SLACK = 0.01
-_MEGABYTES, _MEGABYTES_OF_A_THREAD = 2048, 40
-"""That trying a transform may take, for itself and for what BLAS keeps for each core."""
-_TILES = 48
-"""Of 32-bit floats that it may take beside: the draws are kept, and compared with the tile."""
-_SECONDS, _SECONDS_OF_A_MEGAPIXEL = 20, 100
-"""Of a processor, for all draws: twice what the slowest of the library takes (PiecewiseAffine)."""
-_OPENCV_HAS_NONE = ("Insufficient memory", "bad_alloc")
-"""What OpenCV says where it gets no memory."""
 
 Moved = tuple[NDArray[Any], NDArray[np.uint8]]
 
@@ -114,14 +100,8 @@ def check_transforms(
     always = tuple(one.model_copy(update={"p": 1.0}) for one in config.transforms)
     probe = _probe(side, dtype, mean_C, std_C)
     stages = stages_of(config.model_copy(update={"transforms": always}))
-    tiles = _TILES * 4 * probe.image_HWC.size // 2**20
-    megabytes = _MEGABYTES + _MEGABYTES_OF_A_THREAD * len(os.sched_getaffinity(0)) + tiles
-    seconds = _SECONDS + _SECONDS_OF_A_MEGAPIXEL * side**2 // 2**20
-    for stage, asked in zip(stages[-len(always) :], always, strict=True):
-        try:
-            bounded(partial(_try, stage, probe), megabytes=megabytes, seconds=seconds)
-        except BeyondError as error:
-            raise _refused(stage, f"takes {error} on {probe.what}{_largest(asked)}") from None
+    for stage in stages[-len(always) :]:
+        _try(stage, probe)
 
 
 def _try(stage: Stage, probe: _Probe) -> None:
@@ -136,22 +116,6 @@ def _try(stage: Stage, probe: _Probe) -> None:
     if stage.spatial:
         for found in _labels(draws, probe):
             raise _refused(stage, found)
-
-
-def _largest(asked: TransformConfig) -> str:
-    """The parameter with the largest number, for a message; the likeliest to be what was too much."""
-    largest = {name: _most(value) for name, value in asked.parameters.items()}
-    name = max(largest, key=largest.__getitem__, default="")
-    if not name or not largest[name]:
-        return ""
-    return f", perhaps for {name}: {shortened(repr(asked.parameters[name]), 80)}"
-
-
-def _most(value: Any) -> float:
-    if isinstance(value, (list, tuple, dict)):
-        parts = value.values() if isinstance(value, dict) else value
-        return max(map(_most, parts), default=0.0)
-    return abs(float(value)) if isinstance(value, (int, float)) else 0.0
 
 
 def _refused(stage: Stage, found: str) -> ConfigError:
@@ -190,7 +154,6 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
 
     Raises:
         ConfigError: it fails, or one seed gives two results.
-        MemoryError: it takes more than there is.
     """
     assert stage.compose is not None
     large = probe.image_HWC.shape[0] > _LARGE
@@ -207,8 +170,6 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
                     else:
                         twice.append((transformed(stage.compose, seed, probe.unit.shares(image))[0], mask))
                 except Exception as error:
-                    if isinstance(error, MemoryError) or any(word in str(error) for word in _OPENCV_HAS_NONE):
-                        raise MemoryError from None
                     raise _refused(stage, f"fails on {probe.what}: {in_one_line(error)}") from None
             # It warns where it does nothing, for want of colours or boxes.
             if told := [str(one.message) for one in said if issubclass(one.category, UserWarning)]:

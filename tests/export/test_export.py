@@ -32,7 +32,7 @@ from tests.helpers.deepness_plugin import as_deepness
 from tests.helpers.random_run import random_run
 
 # Found, not imported: tf2onnx imports TensorFlow, which is the fixture's to do.
-LIBRARIES = ("onnx", "onnxruntime", "tf2onnx", "ai_edge_litert")
+LIBRARIES = ("onnx", "onnxruntime", "tf2onnx")
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in LIBRARIES),
     reason="the libraries of the extra `export` are not installed",
@@ -152,17 +152,6 @@ def test_savedmodel_of_any_size_gives_the_map(tensorflow: Any, mapped: Mapped, e
     serve = tensorflow.saved_model.load(str(exported.path)).signatures["serving_default"]
     mapped.check(serve(image=tensorflow.constant(mapped.pixels[None]))["classes"].numpy()[0])
     assert exported.facts["input"]["image"]["shape"] == ["batch", "height", "width", 3]
-
-
-def test_litert_of_one_size_gives_the_map(mapped: Mapped, export: Export) -> None:
-    from ai_edge_litert.interpreter import Interpreter
-
-    exported = export("--format", "litert", "--size", "128")
-    serve = Interpreter(model_path=str(exported.path)).get_signature_runner("serving_default")
-    found = serve(image=mapped.pixels[None, :128, :128])["classes"][0]
-    halo = round_up(load_run(mapped.run).network.radius or 0, 4)
-    inside = np.s_[: 128 - halo, : 128 - halo]  # the other sides are the raster's own
-    mapped.check(np.pad(found, ((0, HEIGHT - 128), (0, WIDTH - 128))), inside)
 
 
 def test_tiling_as_the_page_says_gives_the_map(mapped: Mapped, export: Export) -> None:
@@ -338,7 +327,7 @@ def test_wrong_calls_are_one_line(
     assert two[0] == 2
     assert "expected one run, got several" in two[1]
     assert "multiple of 4, the model's stride, got 30" in refused("--size", "30")[1]
-    assert "expected --format onnx" in refused("--profile", "deepness", format="litert")[1]
+    assert "expected --format onnx" in refused("--profile", "deepness", format="savedmodel")[1]
     assert "b.tif" in refused("--images", str(tmp_path / "b.tif"))[1]
     assert "run.json" in refused(run=str(tmp_path))[1]
     monkeypatch.setattr("segmenter.export.formats.find_spec", lambda name: None)

@@ -13,7 +13,7 @@ from benchmarks.export_table import FORMATS, measured, measured_model
 from tests.helpers.small_encoders import SMALL, small_encoder
 
 pytestmark = pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("onnx", "onnxruntime", "tf2onnx", "ai_edge_litert")),
+    any(find_spec(name) is None for name in ("onnx", "onnxruntime", "tf2onnx")),
     reason="the libraries of the extra `export` are not installed",
 )
 LARGEST = 1e-4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import io
 import json
 import os
 import pickle
@@ -16,14 +15,11 @@ import numpy as np
 import pytest
 
 from segmenter.errors import WeightsError
-from segmenter.pretrained.pickled import Allowed, PickleError, load_plain
 from segmenter.pretrained.safe_tensors import read_safetensors
 from segmenter.pretrained.torch_files import read_torch
 from tests.helpers.made_weights import Stored, legacy_file, pickled, stored, zip_file
 
 Write = Callable[..., Path]
-_DOUBLED = b")" + b"".join(b"\x94h" + bytes([n]) + b"\x86" for n in range(60))
-"""A tuple of itself twice, sixty times over, in 240 bytes."""
 _SCORE = Stored(np.array(0.5), "99")
 both = pytest.mark.parametrize("write", [zip_file, legacy_file])
 
@@ -122,65 +118,35 @@ def test_a_pickle_that_wants_to_run_code_is_refused_by_name_and_runs_nothing(
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (b"(U\x07touch xios\nsystem\n.", "the opcode INST"),  # a call without a GLOBAL
-        (b"\x80\x02c__main__\nX\n)\x81.", "the name __main__.X"),
-        (b"\x80\x02ccollections\nOrderedDict\n)\x81.", "the opcode NEWOBJ"),
-        (b"\x80\x02ctorch\nFloatStorage\n)R.", "a call of torch FloatStorage"),
-        (b"\x80\x02K\x01}b.", "state set on what is no dictionary"),
-        (b"\x80\x02ccollections\nOrderedDict\nU\x01a\x85R.", "damaged pickle"),
-        (b"\x80\x02\x82\x01.", "the opcode EXT1"),
+        (b"(U\x07touch xios\nsystem\n.", "the name os.system"),  # a call without a GLOBAL
+        (b"\x80\x02ctorch\nFloatStorage\n)R.", "damaged pickle"),
         (b"\x80\x02}", "damaged pickle"),
-        (b"\x80\x02(.", "damaged pickle"),
         (b"\x80\x02h\x07.", "damaged pickle"),
         (b"\x80\x02\x8b\xff\xff\xff\x7f.", "damaged pickle"),  # a number of 2 GiB
-        (b"\x80\x04" + _DOUBLED + b"\x8c\x01a\x93.", "a name was due"),  # a text of 2**60 parentheses
-        (b"\x80\x04}" + _DOUBLED + b"K\x01s.", "a tuple as a key"),  # whose hash takes as long
-        (b"\x80\x04})" + b"\x85" * 400_000 + b"K\x01s.", "a tuple as a key"),  # or all of the stack
-        (
-            b"\x80\x04ccollections\nOrderedDict\n](" + _DOUBLED + b"K\x01\x86e\x85R.",
-            "a tuple as a key",
-        ),
     ],
 )
-def test_other_opcodes_and_nonsense_are_refused(tmp_path: Path, code: bytes, message: str) -> None:
-    for write in (zip_file, legacy_file):
-        with pytest.raises(WeightsError, match=message) as caught:
-            read_torch(write(tmp_path / "w.pth", {}, code=code))
-        assert "\n" not in str(caught.value)
+@both
+def test_a_damaged_pickle_is_refused(tmp_path: Path, write: Write, code: bytes, message: str) -> None:
+    with pytest.raises(WeightsError, match=message) as caught:
+        read_torch(write(tmp_path / "w.pth", {}, code=code))
+    assert "\n" not in str(caught.value)
 
 
-_LIST = b"](" + b"".join(b"U\x03%03d" % (i % 999) + b"K\x01\x86" for i in range(9999)) + b"eq\x00"
-_LONG = b"(" + b"N" * 9999 + b"tq\x00"
-_ORDERED = b"ccollections\nOrderedDict\nq\x01"
+_PAIRS = b"](U\x01aK\x01\x86U\x01bK\x01\x86eq\x00"
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        b"\x80\x02" + _LIST + _ORDERED + b"(" + b"h\x01h\x00\x85R" * 1000 + b"t.",
-        b"\x80\x02" + _LIST + _ORDERED + b"h\x01h\x00\x85R0" * 1000 + b"h\x00.",
-        b"\x80\x02" + _LONG + _ORDERED + b"h\x01h\x00R" * 1000 + b"h\x00.",
-        b"\x80\x02ctorch\nFloatStorage\nq\x02(X\x07\x00\x00\x00storageh\x02U\x01aU\x01bK\x04"
-        + b"N" * 9999
-        + b"tq\x00Q0"
-        + b"h\x00Q0" * 1000
-        + b"h\x00.",
+        b"\x80\x02" + _PAIRS + b"ccollections\nOrderedDict\nq\x01(" + b"h\x01h\x00\x85R" * 60 + b"t.",
+        pickled(stored({f"{i}.weight": np.zeros(1) for i in range(60)})),
     ],
-    ids=["kept", "dropped", "arguments", "identities"],
+    ids=["pairs", "tensors"],
 )
-def test_what_is_given_again_and_again_counts_each_time(code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory and time are those of the file's size, not of what its author has it do."""
-    monkeypatch.setattr("segmenter.pretrained.pickled._MOST_OPCODES", 200_000)
-    parts = 0
-
-    def take(*given: Any) -> None:
-        nonlocal parts
-        parts += sum(len(part) if isinstance(part, (list, tuple)) else 1 for part in given)
-
-    allowed = Allowed(frozenset({"torch FloatStorage"}), {"collections OrderedDict": take}, take)
-    with pytest.raises(PickleError, match="more than 200,000 opcodes and parts"):
-        load_plain(io.BytesIO(code), allowed)
-    assert parts <= 200_000
+def test_too_many_entries_are_refused(tmp_path: Path, code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segmenter.pretrained.torch_files._MOST_ENTRIES", 100)
+    with pytest.raises(WeightsError, match="more than 100 tensors, storages and pairs"):
+        read_torch(zip_file(tmp_path / "w.pth", {}, code=code))
 
 
 _TEN = np.arange(10, dtype=np.float32)

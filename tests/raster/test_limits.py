@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
-from rasterio.errors import RasterioIOError
 
 from segmenter.errors import RasterError
 from segmenter.geometry import Size, Window
@@ -30,41 +29,18 @@ def jpeg(path: Path, height: int, width: int, **options: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("megabytes", [6, 9, 13, 16, 21])
-def test_a_progressive_jpeg_is_refused_where_libjpeg_would_not_decode_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, megabytes: int
+def test_a_progressive_jpeg_that_libjpeg_may_not_decode_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it needs is what libjpeg takes; the rest of the line says how much to allow."""
     path = jpeg(tmp_path / "a.jpg", 1501, 2003, progressive=True)
-    needed = 94 * 126 * 6 * 128 + 8_388_608
-    monkeypatch.setenv("JPEGMEM", f"{megabytes}M")
-    if megabytes * 1_000_000 >= needed:
-        with open_raster(path) as raster:
-            raster.read(Window(0, 0, 1501, 2003))
-        return
-    with pytest.raises(RasterError, match=r"is a progressive JPEG, which .* takes 9 MB of memory") as caught:
-        open_raster(path)
-    assert f"{megabytes} MB are allowed; set JPEGMEM=18M in the environment" in str(caught.value)
+    monkeypatch.setenv("JPEGMEM", "6M")
+    with (
+        open_raster(path) as raster,
+        pytest.raises(RasterError, match=r"a.jpg: is a progressive JPEG, .* set JPEGMEM="),
+    ):
+        raster.read(Window(0, 0, 1501, 2003))
     with pytest.raises(RasterError, match="is a progressive JPEG"):
         read_label(path)
-    if megabytes == 6:
-        with rasterio.open(path) as file, pytest.raises(RasterioIOError):
-            file.read()
-
-
-def test_any_other_jpeg_needs_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = jpeg(tmp_path / "a.jpg", 701, 903)
-    monkeypatch.setenv("JPEGMEM", "500")
-    with open_raster(path) as raster:
-        raster.read(Window(0, 0, 701, 903))
-
-
-@pytest.mark.parametrize("cut", [3, 20, 160, 300])
-def test_a_jpeg_that_ends_in_its_header_is_one_line(tmp_path: Path, cut: int) -> None:
-    path = jpeg(tmp_path / "a.jpg", 20, 30, progressive=True)
-    path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(RasterError), open_raster(path) as raster:
-        raster.read(Window(0, 0, 20, 30))
 
 
 # ---------------------------------------------------------------------------------------- PNG

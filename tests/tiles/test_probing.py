@@ -14,7 +14,7 @@ from segmenter.config.recipe import AugmentationConfig
 from segmenter.errors import ConfigError
 from segmenter.labels import IGNORE, ClassMap
 from segmenter.scenes import Dataset, Scene
-from segmenter.tiles import probing, transforms
+from segmenter.tiles import transforms
 from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.probing import check_augmentation, check_transforms
 from segmenter.tiles.statistics import BandStatistics
@@ -168,41 +168,6 @@ def test_the_first_training_image_is_what_it_is_checked_on(
     with pytest.raises(ConfigError, match=r"expected 8-bit images of 3 bands, got 4 of uint16"):
         check_augmentation(AugmentationConfig(hue=10), dataset, 32)
     check_augmentation(AugmentationConfig(), Dataset("none", dataset.root, (), make_classes(3)), 32)
-
-
-@pytest.mark.parametrize(
-    ("transform", "parameter"),
-    [
-        ({"name": "Resize", "height": 200_000, "width": 200_000}, "height: 200000"),
-        (
-            {"name": "CoarseDropout", "num_holes_range": [1, 2_000_000_000]},
-            r"num_holes_range: \[1, 2000000000\]",
-        ),
-        ({"name": "PadIfNeeded", "min_height": 8, "min_width": 1_000_000_000}, "min_width: 1000000000"),
-        ({"name": "RandomResizedCrop", "size": [1_000_000, 1_000_000]}, r"size: \[1000000, 1000000\]"),
-        ({"name": "CropAndPad", "px": 200_000}, "px: 200000"),
-        ({"name": "MotionBlur", "blur_limit": [100_001, 100_001]}, r"blur_limit: \[100001, 100001\]"),
-        ({"name": "UnsharpMask", "blur_limit": [1_000_001, 1_000_001]}, r"blur_limit: \[1000001, 1000001\]"),
-    ],
-    ids=lambda value: value["name"] if isinstance(value, dict) else "",
-)
-def test_what_would_take_all_memory_is_refused_in_one_line(
-    transform: dict[str, Any], parameter: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probing, "_MEGABYTES", 300)
-    with pytest.raises(
-        ConfigError, match=rf"more than [\d.]+ GiB of memory .* perhaps for {parameter}"
-    ) as caught:
-        check("rgb", {"name": "D4"}, transform)
-    assert str(caught.value).startswith(f"augmentation.transforms.1 ({transform['name']}): ")
-    assert "\n" not in str(caught.value)
-
-
-def test_what_would_take_years_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_SECONDS", 1)
-    endless = {"name": "RandomShadow", "num_shadows_limit": [1_000_000_000, 1_000_000_000]}
-    with pytest.raises(ConfigError, match=r"\(RandomShadow\): takes more than 1 s of a proc.* num_shadows"):
-        check("rgb", endless)
 
 
 @pytest.mark.parametrize("data", ["rgb", "reflectance"])
