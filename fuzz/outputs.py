@@ -9,8 +9,6 @@ import numpy as np
 
 from fuzz.target import Facts, digest
 from segmenter.geometry import Window
-from segmenter.gis.project import Group, Layer, ProjectCrs, is_our_project, write_project
-from segmenter.gis.styles import image_style
 from segmenter.mapping.journal import Entry, Journal, damage, file_facts
 from segmenter.mapping.partial import PartialMap
 from segmenter.raster import RasterSpec, write_raster
@@ -99,16 +97,3 @@ def read_map(file: Path) -> Facts:
         rows = min(size.height, 100)
         ids, _ = found.read(Window(0, 0, rows, min(size.width, 100)))
         return [digest(found.classes), digest(ids)]
-
-
-def make_projects(folder: Path) -> None:
-    """A project in a zip file, and one without."""
-    crs = ProjectCrs("", "EPSG:25833")
-    groups = [Group("images", [Layer("a", "./a.tif", image_style((1, 2, 3)), crs)])]
-    for ending in ("qgz", "qgs"):
-        write_project(folder / f"town.{ending}", groups, crs, (0.0, 0.0, 1.0, 1.0))
-
-
-def read_project(file: Path) -> Facts:
-    """Whether a call would replace it."""
-    return [str(is_our_project(file))]

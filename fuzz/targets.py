@@ -31,7 +31,6 @@ TARGETS: dict[str, Target] = {
         outputs.make_partial, [".a.tif.partial"], outputs.read_partial, checksum=True, fits=begins
     ),
     "map": Target(outputs.make_map, ["map.tif"], outputs.read_map),
-    "project": Target(outputs.make_projects, ["town.*"], outputs.read_project),
     "index": Target(caches.make_dataset, [".tile-index/tiles-*"], caches.read_index, checksum=True),
     "bands": Target(caches.make_dataset, [".tile-index/bands-*"], caches.read_bands, checksum=True),
     "torch": Target(weights.make_torch, ["*.pth"], weights.read_pickled, tokens=weights.PICKLES),

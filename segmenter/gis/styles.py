@@ -17,9 +17,6 @@ _RAMP = (
 )
 """Viridis: as bright as the share is high, also in grey and to the colour-blind."""
 
-Stretch = tuple[float, float]
-"""The values that are drawn black and white."""
-
 
 def class_style(entries: Sequence[LegendEntry]) -> ET.Element:
     """The classes by name and colour, in the order given; every other value is transparent."""
@@ -45,27 +42,6 @@ def share_style() -> ET.Element:
     )
     for share, colour in _RAMP:
         child(shader, "item", value=share, label=f"{share:.0%}", color=colour, alpha=255)
-    return pipe
-
-
-def image_style(bands: Sequence[int], stretch: Sequence[Stretch] | None = None) -> ET.Element:
-    """An image: its first three of the given 1-based bands as red, green and blue, else one in grey.
-
-    Args:
-        stretch: for each of the bands; None: 8-bit values as they are.
-    """
-    if len(bands) >= 3:
-        red, green, blue = bands[:3]
-        pipe, renderer = _pipe("multibandcolor", redBand=red, greenBand=green, blueBand=blue)
-        names = ["redContrastEnhancement", "greenContrastEnhancement", "blueContrastEnhancement"]
-    else:
-        pipe, renderer = _pipe("singlebandgray", grayBand=bands[0], gradient="BlackToWhite")
-        names = ["contrastEnhancement"]
-    for name, (low, high) in zip(names, stretch or (), strict=False):
-        enhancement = child(renderer, name)
-        child(enhancement, "minValue", f"{low:.9g}")
-        child(enhancement, "maxValue", f"{high:.9g}")
-        child(enhancement, "algorithm", "StretchToMinimumMaximum")
     return pipe
 
 

@@ -1,20 +1,17 @@
-"""After the maps of a call: pictures, polygons, a project, and what goes into a bucket."""
+"""After the maps of a call: pictures, polygons, and what goes into a bucket."""
 
 from __future__ import annotations
 
 from segmenter.errors import SegmenterError
 from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.polygons import PolygonFile
-from segmenter.mapping.project import project_of
 from segmenter.mapping.request import MapRequest
 from segmenter.mapping.scoring import Outcome
 from segmenter.mapping.upload import Uploads, finish_uploads
-from segmenter.runs.ensemble import AnyRun
 
 
 def finish(
     request: MapRequest,
-    run: AnyRun,
     style: MapStyle,
     outcome: Outcome,
     polygons: PolygonFile | None,
@@ -28,5 +25,4 @@ def finish(
         failures += draw_views(outcome, style)
     if polygons is not None:
         failures += polygons.write(outcome)
-    made = [*outcome.written, *outcome.kept]
-    return failures + finish_uploads(uploads, request, made) + project_of(request, run, style, made)
+    return failures + finish_uploads(uploads, request, [*outcome.written, *outcome.kept])

@@ -250,12 +250,6 @@ def _add_values(group: argparse._ArgumentGroup) -> None:
         help="without STEM.qml, by which QGIS shows classes by name and colour, and STEM.tif.aux.xml, the "
         "attribute table",
     )
-    group.add_argument(
-        "--project",
-        type=Path,
-        metavar="FILE",
-        help="also a QGIS project of maps, images and pictures: NAME.qgz or NAME.qgs",
-    )
 
 
 def _add_opening(group: argparse._ArgumentGroup) -> None:

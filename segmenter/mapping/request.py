@@ -56,7 +56,6 @@ class MapRequest:
         nodata: GeoTIFF value of pixels without data; None: 255, or one that is no code.
         codes: what maps hold for the classes in place of ids: `10,20,30`, `building=10,road=20`, `recipe`.
         styles: whether maps get what shows them in a GIS by name and colour.
-        project: QGIS project of all maps, NAME.qgz or NAME.qgs.
         vectors: file of the maps' polygons, .gpkg or .parquet; None: none is written.
         min_area, simplify, only: see `vectors.vectorise.Wanted`.
         insist: also inputs unlike the training images; see `inference.fit.check_fit`.
@@ -99,7 +98,6 @@ class MapRequest:
     nodata: int | None = None
     codes: str | None = None
     styles: bool = True
-    project: Path | None = None
     vectors: Path | None = None
     min_area: float = 0.0
     simplify: float = 0.0
@@ -141,8 +139,6 @@ class MapRequest:
         self._check_scale()
         if self.codes is not None:
             check_codes(self.codes)
-        if self.project is not None and self.project.suffix not in (".qgz", ".qgs"):
-            raise DatasetError(f"--project: expected a file NAME.qgz or NAME.qgs, got {self.project}")
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
         self._check_vectors()

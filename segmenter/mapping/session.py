@@ -38,7 +38,6 @@ from segmenter.mapping.outputs import MapStyle
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.polygons import PolygonFile
 from segmenter.mapping.precision import precision_option, settled_precision
-from segmenter.mapping.project import check_project
 from segmenter.mapping.request import MapRequest
 from segmenter.mapping.scale import cost, groups, lay_grids, wanted_scale
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
@@ -101,7 +100,6 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
             images = _inputs_only(request, run)
         request = replace(request, bands=request.bands or images.bands)
         style = map_style(request, run)
-        check_project(request.project)
         scoring = None if images.truth is None else Scoring.asked_for(request, run, images.truth)
         jobs, failures = _plan(request, run, images, style)
         if not jobs or (failures and request.fail_fast):
@@ -110,7 +108,7 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
         with uploading(request, style, jobs) as uploads, workers_of(request) as workers:
             outcome = _make_maps(request, run, style, jobs, failures, _Helpers(workers, uploads))
             failures += _score(outcome, scoring, style, run)
-            failures += finish(request, run, style, outcome, polygons, uploads)
+            failures += finish(request, style, outcome, polygons, uploads)
         return Mapped(outcome, tuple(failures))
 
 

@@ -7,7 +7,7 @@ and the window.
 
 from segmenter.raster.alpha import ask_for_bands
 from segmenter.raster.gdal_private import quiet_libtiff
-from segmenter.raster.ground import box_in, extent_text, outlines, pixel_sides
+from segmenter.raster.ground import extent_text, outlines, pixel_sides
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.known import KnownRasters
 from segmenter.raster.label import LabelIds, LabelRaster, read_label
@@ -38,7 +38,6 @@ __all__ = [
     "RasterSpec",
     "RasterWriter",
     "ask_for_bands",
-    "box_in",
     "check_drivers",
     "crs_title",
     "extent_text",

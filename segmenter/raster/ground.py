@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
-from segmenter.geometry import Size, Window
-from segmenter.raster.crs_units import same_ground, unit_metres
+from segmenter.geometry import Size
+from segmenter.raster.crs_units import unit_metres
 from segmenter.raster.faults import FAULTS
 from segmenter.raster.header import RasterInfo
 
@@ -76,30 +76,6 @@ def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
     if not np.isfinite(points).all() or (np.abs(points) > (180, 90)).any() or np.ptp(points[:, 0]) > 180:
         return None
     return points
-
-
-def box_in(info: RasterInfo, part: Window, crs: CRS | None) -> tuple[float, float, float, float] | None:
-    """Left, bottom, right and top of part of a raster in a CRS; without one, in plain coordinates or pixels.
-
-    None where it cannot be told: the raster lies nowhere and others do not, or not in that projection.
-    """
-    move = info.georeference(part).get("transform")
-    if (move is None) != (crs is None and info.crs is None and info.transform is None):
-        return None
-    height, width = part.height, part.width
-    corners = [(x, y) for x in (0, width) for y in (0, height)]
-    points = np.array([(x, -y) if move is None else move @ (x, y) for x, y in corners], np.float64)
-    if crs is not None and not same_ground(info.crs, crs):
-        if info.crs is None:
-            return None
-        try:
-            points = np.stack(reproject(info.crs, crs, points[:, 0], points[:, 1]), axis=1)
-        except FAULTS:
-            return None
-    if not np.isfinite(points).all():
-        return None
-    (left, bottom), (right, top) = points.min(axis=0), points.max(axis=0)
-    return float(left), float(bottom), float(right), float(top)
 
 
 def extent_text(info: RasterInfo) -> str:

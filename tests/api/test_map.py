@@ -154,7 +154,7 @@ def _request(**options: Any) -> Any:
         ({"codes": [10, 20]}, {"codes": "10,20"}),
         ({"codes": np.array([10, 20])}, {"codes": "10,20"}),
         ({"vectors": Path("a/b.gpkg"), "only": "water"}, {"vectors": "a/b.gpkg", "only": ["water"]}),
-        ({"project": Path("b.qgz"), "memory": 8e9}, {"project": "b.qgz", "memory": "8GB"}),
+        ({"memory": 8e9}, {"memory": "8GB"}),
         ({"labels": Path("truth/{stem}.png")}, {"labels": "truth/{stem}.png"}),
         ({"bbox": np.array([1.5, 2, 3, 4])}, {"bbox": (1.5, 2, 3, 4)}),
         ({"drivers": None, "only": None, "tta": None}, {}),
@@ -171,7 +171,6 @@ def test_python_s_own_values_stand_for_texts(natural: dict[str, Any], words: dic
     [
         ({"codes": 5}, "codes: expected a text, got 5"),
         ({"vectors": True}, "vectors: expected a text, got True"),
-        ({"project": 1}, "project: expected a text, got 1"),
         ({"labels": ["a.png"]}, r"labels: expected a text, got \['a.png'\]"),
         ({"tta": 5}, "tta: expected a text, got 5"),
         ({"batch": 2.5}, "batch: expected a whole number, got 2.5"),

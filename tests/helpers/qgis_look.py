@@ -1,8 +1,8 @@
 """QGIS as a witness: run by the system's Python, which has its libraries; nothing else of ours is imported.
 
 `python3 qgis_look.py` reads JSON on standard input and prints JSON:
-{"layers": [path], "projects": [path], "pictures": {png: path}, "legends": {png: path}} → what QGIS sees.
-It also saves styles and projects (`saved_styles`, `saved_projects`) and computes `statistics`, as users do.
+{"layers": [path], "pictures": {png: path}, "legends": {png: path}} → what QGIS sees.
+It also saves styles (`saved_styles`) and computes `statistics`, as users do.
 """
 
 from __future__ import annotations
@@ -20,15 +20,11 @@ from qgis.core import (
     QgsLegendSettings,
     QgsMapRendererSequentialJob,
     QgsMapSettings,
-    QgsProject,
     QgsRasterLayer,
-    QgsRectangle,
     QgsRenderContext,
 )
 from qgis.PyQt.QtCore import QSize
 from qgis.PyQt.QtGui import QColor, QImage, QPainter
-
-SIDE, PROJECTS = 600, (".qgz", ".qgs")
 
 
 def seen(layer: Any) -> dict[str, Any]:
@@ -43,53 +39,18 @@ def seen(layer: Any) -> dict[str, Any]:
         "renderer": renderer.type(),
         "legend": legend,
         "values": [each.value for each in renderer.classes()] if renderer.type() == "paletted" else None,
-        "bands": renderer.usesBands(),
-        "stretch": stretches(renderer) if renderer.type() == "multibandcolor" else None,
         "extent": [box.xMinimum(), box.yMinimum(), box.xMaximum(), box.yMaximum()],
         "description": layer.bandName(1),
     }
 
 
-def stretches(renderer: Any) -> list[Any]:
-    """The values that are drawn black and white, for red, green and blue."""
-    found = (renderer.redContrastEnhancement(), renderer.greenContrastEnhancement())
-    found = [*found, renderer.blueContrastEnhancement()]
-    return [each and [each.minimumValue(), each.maximumValue()] for each in found]
-
-
-def project_seen(path: str) -> dict[str, Any]:
-    """What QGIS makes of a project."""
-    project = QgsProject()
-    read = project.read(path)
-    groups = {}
-    for group in project.layerTreeRoot().findGroups():
-        nodes = group.findLayers()
-        found = [node for node in nodes if node.layer() is not None]
-        layers = {node.name(): seen(node.layer()) | {"shown": node.isVisible()} for node in found}
-        groups[group.name()] = {"shown": group.isVisible(), "layers": layers, "count": len(nodes)}
-    return {"read": read, "error": project.error(), "crs": project.crs().authid(), "groups": groups}
-
-
 def draw(path: str, png: str) -> None:
-    """Draw a raster in its own pixels, or a project's layers that are switched on, on magenta."""
+    """Draw a raster in its own pixels, on magenta."""
     settings = QgsMapSettings()
-    project = QgsProject()
-    if path.endswith(PROJECTS):
-        project.read(path)
-        nodes = [node for node in project.layerTreeRoot().findLayers() if node.isVisible()]
-        shown = [node.layer() for node in nodes if node.layer() is not None]
-        settings.setDestinationCrs(project.crs())
-    else:
-        shown = [QgsRasterLayer(path, "layer")]
-        size = QSize(shown[0].width(), shown[0].height())
-    box = QgsRectangle(shown[0].extent())
-    for layer in shown[1:]:
-        box.combineExtentWith(layer.extent())
-    settings.setLayers(shown)
-    settings.setExtent(box)
-    if path.endswith(PROJECTS):
-        size = QSize(SIDE, round(SIDE * box.height() / box.width()))
-    settings.setOutputSize(size)
+    layer = QgsRasterLayer(path, "layer")
+    settings.setLayers([layer])
+    settings.setExtent(layer.extent())
+    settings.setOutputSize(QSize(layer.width(), layer.height()))
     settings.setBackgroundColor(QColor("magenta"))
     job = QgsMapRendererSequentialJob(settings)
     job.start()
@@ -131,17 +92,12 @@ def main() -> None:
         dataset = gdal.Open(path)
         dataset.GetRasterBand(1).ComputeStatistics(False)
         del dataset  # writes them
-    for path in asked.get("saved_projects", ()):
-        project = QgsProject()
-        project.read(path)
-        project.write()
     for png, path in asked.get("pictures", {}).items():
         draw(path, png)
     for png, path in asked.get("legends", {}).items():
         draw_legend(path, png)
     layers = {path: seen(QgsRasterLayer(path, "layer")) for path in asked.get("layers", ())}
-    projects = {path: project_seen(path) for path in asked.get("projects", ())}
-    print(json.dumps({"layers": layers, "projects": projects}))
+    print(json.dumps({"layers": layers}))
     sys.stdout.flush()
 
 

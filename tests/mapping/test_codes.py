@@ -201,11 +201,6 @@ def test_polygons_of_a_map_with_codes_have_the_right_names(
         (("--codes", ""), "expected whole numbers in the order of the classes"),
         (("--nodata", 3), "--nodata: expected 7 … 255 (the ids below are classes), got 3"),
         (("--nodata", 256), "--nodata: expected 7 … 255 (the ids below are classes), got 256"),
-        (("--project", "town.zip"), "--project: expected a file NAME.qgz or NAME.qgs, got town.zip"),
-        (
-            ("--project", "no/town.qgz"),
-            "--project no/town.qgz: there is no folder no; make it, or name another",
-        ),
     ],
 )
 def test_what_cannot_be_is_one_line_and_leaves_nothing(

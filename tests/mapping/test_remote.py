@@ -61,21 +61,6 @@ def test_what_a_server_does_not_give_is_one_line_each(
     assert sorted(path.name for path in Path("maps").glob("[!.]*")) == ["a.qml", "a.tif", "a.tif.aux.xml"]
 
 
-def test_a_project_holds_addresses_but_no_signatures(
-    server: FileServer, make_geotiff: Make, rng: Any, call: Call, tmp_path: Path, capfd: Any
-) -> None:
-    make_geotiff("served/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8))
-    for query in ("", "?signed=secret"):
-        assert call(server.url(f"a.tif{query}"), "--remote", "--project", "p.qgs") == 0
-        project, said = (tmp_path / "p.qgs").read_text(), capfd.readouterr().err
-        assert "<datasource>./maps/a.tif</datasource>" in project
-        assert ("/a.tif</datasource>" in project.partition("/vsicurl/http://")[2]) == (query == "")
-        assert "secret" not in project + said
-        assert ("is not in the project: its address has a signature or a key (1 such inputs)" in said) == (
-            query != ""
-        )
-
-
 def test_a_file_in_an_archive(make_geotiff: Make, rng: Any, call: Call, tmp_path: Path) -> None:
     source = make_geotiff("in/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8))
     with zipfile.ZipFile("a.zip", "w") as archive:

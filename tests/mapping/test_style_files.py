@@ -139,19 +139,4 @@ def test_in_a_bucket_what_is_gone_comes_back(
     assert sorted(path.split("?")[0].rpartition("/")[2] for path in sent) == ["a.qml", "a.tif.aux.xml"]
     assert store.get("maps/a.qml") == before["qml"]
     assert b"GDALRasterAttributeTable" in store.get("maps/a.tif.aux.xml")
-    assert call("in", "--project", "town.qgs", output=output, predictor=None) == 0
-    project = (tmp_path / "town.qgs").read_text()
-    assert f"<datasource>/vsis3/{store.bucket}/maps/a.tif</datasource>" in project
-    assert "<datasource>./in/a.tif</datasource>" in project
     assert not list((tmp_path / "cache").rglob("*.*ml"))
-
-
-def test_a_call_without_a_map_leaves_the_project_of_an_earlier_one(
-    tmp_path: Path, make_geotiff: Callable[..., Path], call: Callable[..., int]
-) -> None:
-    path = scene(make_geotiff, "in/a.tif", 40, 50)
-    assert call("in", "--project", "town.qgs") == 0
-    before = (tmp_path / "town.qgs").read_bytes()
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert call("in", "--project", "town.qgs") == 1
-    assert (tmp_path / "town.qgs").read_bytes() == before
