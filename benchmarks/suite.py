@@ -21,13 +21,9 @@ DATA = "{data}"
 """In an argument: the folder of made Potsdam-like scenes."""
 LEFT_OUT = {
     "what_lifts": "samplings and losses, run by run: hours",
-    "dubai_arms": "pretrained or not, four arms for as much processor time each: hours",
     "export_table": "the table of docs/export.md: an hour or two",
     "encoder_equivalence": "every pair of encoder and decoder: an hour",
-    "devices_and_seeds": "what devices and seeds change: half an hour",
     "model_table": "the table of docs/models.md",
-    "converted": "weights against PyTorch's; needs the extra converted",
-    "smp_unet": "the same encoder in PyTorch; needs the extra smp",
     "map_cluster": "maps by 1, 2 and 4 Dask workers: minutes for each",
     "gpu": "on a GPU server",
     "mutants": "hours: `make mutants`",
@@ -129,11 +125,6 @@ ENTRIES = (
     Entry("pipeline", ("tiles_per_second", "ratio"), _TILES, _TILES, rounds=2, sweep=INPUT),
     Entry("reading_tiles", ("files", "large"), quick=("--tiles", "64", "--side", "2048", "--rounds", "2")),
     Entry("remote_reading", ("files", "large"), quick=("--files", "16", "--side", "1024", "--tiles", "64")),
-    Entry("reading_windows", ("Mpixel_per_cpu_second",), quick=("--side", "2048")),
-    # Beside the loaders of others: python -m benchmarks.input_peers --peer-python FILE
-    Entry("input_peers", (), ("--tiles", "512", "--repeats", "3")),
-    Entry("fusion", (), case=("precision",)),
-    Entry("cpu_step", ()),
     Entry(
         "prediction",
         _MAPPED,
@@ -142,32 +133,18 @@ ENTRIES = (
         rounds=2,
         sweep=PREDICTION,
     ),
-    Entry(
-        "worker_overhead", ("clock_ratio_32", "processor_ratio_32"), quick=("--rounds", "1", "--steps", "5")
-    ),
-    Entry("vectorise", (), quick=("--side", "2000")),
     Entry("exported", (), quick=("--width", "8", "--side", "256", "--repeat", "1")),
-    Entry("unequal_cards", ("ratio", "at_best"), quick=("--rounds", "3")),
     Entry("overhead", ("ratio",), quick=("--steps", "8", "--rounds", "3"), rounds=2),
     Entry("augmentation", ()),
     Entry("memory", ("measured_MiB_per_image", "formula_MiB_per_image", "ratio"), quick=()),
     Entry("determinism", ("time_deterministic_of_ours", "time_keras_norm_of_ours", "results_ours")),
     Entry("equivalence", ("loss", "gradients", "weights", "statistics"), worst=True),
-    Entry("several_workers", ("weights_2", "weights_4"), worst=True),
     Entry("scaling", ("measured",), quick=()),
     Entry("planning", ("seconds", "ratio", "peak_bytes_per_tile"), case=("tiles", "classes")),
     Entry("prediction", (*_MAPPED, "unet_Mpixel_s")),
     # 20,000 pixels wide and 100,000 high in full: python -m benchmarks.prediction_memory
     Entry("prediction_memory", (), ("--width", "4000", "--heights", "4000", "20000")),
-    Entry("regridding", ("ours_processor_ns", "opencv_processor_ns", "ours_clock_ns", "ratio")),
-    Entry("valid_rows", ("windows_s", "valid_rows_s", "ratio"), quick=("--width", "33000")),
-    # 8192² and 6000² pixels in full: python -m benchmarks.sliding_window; without MONAI it says so
-    Entry("sliding_window", (), ("--side", "4096", "--unet-side", "2000", "--memory", "2.5GB")),
     Entry("seams", ()),
-    Entry("cluster_simulation", ("hours", "full_first"), quick=(), case=("case", "gpu_Mpixel_s", "callers")),
-    # Half an hour in full: python -m benchmarks.coverage_help; python -m benchmarks.devices_and_seeds
-    Entry("coverage_help", (), ("--quick",)),
-    Entry("colour_baseline", (), ("configs/demo.yaml", "--set", f"dataset.root={DATA}")),
 )
 
 

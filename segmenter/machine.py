@@ -40,7 +40,7 @@ def keep_freed_memory() -> bool:
     """Let the C library keep what is freed for what is asked for next, in place of giving it back at once.
 
     A training on a CPU frees and takes the same tensors at each step; pages that were given back come again
-    one by one, each filled with zeros. `benchmarks.cpu_step --given-back` says what that costs.
+    one by one, each filled with zeros. `studies.cpu_step --given-back` says what that costs.
 
     Returns:
         Whether the C library can: glibc.

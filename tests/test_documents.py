@@ -21,9 +21,9 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 NAMED = re.compile(
-    r"(?<![\w./-])(?:segmenter|datasets|benchmarks|configs|docs|fuzz|tests|website)/[\w/.-]*\w"
+    r"(?<![\w./-])(?:segmenter|datasets|benchmarks|configs|docs|fuzz|studies|tests|website)/[\w/.-]*\w"
 )
-MODULE = re.compile(r"-m ((?:benchmarks|datasets|fuzz)[.\w]*)")
+MODULE = re.compile(r"-m ((?:benchmarks|datasets|fuzz|studies)[.\w]*)")
 OF_THE_USER = {"configs/mine.yaml"}
 
 

@@ -21,7 +21,10 @@ from segmenter import invocation
 from tests.helpers.made_training import made
 
 ROOT = Path(__file__).parents[1]
-OF_A_CLONE = ("benchmarks", "configs", "constraints", "datasets", "docs", "fuzz", "segmenter", "tests", ".ci")
+OF_A_CLONE = (
+    *("benchmarks", "configs", "constraints", "datasets", "docs", "fuzz", "segmenter", "studies", "tests"),
+    ".ci",
+)
 """Folders of sources; beside them a clone has data, runs and an environment."""
 BUILD = """
 import sys

@@ -31,7 +31,7 @@ _VALUES_AT_ONCE = 1 << 22
 threads."""
 _THREADS = 2
 """As a processor is slower than several GPUs that see a coarser grid. Four wait for Python's lock: they take
-up to twice as long, eight three times (`benchmarks/regridding.py`)."""
+up to twice as long, eight three times (`studies/regridding.py`)."""
 
 Valid = Callable[[Window], NDArray[np.bool_]]
 

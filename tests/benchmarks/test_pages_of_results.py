@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import dubai_arms, dubai_arms_page, what_lifts, what_lifts_page
-from benchmarks.dubai_arms_page import mean_of, runs_of
+from benchmarks import what_lifts, what_lifts_page
 from benchmarks.what_lifts_page import Arm, Result, arms_of, gain, interval
 from segmenter.errors import SegmenterError
+from studies import dubai_arms, dubai_arms_page
+from studies.dubai_arms_page import mean_of, runs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ARMS, LIFTS = ROOT / dubai_arms.RESULTS, ROOT / "benchmarks/results/what_lifts"

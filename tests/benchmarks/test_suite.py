@@ -98,7 +98,7 @@ def test_every_benchmark_is_in_the_suite_or_named_or_a_part_of_another() -> None
     listed = {entry.name for entry in suite.ENTRIES} | set(suite.LEFT_OUT)
     parts = {name for name in runs if any(name.startswith(f"{whole}_") for whole in listed)}
     assert runs - listed - parts == set()
-    assert listed - modules - {"gpu"} == set()
+    assert listed - modules == set()
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -1,4 +1,4 @@
-"""Arms of `benchmarks.input_peers` of this project: what `train.py` feeds a step with.
+"""Arms of `studies.input_peers` of this project: what `train.py` feeds a step with.
 
 In place: the files as they lie. Packed: after `python -m datasets pack`, which is timed apart. An epoch goes
 before what is timed: in the first, each file is looked at more closely, or each pack's checksums are taken.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import input_peers_common as common
+from studies import input_peers_common as common
 from datasets import load_dataset
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
@@ -30,7 +30,7 @@ ARMS = ("in_place", "packed", "in_place_workers", "packed_workers")
 
 def recipe(folder: Path, case: str, batch: int, *, packed: bool) -> dict[str, Any]:
     """The recipe of a case, as YAML would give it."""
-    from benchmarks.input_peers_files import CLASSES
+    from studies.input_peers_files import CLASSES
 
     augmentation: dict[str, Any] = {"brightness": 0, "contrast": 0}
     if case == "all":

@@ -1,6 +1,6 @@
 """What a step costs more where its replicas are processes that talk over loopback, and not threads of one.
 
-    python -m benchmarks.worker_overhead [--rounds 3] [--steps 20]
+    python -m studies.worker_overhead [--rounds 3] [--steps 20]
 
 The same step on two CPU devices: of one process, and of two workers with one each (`multi_worker_mirrored`,
 sums by gRPC rings). Baseline, in the same run: one process with two replicas; both take turns. Times are of a
@@ -60,7 +60,7 @@ def _timed(width: int, processes: int, steps: int) -> tuple[float, float]:
     running = [
         subprocess.Popen(
             [
-                *(sys.executable, "-m", "benchmarks.worker_overhead", "--steps", str(steps)),
+                *(sys.executable, "-m", "studies.worker_overhead", "--steps", str(steps)),
                 *("--child", json.dumps([width, processes, index, addresses])),
             ],
             cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Tile files for `benchmarks.input_peers`: images of 256² × 3 bytes and their labels, with deflate.
+"""Tile files for `studies.input_peers`: images of 256² × 3 bytes and their labels, with deflate.
 
 Rendering takes longest: a few tiles are rendered, turned, mirrored and rolled. Each has its place on a grid
 with gaps, so that a sampler of places (torchgeo) finds tiles and not pieces of four.

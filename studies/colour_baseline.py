@@ -1,6 +1,6 @@
 """Baseline of colour alone: gradient boosting on each pixel's local colour mean and deviation.
 
-    python -m benchmarks.colour_baseline CONFIG.yaml [--set key=value …] [--split test]
+    python -m studies.colour_baseline CONFIG.yaml [--set key=value …] [--split test]
 
 prints one JSON line: mIoU and the IoU of each class, pixel by pixel, on the scenes of one split. It sees
 no shapes: what a network scores above this it has learnt from arrangement. Works with any dataset that a
@@ -195,7 +195,7 @@ def measure(dataset: Dataset, split: Split, seed: int = 0, samples: int = SAMPLE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.colour_baseline", description=SUMMARY)
+    parser = argparse.ArgumentParser(prog="python -m studies.colour_baseline", description=SUMMARY)
     parser.add_argument("config", type=Path, help="recipe; only its dataset and seed are used")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
     parser.add_argument("--split", choices=SPLITS, default="test", help="what is scored (default: test)")

@@ -1,4 +1,4 @@
-"""MONAI's side of `benchmarks.sliding_window`: a process that maps one file to another with its inferer.
+"""MONAI's side of `studies.sliding_window`: a process that maps one file to another with its inferer.
 
 As who knows MONAI would write it: the raster whole as a tensor, normalised in place; its sliding window with
 scores (not probabilities) added up, as its tutorials do, which is less work; argmax; the map written at once.
@@ -16,7 +16,7 @@ import numpy as np
 import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 
-from benchmarks.mapping_task import BANDS, MEAN, STD, Task, asked, free_weights, measure
+from studies.mapping_task import BANDS, MEAN, STD, Task, asked, free_weights, measure
 
 Network = Callable[[Any], Any]
 _MAP = {"driver": "GTiff", "count": 1, "dtype": "uint8", "nodata": 255, "tiled": True, "blockxsize": 512}

@@ -1,6 +1,6 @@
 """Predictions brought back from a coarser grid onto a raster's own pixels, against OpenCV's resizing of them.
 
-    python -m benchmarks.regridding [--width 16384] [--step 5]
+    python -m studies.regridding [--width 16384] [--step 5]
 
 As `predict.py --gsd` does it: probabilities of K classes interpolated, and the class of the largest chosen.
 The baseline does the same with `cv2.resize`, which knows neither pixels without data nor windows. Prints

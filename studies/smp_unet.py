@@ -9,7 +9,7 @@ that is used up, so that the schedule ends where the time does.
 
 Runs where PyTorch is: `pip install -e '.[smp]'` in an environment of its own, without TensorFlow.
 
-    python -m benchmarks.smp_unet RECIPE --image tile_7.tif --labels tile_7_labels.tif --output DIR
+    python -m studies.smp_unet RECIPE --image tile_7.tif --labels tile_7_labels.tif --output DIR
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.smp_unet", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m studies.smp_unet", description=__doc__.split("\n")[0])
     parser.add_argument("recipe")
     parser.add_argument("--image", required=True, help="the raster that is mapped and scored")
     parser.add_argument("--labels", required=True, help="its label")

@@ -1,4 +1,4 @@
-"""PyTorch's side of `benchmarks.cpu_step`: the same U-Net, loss and optimiser; needs PyTorch alone."""
+"""PyTorch's side of `studies.cpu_step`: the same U-Net, loss and optimiser; needs PyTorch alone."""
 
 from __future__ import annotations
 

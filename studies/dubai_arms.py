@@ -2,11 +2,11 @@
 
 Arms: `scratch` is `configs/dubai.yaml`; `tuned` the same with what helped `configs/dubai_pretrained.yaml` and
 costs no time, colours left alone and averaged weights; `pretrained` is that recipe; `smp` the U-Net of
-segmentation_models_pytorch with the same weights and recipe (`benchmarks.smp_unet`, in a Python of its own:
+segmentation_models_pytorch with the same weights and recipe (`studies.smp_unet`, in a Python of its own:
 `--smp-python`). One tile of the five is held out and scored whole, as `datasets stitch` joins its parts.
 
-    python -m benchmarks.dubai_arms --dubai DIR --smp-python ENV/bin/python     all runs, one by one
-    python -m benchmarks.dubai_arms --page                                      the table of docs/results.md
+    python -m studies.dubai_arms --dubai DIR --smp-python ENV/bin/python     all runs, one by one
+    python -m studies.dubai_arms --page                                      the table of docs/results.md
 
 Every run is `train.py` and `predict.py` on one core, and leaves a JSON file in `--results`, which is kept
 with the sources, so that others go on from there; one that is there is not done again, one that was ended
@@ -31,7 +31,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from benchmarks.dubai_arms_page import write_page
+from studies.dubai_arms_page import write_page
 from segmenter.errors import SegmenterError
 from segmenter.files import write_whole
 
@@ -43,7 +43,7 @@ RECIPES = {
 }
 _TUNED = ["augmentation={scale: 0.25, rotation: 15, brightness: 0, contrast: 0}", "training.ema=0.998"]
 """Of `tuned`, instead of the recipe's own."""
-PAGE, RESULTS = Path("docs/results.md"), Path("benchmarks/results/dubai_arms")
+PAGE, RESULTS = Path("docs/results.md"), Path("studies/results/dubai_arms")
 TILES = ("tile_7", "tile_4")
 EPOCHS = {
     "scratch": {"tile_7": 12, "tile_4": 6},
@@ -198,7 +198,7 @@ def _commands(task: Task, given: argparse.Namespace, folder: Path, core: int) ->
     sets = [part for override in _overrides(task, given) for part in ("--set", override)]
     recipe = RECIPES[task.arm]
     if task.arm == "smp":
-        python = [given.smp_python or sys.executable, "-m", "benchmarks.smp_unet", recipe, *sets]
+        python = [given.smp_python or sys.executable, "-m", "studies.smp_unet", recipe, *sets]
         where = ["--image", image, "--labels", labels, "--output", str(folder)]
         return [[*python, *where, "--minutes", f"{_minutes(task, given, core):.2f}"]]
     train = [sys.executable, "train.py", recipe, "--run", str(folder), *sets]

@@ -1,4 +1,4 @@
-"""Arms of `benchmarks.input_peers` in PyTorch: a reader of one's own by OpenCV, torchgeo, raster-vision.
+"""Arms of `studies.input_peers` in PyTorch: a reader of one's own by OpenCV, torchgeo, raster-vision.
 
 Runs in a Python of its own (`--peer-python`), which needs nothing of ours.
 """
@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import input_peers_common as common
+from studies import input_peers_common as common
 
 
 def _cv2_reader(options: argparse.Namespace) -> Any:

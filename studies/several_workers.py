@@ -24,7 +24,7 @@ from tests.helpers.several_workers import workers
 from tests.helpers.small_training import difference
 
 COUNTS = (2, 4)
-_MARK = "<!-- table: python -m benchmarks.several_workers --page -->"
+_MARK = "<!-- table: python -m studies.several_workers --page -->"
 _KINDS = ("weights", "moments", "ema")
 
 

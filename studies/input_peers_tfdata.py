@@ -1,4 +1,4 @@
-"""Arms of `benchmarks.input_peers` in tf.data as tutorials have it: a Python function for each tile."""
+"""Arms of `studies.input_peers` in tf.data as tutorials have it: a Python function for each tile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import input_peers_common as common
+from studies import input_peers_common as common
 
 Read = Callable[[str, str], tuple[Any, Any]]
 

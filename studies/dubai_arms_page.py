@@ -12,7 +12,7 @@ from benchmarks.page import renew, table
 from segmenter.config.reading import load_recipe
 from segmenter.errors import SegmenterError
 
-MARK = "<!-- table: python -m benchmarks.dubai_arms --page -->"
+MARK = "<!-- table: python -m studies.dubai_arms --page -->"
 SAID = {
     "scratch": "`dubai`",
     "tuned": "the same, colours left alone, `ema: 0.998`",

@@ -1,6 +1,6 @@
 """Polygons of a large class map: processor time and memory, beside GDAL's polygonizing of the whole raster.
 
-    python -m benchmarks.vectorise [--side 10000] [--classes 8] [--noise 0.002]
+    python -m studies.vectorise [--side 10000] [--classes 8] [--noise 0.002]
 
 The map is made: blobs of eight classes, and single pixels of others strewn over them. Each way is a process
 of its own; its largest memory is what the system counted. Baseline, in the same run:

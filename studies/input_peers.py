@@ -1,6 +1,6 @@
 """Cost of feeding a step: this project beside PyTorch's DataLoader, torchgeo, raster-vision and tf.data.
 
-    python -m benchmarks.input_peers --peer-python ENV/bin/python [--folder DIR] [--page docs/input_peers.md]
+    python -m studies.input_peers --peer-python ENV/bin/python [--folder DIR] [--page docs/input_peers.md]
 
 Tile files of 256² with deflate are made once. Every arm reads the same files and applies the same transforms
 by the same library, with the same probabilities, in batches of 16: flips and quarter turns alone, and with
@@ -30,12 +30,12 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.input_peers_common import CASES
-from benchmarks.input_peers_files import make_files
-from benchmarks.input_peers_ours import recipe
+from studies.input_peers_common import CASES
+from studies.input_peers_files import make_files
+from studies.input_peers_ours import recipe
 from benchmarks.page import renew, table
 
-_MARK = "<!-- made by benchmarks.input_peers -->\n"
+_MARK = "<!-- made by studies.input_peers -->\n"
 _BASELINE = "PyTorch DataLoader, cv2"
 _HEAD = ("input", "ms of processor a tile", "spread", "ratio", "tiles/s by the clock", "spread")
 _TITLES = {"all": "All transforms", "flips": "Flips and quarter turns alone"}

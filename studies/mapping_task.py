@@ -1,6 +1,6 @@
 """Mapping of one file to another in a process of its own: its arguments and its measurements.
 
-A part of `benchmarks.sliding_window`, whose two sides are such processes.
+A part of `studies.sliding_window`, whose two sides are such processes.
 """
 
 from __future__ import annotations

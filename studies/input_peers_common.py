@@ -1,4 +1,4 @@
-"""What all arms of `benchmarks.input_peers` share: the files, the transforms and the measurement.
+"""What all arms of `studies.input_peers` share: the files, the transforms and the measurement.
 
 Imports nothing of ours, so that the arms of PyTorch run in a Python that has only their libraries.
 """

@@ -46,9 +46,9 @@ def main() -> None:
     names = ("depth", "width", "side", "batch", "threads", "xla")
     settings = {**{name: getattr(given, name) for name in names}, "classes": 6}
     task, back = (json.dumps({**settings, "keep": keep}) for keep in (True, False))
-    sides = {"ours": [sys.executable, "-m", "benchmarks.cpu_step", "--child", task]}
+    sides = {"ours": [sys.executable, "-m", "studies.cpu_step", "--child", task]}
     if given.given_back:
-        sides["given_back"] = [sys.executable, "-m", "benchmarks.cpu_step", "--child", back]
+        sides["given_back"] = [sys.executable, "-m", "studies.cpu_step", "--child", back]
     if given.torch_python:
         sides["torch"] = [str(given.torch_python), str(_TORCH), task]
     print(json.dumps({"benchmark": "cpu_step", **_measured(sides, given.rounds, given.steps)}))

@@ -1,4 +1,4 @@
-"""Our side of `benchmarks.sliding_window`: a process that maps one file to another."""
+"""Our side of `studies.sliding_window`: a process that maps one file to another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.mapping_task import BANDS, CLASSES, MEAN, STD, Task, asked, free_weights, measure
+from studies.mapping_task import BANDS, CLASSES, MEAN, STD, Task, asked, free_weights, measure
 from benchmarks.prediction import pixelwise_model, unet_model
 from datasets.commands.gpu.prediction import predict_file
 from segmenter.devices.setup import load_tensorflow

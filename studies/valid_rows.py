@@ -1,6 +1,6 @@
 """Where a raster has data, read down a column a few rows at a time: `ValidRows` against windows.
 
-    python -m benchmarks.valid_rows [--width 40000]
+    python -m studies.valid_rows [--width 40000]
 
 As `predict.py --gsd` reads it: of a tiled file of four 16-bit bands whose row of blocks takes more than
 GDAL's cache. Prints processor seconds of both, and what the first takes of the second; both give the same.

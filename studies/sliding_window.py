@@ -29,14 +29,14 @@ import numpy as np
 import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 
-from benchmarks.mapping_task import Measured, Task, run_task
+from studies.mapping_task import Measured, Task, run_task
 from datasets.commands.gpu.prediction import make_raster
 from segmenter.errors import ConfigError, run_script
 from segmenter.inference.memory import parse_memory
 from segmenter.windows import least_window, round_up
 
 Mode = Literal["exact", "smooth"]
-OURS, MONAI = "benchmarks.sliding_window_ours", "benchmarks.sliding_window_monai"
+OURS, MONAI = "studies.sliding_window_ours", "studies.sliding_window_monai"
 WINDOW, HALO, OVERLAP = 256, 32, 128
 """Of the model that costs nothing, in pixels; the overlap is that of blended windows."""
 BATCHES = (1, 4, 16)
