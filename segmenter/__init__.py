@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from segmenter.invocation import __version__ as __version__
+from segmenter.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from segmenter.api.diagnosing import Coverage as Coverage

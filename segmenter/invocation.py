@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from segmenter.errors import EXIT_WRONG_CALL, plain
 
-__version__ = "0.1.0"
 COMMAND = "segmenter"
 """The installed command; its first argument is a tool."""
 
@@ -21,6 +20,7 @@ TOOLS = {
     "predict": "python predict.py",
     "datasets": "python -m datasets",
     "devices": "python -m segmenter.devices",
+    "input": "python -m datasets.commands.input",
     "gpu": "python -m benchmarks.gpu",
     "vectorise": "python -m segmenter.mapping.vectorise",
     "export": "python -m segmenter.export",

@@ -16,7 +16,7 @@ SCRIPTS = ("train.py", "predict.py")
 
 GROUND = {
     *("errors", "terminal", "invocation", "files", "finding", "locks", "sealed", "machine", "threads"),
-    *("geometry", "windows", "labels", "scenes", "scale", "resampling", "addresses"),
+    *("geometry", "windows", "labels", "scenes", "scale", "resampling", "addresses", "version"),
 }
 """Modules that all rooms may use and that use each other only."""
 

@@ -37,7 +37,8 @@ def _run(words: Sequence[str]) -> int:
 def _parser() -> ToolParser:
     from argparse import RawDescriptionHelpFormatter
 
-    from segmenter.invocation import COMMAND, ToolParser, __version__
+    from segmenter.invocation import COMMAND, ToolParser
+    from segmenter.version import __version__
 
     width = max(map(len, TOOLS))
     listed = "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in TOOLS.items())
@@ -84,6 +85,12 @@ def _devices(words: Sequence[str]) -> int:
     return _ended(main, words)
 
 
+def _input(words: Sequence[str]) -> int:
+    from .input import main
+
+    return _ended(main, words, run_tool)
+
+
 def _gpu(words: Sequence[str]) -> int:
     from .gpu.command import main
 
@@ -128,6 +135,7 @@ TOOLS: dict[str, tuple[Program, str]] = {
     "predict": (_predict, "class maps from images, with a trained model"),
     "datasets": (_datasets, "check, coverage, pack: the data of a recipe; make, stitch: imagery"),
     "devices": (_devices, "the GPUs of this machine, and what a training would use"),
+    "input": (_input, "what the input of a recipe costs, and how many GPUs it feeds"),
     "gpu": (_gpu, "laws and speed of this GPU server, in ten minutes: a page"),
     "vectorise": (_vectorise, "class maps as polygons"),
     "export": (_export, "the model for other runtimes: ONNX, SavedModel"),

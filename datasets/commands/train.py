@@ -49,9 +49,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
     )
     _add_cluster_options(parser)
-    _add_input_options(parser)
     parsed = parser.parse_args(arguments)
-    _refuse_unused(parser, parsed)
     if parsed.init_from_partial and parsed.init_from is None:
         parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
     return parsed
@@ -80,49 +78,6 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_input_options(parser: argparse.ArgumentParser) -> None:
-    alone = parser.add_argument_group("the input alone")
-    alone.add_argument(
-        "--input-only",
-        action="store_true",
-        help="make batches without training, say what a tile costs and how many cards they feed, and end",
-    )
-    alone.add_argument("--steps", type=_positive(int), metavar="N", help="to feed at most (default: 1000)")
-    alone.add_argument("--minutes", type=_positive(float), metavar="M", help="at most (default: 0.5)")
-    alone.add_argument(
-        "--need",
-        type=_positive(float),
-        metavar="TILES_PER_S",
-        help="of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
-    )
-
-
-def _positive(kind: type) -> Any:
-    """A number above 0, for argparse."""
-
-    def number(text: str) -> Any:
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise ValueError
-        return value
-
-    number.__name__ = f"{kind.__name__} above 0"
-    return number
-
-
-def _refuse_unused(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Options that would do nothing: more likely a slip than meant."""
-    of_input, of_training = (
-        ("steps", "minutes", "need"),
-        ("run", "resume", "resume_from", "init_from", "profile", "cluster", "index", "role"),
-    )
-    for name in of_training if arguments.input_only else of_input:
-        if getattr(arguments, name) not in (None, False):
-            option = f"--{name.replace('_', '-')}"
-            why = "trains nothing: leave it out" if arguments.input_only else "is needed with it"
-            parser.error(f"{option}: --input-only {why}")
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """The whole program: signals, errors as one line, a reader that goes away; gives the exit code."""
     with enduring_output():
@@ -143,10 +98,9 @@ def _with_recipe(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         print(describe_recipe(recipe), end="")
         return 0
-    if not arguments.input_only:
-        from segmenter.devices.installed import require_tensorflow
+    from segmenter.devices.installed import require_tensorflow
 
-        require_tensorflow()
+    require_tensorflow()
 
     # ----------------------------------------------------------------------- role in a cluster
     from segmenter.devices.control import watching
@@ -171,8 +125,6 @@ def _place(arguments: argparse.Namespace, recipe: Any) -> tuple[Any, Any]:
     from segmenter.devices.cluster import find_cluster
     from segmenter.devices.roles import refuse_options, roles_of
 
-    if arguments.input_only:
-        return None, None
     strategy, words = recipe.distribution.strategy, arguments.cluster
     if strategy == "parameter_server":
         logical = {"logical-devices": arguments.logical_devices}
@@ -197,7 +149,7 @@ def _train(arguments: argparse.Namespace, recipe: Any, cluster: Any, watch: Any)
     run_path = arguments.run or Path("runs") / recipe.name
     resume = arguments.resume or arguments.resume_from is not None
     checkpoint = None
-    if not arguments.input_only and chief:
+    if chief:
         checkpoint = prepare.check_run_directory(
             run_path, recipe, resume=resume, resume_from=arguments.resume_from
         )
@@ -206,7 +158,7 @@ def _train(arguments: argparse.Namespace, recipe: Any, cluster: Any, watch: Any)
     if arguments.init_from is not None and chief:
         partial = arguments.init_from_partial
         source = fine_tuning.find_source(arguments.init_from, recipe, dataset, partial=partial)
-    elif not resume and not arguments.input_only and chief:
+    elif not resume and chief:
         pretraining.check_encoder_weights(recipe, dataset)
     with quiet(not chief):
         tiles = prepare.prepare_tiles(recipe, dataset)
@@ -220,10 +172,6 @@ def _train(arguments: argparse.Namespace, recipe: Any, cluster: Any, watch: Any)
         gpus = len(watch.roles.workers)
     workers_of_training = 1 if cluster is None else cluster.workers
     with worker_processes(recipe, *tiles.image_form, gpus, workers_of_training) as workers:
-        if arguments.input_only:
-            print(_input_alone(arguments, recipe, tiles, dataset.classes.names, workers))
-            return 0
-
         # ----------------------------------------------------------------- devices, then training
         known = checkpoint is not None
         devices = _devices(
@@ -273,13 +221,3 @@ def _devices(
     devices = share_out(devices, recipe, tiles.image_form, classes, known)
     print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
     return devices
-
-
-def _input_alone(
-    arguments: argparse.Namespace, recipe: Any, tiles: Any, names: list[str], workers: Any
-) -> str:
-    """What `--input-only` says."""
-    from segmenter.training.input_only import measure_input
-
-    steps, minutes = arguments.steps or 1000, arguments.minutes or 0.5
-    return measure_input(recipe, tiles, names, workers, steps=steps, minutes=minutes, need=arguments.need)

@@ -20,7 +20,7 @@ from typing import Any
 
 from segmenter.devices.roles import Roles, host_of, port_of
 from segmenter.errors import DeviceError, plain, shortened
-from segmenter.invocation import __version__
+from segmenter.version import __version__
 
 _PATIENCE = 600.0
 """Seconds in which all members have to have come, once the chief has indexed its data: images of containers

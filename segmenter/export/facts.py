@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from segmenter.invocation import __version__
 from segmenter.raster.validity import NO_MEASUREMENT
 from segmenter.runs.run import Run
+from segmenter.version import __version__
 from segmenter.windows import round_up
 
 _FORMAT = 1

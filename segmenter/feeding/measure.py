@@ -1,19 +1,21 @@
-"""Measurement of the input alone: processor time a tile by stage, Python's lock, tiles a second."""
+"""Measurement of the input alone: processor time a tile by stage, tiles a second."""
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from segmenter.config.recipe import Recipe
 from segmenter.feeding.feed import Feed
-from segmenter.feeding.lock_share import ThreadTimes, lock_share, since
 from segmenter.feeding.slots import BatchShape
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
@@ -24,6 +26,32 @@ from segmenter.tiles.store import SceneStore, Tile
 READING, WAITING = "reading", "waiting for files"
 AUGMENTING, KEEPING, COPYING = "augmenting", "keeping promises, stacking", "copying"
 STAGES = (READING, WAITING, AUGMENTING, KEEPING, COPYING)
+_SCHEDULER = Path("/proc/thread-self/schedstat")
+
+Times = tuple[float, float, float]
+
+
+class ThreadTimes:
+    """Times of the thread that makes it.
+
+    Attributes:
+        knows_queue: whether the kernel tells the time in the scheduler's queue; without, it is taken for 0.
+    """
+
+    def __init__(self) -> None:
+        self.knows_queue = _SCHEDULER.exists()
+        self._file = os.open(_SCHEDULER if self.knows_queue else os.devnull, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def now(self) -> Times:
+        """Seconds by the clock, of the processor, and in the scheduler's queue."""
+        queued = int(os.pread(self._file, 100, 0).split()[1]) / 1e9 if self.knows_queue else 0.0
+        return time.perf_counter(), time.thread_time(), queued
+
+
+def since(before: Times, now: Times) -> Times:
+    """What has gone by."""
+    return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 
 
 @dataclass(frozen=True)
@@ -32,11 +60,9 @@ class Cost:
 
     Attributes:
         stages: seconds a tile by stage; of the processor, but for `WAITING`.
-        lock: seconds a tile with Python's lock; None: the machine was too busy to tell.
     """
 
     stages: dict[str, float]
-    lock: float | None
 
     @property
     def total(self) -> float:
@@ -130,23 +156,14 @@ def cost_of_a_tile(
     """
     clock = _Clock()
     loader = _MeasuredLoader(clock, recipe, index, store, statistics)
-    plain = BatchLoader(recipe, index, store, statistics)
-    plain.load(plan, 0, 0)  # opens files, imports libraries
-    batches = _repeat(lambda step: _timed_load(loader, clock, plan, step), plan.steps, seconds / 2)
-    started, done = time.perf_counter(), [0]
-
-    def load_plainly() -> None:
-        done[0] = _repeat(lambda step: plain.load(plan, 0, step), plan.steps, seconds / 2)
-
-    share = lock_share(load_plainly)
-    wall = time.perf_counter() - started
+    BatchLoader(recipe, index, store, statistics).load(plan, 0, 0)  # opens files, imports libraries
+    batches = _repeat(lambda step: _timed_load(loader, clock, plan, step), plan.steps, seconds)
     tiles = batches * plan.rows_SB.shape[1]
     stages = {stage: clock.processor[stage] / tiles for stage in (READING, AUGMENTING, KEEPING)}
     # A batch is copied into the slot by the worker, and out of it by this process.
     stages[COPYING] = 2 * _copy_seconds(BatchShape(plan.rows_SB.shape[1], loader.tile_shape, loader.dtype))
     stages[WAITING] = max(0.0, clock.waiting[READING]) / tiles
-    lock = None if share is None else share * wall / (done[0] * plan.rows_SB.shape[1])
-    return Cost({stage: stages[stage] for stage in STAGES}, lock)
+    return Cost({stage: stages[stage] for stage in STAGES})
 
 
 def _timed_load(loader: BatchLoader, clock: _Clock, plan: Plan, step: int) -> None:

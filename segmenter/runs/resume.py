@@ -20,12 +20,12 @@ from pydantic import BaseModel, ConfigDict
 from segmenter.config.recipe import Recipe
 from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
 from segmenter.files import make_folder, write_whole
-from segmenter.invocation import __version__
 from segmenter.runs.arrays import META, Arrays, load_arrays, load_some
 from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
 from segmenter.runs.log import LOG
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
 from segmenter.runs.windows_file import WINDOWS
+from segmenter.version import __version__
 
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),

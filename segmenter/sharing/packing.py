@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from segmenter.errors import CheckpointError, OutputError
 from segmenter.files import folder_aside, gibibytes, read_regular, remove_killed, written_whole
-from segmenter.invocation import __version__, invocation
+from segmenter.invocation import invocation
 from segmenter.locks import FileLock
 from segmenter.runs.arrays import load_arrays
 from segmenter.runs.checkpoints import checkpoints
@@ -26,6 +26,7 @@ from segmenter.sharing.contents import MANIFEST, RUN_FILES, SUMS, Manifest, sums
 from segmenter.sharing.known import Known, read_known
 from segmenter.sharing.stac import FILE as STAC
 from segmenter.sharing.stac import item
+from segmenter.version import __version__
 
 _PIECE = 1 << 20
 _TIME = (1980, 1, 1, 0, 0, 0)

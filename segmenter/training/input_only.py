@@ -1,4 +1,4 @@
-"""`train.py --input-only`: what the input of a training costs and feeds, without training."""
+"""Screen of what the input of a training costs and how many cards it feeds, without training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from segmenter.terminal import aligned
 from segmenter.tiles.batches import BatchLoader
 from segmenter.training.prepare import Tiles, epoch_plan
 
-_COST_SECONDS = 6.0
+_COST_SECONDS = 3.0
 """Of processor, for the cost of a tile: some thousand tiles."""
 _REACHED, _REACHED_HALF = 13.4e12 * 0.6, 53.8e12 * 0.4
 """FLOP/s of an RTX 2080 Ti's convolutions in float32 and by tensor cores: docs/four_gpus.md's assumptions."""
@@ -47,7 +47,7 @@ def measure_input(
     minutes: float,
     need: float | None,
 ) -> str:
-    """A screen on the input: cost of a tile by stage, Python's lock, tiles a second, cards that these feed.
+    """Return a screen on the input: cost of a tile by stage, tiles a second, cards that these feed.
 
     Args:
         names: of the classes.
@@ -65,7 +65,7 @@ def measure_input(
     why = ""
     if need is None:
         need, why = _need_of_a_card(recipe, form[0], len(names))
-    lines = [_head(recipe, form, plan), "", *_stages(cost), "", *_lock(cost), _limit(cost)]
+    lines = [_head(recipe, form, plan), "", *_stages(cost), "", _limit(cost)]
     who = f"{threads_for()} threads" if workers is None else processes(workers.workers)
     lines.append(f"fed: {rate:.0f} tiles/s by {who} on {usable_cores()} cores ({done} steps)")
     lines.append(f"needed: {need:,.0f} tiles/s a card{why}; this feeds {rate / need:.1f} cards")
@@ -87,15 +87,6 @@ def _stages(cost: Cost) -> list[str]:
     ]
     rows.append(("all", f"{1000 * cost.total:.2f}", "100%"))
     return aligned(("stage, in one thread", "ms a tile", "share"), rows, left=1)
-
-
-def _lock(cost: Cost) -> list[str]:
-    if cost.lock is None:
-        return ["Python's lock: not measured, other programs keep this machine busy"]
-    return [
-        f"Python's lock is held for {1000 * cost.lock:.2f} ms of a tile: threads of one process feed at most "
-        f"{1 / max(cost.lock, 1e-9):.0f} tiles/s, on any number of cores"
-    ]
 
 
 def _limit(cost: Cost) -> str:

@@ -22,9 +22,9 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.devices.workers import Workers
 from segmenter.errors import WorkerError, shortened
-from segmenter.invocation import __version__
 from segmenter.labels import ClassMap
 from segmenter.runs.resume import installed_versions
+from segmenter.version import __version__
 
 _OWN = (
     *("dataset.root", "dataset.cache", "prediction.", "training.input_workers", "training.keep_checkpoints"),

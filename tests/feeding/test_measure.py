@@ -1,4 +1,4 @@
-"""The input alone: stages of a tile's cost, Python's lock, and what is said of them."""
+"""The input alone: stages of a tile's cost, and what is said of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from datasets import load_dataset
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.feeding import measure
-from segmenter.feeding.lock_share import Visits
 from segmenter.feeding.measure import AUGMENTING, KEEPING, READING, STAGES, WAITING, Cost, cost_of_a_tile
 from segmenter.sampling import plan
 from segmenter.tiles.cache import cache_folder
@@ -89,20 +88,6 @@ class _Slowed:
         return self._inner(*arguments, **options)
 
 
-def test_the_lock_is_held_as_long_as_a_visitor_waits_and_as_often_as_it_is_met() -> None:
-    never, always, half = Visits(), Visits(), Visits()
-    for _ in range(100):
-        never.add(100e-6, 99e-6, 0.0)
-        never.add(5e-3, 100e-6, 4.9e-3)  # in the scheduler's queue
-        always.add(1e-3, 100e-6, 0.0)
-        half.add(200e-6, 100e-6, 0.0)
-        half.add(100e-6, 100e-6, 0.0)
-    assert never.held == 0
-    assert always.held == pytest.approx(1)
-    assert half.held == pytest.approx((100 + 0.5 * 200) / 300)
-    assert Visits().held == 0
-
-
 def test_the_screen_says_stages_rate_and_cards(
     material: Material, tensorflow: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,21 +95,16 @@ def test_the_screen_says_stages_rate_and_cards(
 
     recipe, index, store = material
     stages = dict(zip(STAGES, (0.003, 0.0, 0.001, 0.0005, 0.0005), strict=True))
-    monkeypatch.setattr(input_only, "cost_of_a_tile", lambda *_: Cost(stages, 0.002))
+    monkeypatch.setattr(input_only, "cost_of_a_tile", lambda *_: Cost(stages))
     tiles = SimpleNamespace(index=index, store=store, image_form=(3, "uint8"), statistics=statistics_of())
     names, limits = ["left", "right", "scarce"], {"steps": 2, "minutes": 1.0}
     text = input_only.measure_input(recipe, tiles, names, None, **limits, need=1e-9)  # type: ignore[arg-type]
     assert "reading                          3.00    60%" in text
-    assert (
-        "Python's lock is held for 2.00 ms of a tile: threads of one process feed at most 500 tiles/s" in text
-    )
     assert "limit: reading (" in text
     assert "(2 steps)" in text
     assert "needed: 0 tiles/s a card; this feeds " in text
     assert len(text.splitlines()) < 25
-    monkeypatch.setattr(input_only, "cost_of_a_tile", lambda *_: Cost(stages, None))
     text = input_only.measure_input(recipe, tiles, names, None, **limits, need=None)  # type: ignore[arg-type]
-    assert "not measured, other programs keep this machine busy" in text
     assert "a card at most (RTX 2080 Ti, float32: " in text
 
 

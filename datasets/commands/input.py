@@ -1,0 +1,73 @@
+"""Measure the input of a training alone: batches are made without training, and no run is written."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from segmenter.errors import run_tool
+from segmenter.invocation import ToolParser, invocation, recipes_hint
+from segmenter.terminal import enduring_output
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what a tile costs and how many cards the input feeds; gives the exit code."""
+    given = _parse(arguments)
+
+    from segmenter.config.reading import load_recipe
+    from segmenter.devices.expected import gpus_expected
+    from segmenter.feeding.start import worker_processes
+    from segmenter.raster import quiet_gdal
+    from segmenter.training import prepare
+    from segmenter.training.input_only import measure_input
+
+    from .. import load_dataset
+
+    recipe = load_recipe(given.recipe, given.set)
+    quiet_gdal()
+    dataset = load_dataset(recipe)
+    tiles = prepare.prepare_tiles(recipe, dataset)
+    limits = {"steps": given.steps, "minutes": given.minutes, "need": given.need}
+    with worker_processes(recipe, *tiles.image_form, gpus_expected(recipe.distribution, None)) as workers:
+        print(measure_input(recipe, tiles, dataset.classes.names, workers, **limits))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = ToolParser(prog=invocation("input"), description=__doc__)
+    parser.add_argument("recipe", type=Path, help=f"a YAML recipe; {recipes_hint()}")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of train")
+    parser.add_argument(
+        "--steps", type=_positive(int), default=1000, metavar="N", help="to feed at most (default: 1000)"
+    )
+    parser.add_argument(
+        "--minutes", type=_positive(float), default=0.5, metavar="M", help="at most (default: 0.5)"
+    )
+    parser.add_argument(
+        "--need",
+        type=_positive(float),
+        metavar="TILES_PER_S",
+        help="of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
+    )
+    return parser.parse_args(arguments)
+
+
+def _positive(kind: type) -> Any:
+    """A number above 0, for argparse."""
+
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise ValueError
+        return value
+
+    number.__name__ = f"{kind.__name__} above 0"
+    return number
+
+
+if __name__ == "__main__":
+    with enduring_output():
+        sys.exit(run_tool(main))
