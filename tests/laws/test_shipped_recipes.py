@@ -8,19 +8,22 @@ seventh. A hundredth of an update is still four digits above the limit.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from datasets.commands.gpu.matrix import LIMIT
 from segmenter.config.recipe import TrainingConfig
 from tests.helpers.made_training import made, train, weights
-from tests.helpers.several_workers import ROOT
+from tests.helpers.several_workers import ROOT, ended_with, free_ports
 from tests.helpers.small_training import difference
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 EPOCHS, STEPS = 2, 14
+Arrays = dict[str, np.ndarray]
 _SLOWER = {"naic2020_pretrained": 0.01, "potsdam_pretrained": 0.01}
 
 
@@ -38,16 +41,31 @@ def shipped(name: str, folder: Path) -> Path:
     return path
 
 
+def of_the_model(run: Path) -> Arrays:
+    return {n: a for n, a in weights(run).items() if n.startswith("model/")}
+
+
+def in_two_processes(recipe: Path, run: Path) -> Arrays:
+    """As on two machines: each process has a device, the first writes the run."""
+    cluster = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    call = [sys.executable, "train.py", str(recipe), "--run", str(run), "--cluster", cluster, "--index"]
+    with ended_with([[*call, str(index)] for index in range(2)]) as running:
+        said = [worker.communicate()[0] for worker in running]
+    assert [worker.returncode for worker in running] == [0, 0], said
+    return of_the_model(run)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_several_devices_train_what_one_does(name: str, tmp_path: Path) -> None:
-    recipe, runs = shipped(name, tmp_path), {}
+    recipe, runs = shipped(name, tmp_path), dict[int | str, Arrays]()
     for devices in (1, 2, 4):
         run = tmp_path / str(devices)
         train(recipe, "--run", str(run), "--logical-devices", str(devices))
-        runs[devices] = {n: a for n, a in weights(run).items() if n.startswith("model/")}
+        runs[devices] = of_the_model(run)
         assert weights(run)["position"][0] == STEPS
-    for devices in (2, 4):
+    runs["two processes"] = in_two_processes(recipe, tmp_path / "two")
+    for devices in (2, 4, "two processes"):
         assert runs[devices].keys() == runs[1].keys()
         trained = [n for n in runs[1] if not n.endswith("/masks")]
         assert difference([runs[devices][n] for n in trained], [runs[1][n] for n in trained]) <= LIMIT
