@@ -25,6 +25,7 @@ from segmenter.devices.limits import memory_limits
 from segmenter.errors import DeviceError
 from segmenter.invocation import installation
 from segmenter.machine import machine_memory, shortages
+from segmenter.terminal import say
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
 _MIB = 2**20
@@ -107,7 +108,7 @@ def _without_greetings() -> Iterator[None]:
             held.seek(0)
             for line in held.read().decode(errors="replace").splitlines():
                 if not any(greeting in line for greeting in _GREETINGS):
-                    print(line, file=sys.stderr)
+                    say(line, aside=True)
 
 
 # ------------------------------------------------------------------------------- before the start

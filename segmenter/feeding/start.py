@@ -9,6 +9,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.feeding.processes import WorkerPool
 from segmenter.feeding.sizes import ahead_of, describe, workers_for
 from segmenter.feeding.slots import BatchShape
+from segmenter.terminal import say
 
 
 @contextmanager
@@ -33,6 +34,6 @@ def worker_processes(
     own = recipe.training.global_batch // workers_of_training
     shape = BatchShape(own, (size, size, bands), dtype)
     slots = ahead_of(workers, shape.bytes)
-    print(describe(workers, slots, shape.bytes))
+    say(describe(workers, slots, shape.bytes))
     with WorkerPool(workers, shape, slots) as pool:
         yield pool

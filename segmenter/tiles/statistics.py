@@ -7,7 +7,6 @@ scenes goes with the grid; and a value that its band declares to be no data is n
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_in_bands
 from segmenter.scenes import Dataset, Scene, Split
 from segmenter.sealed import sealed, unsealed_text
+from segmenter.terminal import say
 from segmenter.threads import in_threads
 from segmenter.tiles.cache import cache_folder, key_of, relative_paths
 from segmenter.tiles.pairs import row_strips
@@ -190,7 +190,7 @@ def _statistics(moments: _Moments, dtype: str, sample_NC: NDArray[np.float64]) -
     constant = moments.low == moments.high
     if constant.any():
         numbers = ", ".join(str(i + 1) for i in np.flatnonzero(constant))
-        print(f"band {numbers} has one value everywhere; its deviation is taken as 1", file=sys.stderr)
+        say(f"band {numbers} has one value everywhere; its deviation is taken as 1", aside=True)
     std = np.where(constant, 1.0, np.sqrt(moments.squares / moments.count))
     spread = np.array([_spread(*band) for band in zip(sample_NC.T, std, strict=True)])
     pixels = int(moments.count.max())
@@ -358,9 +358,7 @@ def _load(path: Path) -> BandStatistics | None:
             raise ValueError("its checksum is another")
         kept = _Kept.model_validate_json(whole)
     except (SegmenterError, ValueError, TypeError) as error:
-        print(
-            f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", file=sys.stderr
-        )
+        say(f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", aside=True)
         return None
     said = (kept.mean, kept.std, kept.min, kept.max, kept.spread)
     mean, std, low, high, spread = (np.array(v, np.float64) for v in said)
@@ -375,4 +373,4 @@ def _save(path: Path, found: BandStatistics) -> None:
     try:
         write_whole(path, text.encode())
     except SegmenterError as error:
-        print(f"band statistics are not kept: {error}", file=sys.stderr)
+        say(f"band statistics are not kept: {error}", aside=True)

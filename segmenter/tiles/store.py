@@ -32,6 +32,7 @@ from segmenter.raster import KnownRasters, RasterInfo, raster_info
 from segmenter.raster.remote import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
 from segmenter.scenes import Dataset, Scene
+from segmenter.terminal import say
 from segmenter.threads import in_threads
 from segmenter.tiles.pack_file import DamagedError, Kind, PackedArray
 from segmenter.tiles.pack_folder import PackFolder
@@ -90,10 +91,10 @@ class SceneStore:
             for i in range(len(self._scenes))
         ]
         if self._packed:
-            print(self._told())
+            say(self._told())
         self._pack(infos, progress)
         if line := self._told_remote():
-            print(line)
+            say(line)
 
     def _find(self) -> None:
         """Take what is packed, and keep others from removing it."""
@@ -350,26 +351,24 @@ def _most_open() -> int:
 def tell_leftovers(folder: PackFolder) -> None:
     """Remove what killed processes left, and name the copies of older versions."""
     if left := folder.sweep():
-        print(
-            f"{folder.path}: half-written packs that killed processes left, removed: {left}", file=sys.stderr
-        )
+        say(f"{folder.path}: half-written packs that killed processes left, removed: {left}", aside=True)
     old = folder.path.with_name(_OLD)
     if old.is_dir():
-        print(f"{old}: decoded copies of an older version, which nothing reads; remove them", file=sys.stderr)
+        say(f"{old}: decoded copies of an older version, which nothing reads; remove them", aside=True)
 
 
 def tell_damaged(folder: PackFolder) -> None:
     """Remove packs that are damaged as a whole."""
     if folder.damaged:
         what = "packs damaged, or of another format: their scenes are decoded anew"
-        print(f"{folder.path}: {len(folder.damaged)} of the {what}", file=sys.stderr)
+        say(f"{folder.path}: {len(folder.damaged)} of the {what}", aside=True)
         folder.remove_damaged()
 
 
 def tell_replaced(folder: PackFolder) -> None:
     """Remove packs whose scenes are all in newer ones."""
     if replaced := folder.remove_replaced():
-        print(f"{folder.path}: removed packs whose scenes are all in newer ones: {gibibytes(replaced)}")
+        say(f"{folder.path}: removed packs whose scenes are all in newer ones: {gibibytes(replaced)}")
 
 
 def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> None:
@@ -380,7 +379,7 @@ def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> Non
     """
     if removed := folder.make_room(sum(job.bytes for job in jobs), limit):
         what = "removed packs that were not used for longest (dataset.cache_limit)"
-        print(f"{folder.path}: {what}: {gibibytes(removed)}")
+        say(f"{folder.path}: {what}: {gibibytes(removed)}")
 
 
 def _announce(folder: PackFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
@@ -390,7 +389,7 @@ def _announce(folder: PackFolder, jobs: Sequence[Job], codec: CacheCodec) -> Non
     times = needed / max(1, sum(path.stat().st_size for path in paths if path is not None))
     images = sum(job.kind == "image" for job in jobs)
     most = "" if codec == "none" else "at most "
-    print(
+    say(
         f"images of {images} and labels of {len(jobs) - images} scenes cannot be read in windows (JPEG, PNG "
         f"or striped TIFF) and are decoded once: {most}{gibibytes(needed)}, {times:.1f} times their files, "
         f"in {folder.path}; dataset.cache names another folder"

@@ -11,6 +11,7 @@ from segmenter.runs.run import Run
 from segmenter.runs.score_files import SUMMARY, record_to_beat
 from segmenter.runs.windows_file import save_windows
 from segmenter.scenes import Dataset
+from segmenter.terminal import say
 from segmenter.training.examples import Examples
 
 
@@ -22,7 +23,7 @@ def with_record(run: Run, position: Position) -> Position:
     name = run.recipe.training.best_by
     if (score := record_to_beat(run.path, name)) is None:
         return position
-    print(
+    say(
         "pixels without image data count nowhere in scores now, and as misses before: by today's rule the "
         f"best validation so far has {title_of(name)} {percent(score)} %"
     )

@@ -17,6 +17,7 @@ from segmenter.model.stages import Pace
 from segmenter.model.weight_shapes import Shape
 from segmenter.pretrained.input_scale import input_normalisation
 from segmenter.runs.run import Run
+from segmenter.terminal import say
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.fine_tuning import Source, fitting
 
@@ -58,7 +59,7 @@ def normalisation_of(
         lines = [line]
     else:
         return scenes, None
-    print("\n".join(lines))
+    say("\n".join(lines))
     return chosen, None if chosen == scenes else scenes
 
 

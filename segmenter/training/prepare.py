@@ -22,7 +22,7 @@ from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
 from segmenter.sampling import Plan, held_by_rows, plan
 from segmenter.scenes import Dataset
-from segmenter.terminal import padded, terminal_width
+from segmenter.terminal import padded, say, terminal_width
 from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.ground_scale import GroundScale
 from segmenter.tiles.index import TileIndex, build_index
@@ -102,7 +102,7 @@ def check_run_directory(
     RunLog(path).records()  # which is rewound once other files have been moved
     known = recipe_from(checkpoint.facts.recipe, str(checkpoint.path))
     if _check_same_recipe(path, known, recipe):
-        print(check_extension(path, known, recipe, checkpoint.position))
+        say(check_extension(path, known, recipe, checkpoint.position))
     return checkpoint
 
 
@@ -136,9 +136,9 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
         ConfigError: the recipe asks for what the dataset has not.
     """
     for file, reason in dataset.unused:
-        print(plain(f"left out: {file}: {reason}"))
+        say(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
-        print(plain(note))
+        say(plain(note))
     check_demands(recipe, dataset)  # before hours of reading
     scenes = dataset.of("train")
     index = with_scales(build_index(dataset, "train", recipe.tiles), dataset, recipe)
@@ -149,15 +149,15 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
         every = build_index(dataset, "validation", recipe.tiles.model_copy(update={"min_labelled": 0.0}))
         check_validation(recipe, dataset, every.counts_NK.sum(axis=0, dtype=np.int64))
     else:
-        print("no validation scenes: the newest checkpoint is the result, there are no scores")
+        say("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset, "train")
     check_band_counts(dataset, len(statistics.mean_C))
     digests = scene_digests([*scenes, *dataset.of("validation")], cache_folder(dataset))
     mean_C = statistics.mean_C.tolist()
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), mean_C=mean_C)
-    print(_summary(recipe, dataset, index))
+    say(_summary(recipe, dataset, index))
     for line in describe_scales(recipe, dataset, index, store):
-        print(plain(line))
+        say(plain(line))
     return Tiles(index, statistics, store, _trained_scale(recipe, dataset, index, store), digests)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from segmenter.errors import SegmenterError
 from segmenter.invocation import invocation
 from segmenter.runs.report.sections import write_report
+from segmenter.terminal import say, warn
 
 
 def leave_report(run: Path) -> None:
     """Write `report.html` into a run directory, and say where it is, or in one line why it is not."""
     try:
-        print(f"report: {write_report(run)}")
+        say(f"report: {write_report(run)}")
     except SegmenterError as error:
         again = f"{invocation('runs')} report {run}"
-        print(f"warning: no report of the training: {error}; to write it later: {again}", file=sys.stderr)
+        warn(f"no report of the training: {error}; to write it later: {again}")

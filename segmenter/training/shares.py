@@ -22,6 +22,7 @@ from segmenter.errors import TrainingError
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.run import MeasuredShares
+from segmenter.terminal import say
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimisers import build_optimiser
 from segmenter.training.step import StepParts, make_step
@@ -53,11 +54,11 @@ def share_out(
     if asked != "auto":
         return _with(devices, dealt(training.global_batch, asked, training.accumulate))
     if known is not None and known.devices == models_of(devices):
-        print(f"shares: {_tiles(devices, known.tiles)} of each step, as this run has measured before")
+        say(f"shares: {_tiles(devices, known.tiles)} of each step, as this run has measured before")
         return _with(devices, known.tiles)
     probe = Probe(recipe, *form, classes)
     tiles, seconds = measured(probe, devices.names, training.global_batch, training.accumulate)
-    print(_chosen(devices, tiles, seconds))
+    say(_chosen(devices, tiles, seconds))
     return _with(devices, tiles)
 
 

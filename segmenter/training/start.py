@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.validation_images import save_validation_images
 from segmenter.runs.weights import transfer_weights
 from segmenter.scenes import Dataset
-from segmenter.terminal import quiet, warn
+from segmenter.terminal import quiet, say, warn
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.scene_files import save_digests
 from segmenter.tiles.statistics import band_names
@@ -161,7 +160,7 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
         return
     with alone_in(run.path) as unlocked:
         if unlocked:
-            print(f"warning: {unlocked}", file=sys.stderr)
+            warn(f"{unlocked}")
         check_as_seen(run.path, checkpoint)
         if checkpoint is None:
             _clear(run.path)
@@ -175,7 +174,7 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
         if checkpoint is not None:
             resume_from(trainer, checkpoint)
         elif line := frozen_at_random(trainer.pace, _begin(trainer, checked), run.recipe.training.epochs):
-            print(line)
+            say(line)
         _start_alike(trainer)
         yield trainer
 
@@ -220,16 +219,16 @@ def _trainer(checked: CheckedTraining) -> Trainer:
 def _describe(trainer: Trainer) -> None:
     """Lines on the schedule, micro-batches, and the plan where it depends on the devices."""
     recipe, planned_for = trainer.run.recipe, trainer.run.planned_replicas
-    print(describe_schedule(recipe.training, trainer.steps))
+    say(describe_schedule(recipe.training, trainer.steps))
     if line := trainer.pace.describe():
-        print(line)
+        say(line)
     if line := _describe_accumulation(recipe, trainer.devices):
-        print(line)
+        say(line)
     if planned_for > 1:
         held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
         lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
         lines += describe_rare_parts(recipe, trainer.first_plan, trainer.index, trainer.run.classes.names)
-        print("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
+        say("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
 
 
 def _begin(trainer: Trainer, checked: CheckedTraining) -> list[str]:
@@ -243,7 +242,7 @@ def _begin(trainer: Trainer, checked: CheckedTraining) -> list[str]:
         return []
     if trainer.averaged is not None:
         trainer.averaged.follow()
-    print(line)
+    say(line)
     return kept
 
 
@@ -260,18 +259,18 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Take the run back to a checkpoint, and say what that changes."""
     trainer.resume(checkpoint)  # may refuse: before anything is moved
     for line in checkpoint.warnings(trainer.devices.replicas, trainer.computed_on):
-        print(line)
+        say(line)
     run = trainer.run.path
     _sweep(run)
     step = checkpoint.position.done
     if later := set_aside_after(run, step):
-        print(
+        say(
             f"what came after step {step} will be done again; its checkpoints "
             f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
         )
     trainer.position = with_record(trainer.run, trainer.position)
     trainer.rewind_log()
-    print(f"resumed after step {trainer.position.done} of {trainer.steps}")
+    say(f"resumed after step {trainer.position.done} of {trainer.steps}")
 
 
 def _clear(run: Path) -> None:
@@ -282,7 +281,7 @@ def _clear(run: Path) -> None:
 
 def _sweep(run: Path) -> None:
     if left := sum(remove_leftovers(folder) for folder in (run, run / "checkpoints")):
-        print(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
+        say(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
 
 
 def train_to_end(trainer: Trainer) -> int:
@@ -291,7 +290,7 @@ def train_to_end(trainer: Trainer) -> int:
     try:
         trainer.train()
     except StoppedError as stopped:
-        print(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
+        say(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
         if chief:
             leave_report(path)
         return stopped.exit_code
@@ -303,17 +302,17 @@ def train_to_end(trainer: Trainer) -> int:
     if not chief:
         return 0
     if (drawn := trainer.feed.drawn).tiles:
-        print(
+        say(
             f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
             f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
         )
     if trainer.ended_early:
-        print(f"{path}: {_describe_early_end(trainer)}")
+        say(f"{path}: {_describe_early_end(trainer)}")
     for line in describe_result(path, trainer.run.recipe.training.best_by):
-        print(line)
+        say(line)
     leave_report(path)
     predict = invocation("predict")
-    print(f"done: {path} holds the run; map rasters with: {predict} {path} INPUT --output DIR")
+    say(f"done: {path} holds the run; map rasters with: {predict} {path} INPUT --output DIR")
     return 0
 
 
@@ -363,11 +362,9 @@ def _new_run(
         recipe, statistics, source, shapes=shapes, classes=names, pace=pace, chief=devices.workers.chief
     )
     memory = training_bytes_per_image(model, side, side, mixed=mixed)
-    print(
-        f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training"
-    )
+    say(f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training")
     if devices.shares:
-        print(_memory_of_each(devices, recipe, memory))
+        say(_memory_of_each(devices, recipe, memory))
     if devices.cluster is None and (line := check_memory(recipe, devices, memory, model.count_params())):
         warn(line)
     return Run(
