@@ -65,7 +65,7 @@ ALSO = {
 """Single exceptions, each with its reason."""
 
 MEASURES = ("benchmarks", "fuzz", "datasets.commands.gpu.")
-"""What measures makes and reads files as others do."""
+"""Modules that measure: they make and read files as others do."""
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {
     *("inference.function", "inference.pixelwise", "inference.rescaling"),

@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = ToolParser(prog=invocation("input"), description=__doc__)
     parser.add_argument("recipe", type=Path, help=f"a YAML recipe; {recipes_hint()}")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of train")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="as in training.global_batch=32"
+    )
     parser.add_argument(
         "--steps", type=_positive(int), default=1000, metavar="N", help="to feed at most (default: 1000)"
     )

@@ -50,7 +50,7 @@ class ThreadTimes:
 
 
 def since(before: Times, now: Times) -> Times:
-    """What has gone by."""
+    """Return the seconds between two readings."""
     return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 
 

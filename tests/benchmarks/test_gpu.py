@@ -225,6 +225,22 @@ def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[s
     assert sum(limit for name, limit in limits.items() if not sections.SECTIONS[name].is_law) < 600
 
 
+def test_on_logical_devices_every_section_has_its_full_size_there() -> None:
+    tasks = command.tasks(list(sections.SECTIONS), 4, 10, logical=True)
+    assert [task.names[0] for task in tasks] == list(sections.SECTIONS)
+    assert {(task.place, task.cards, task.tiny) for task in tasks} == {("logical", 4, False)}
+
+
+@pytest.mark.parametrize(("draws_off", "holds"), [(0, True), (1, True), (2, False)])
+def test_one_draw_in_which_a_rounding_turns_a_unit_on_breaks_no_law(draws_off: int, holds: bool) -> None:
+    def differences(name: str, replicas: int, *, rounded: int) -> dict[str, float]:
+        return dict.fromkeys(equivalence.KINDS, 5e-3 if rounded <= draws_off else 2e-7)
+
+    found = equivalence._median(SimpleNamespace(differences=differences), "row", 4, equivalence.DRAWS)  # type: ignore[arg-type]
+    allowed = equivalence._allowed(dict.fromkeys(equivalence.KINDS, 2e-7))
+    assert all(found[kind] <= allowed[kind] for kind in equivalence.KINDS) is holds
+
+
 def test_parts_of_a_card_are_a_section_that_the_recipe_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.commands.gpu.bench.smallest_card", lambda: 11 * 2**30)
     found = distribution("parts", 4)

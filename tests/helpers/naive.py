@@ -38,7 +38,7 @@ class KerasUpdate:
 
 
 class Naive:
-    """The traps of `matrix.Traps`."""
+    """The traps of `laboratory.Traps`."""
 
     def mean_of_means(
         self, config: LossConfig, weights: Any, batch: int | None, shares: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -128,3 +129,12 @@ class Training:
 def difference(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> float:
     largest = max(np.abs(y).max() for y in b)
     return float(max(np.abs(x - y).max() for x, y in zip(a, b, strict=True)) / largest)
+
+
+@functools.cache
+def central_of(replicas: int) -> Any:
+    """One strategy with its variables on the host for each number of logical CPU devices and process."""
+    import tensorflow as tf
+
+    names = [f"CPU:{i}" for i in range(replicas)]
+    return tf.distribute.experimental.CentralStorageStrategy(names, "CPU:0")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from datasets.commands.gpu.matrix import SEEN
-from datasets.commands.gpu.replicas import central_of
-from tests.helpers.small_training import NO_NORM, PER_PIXEL, SGD, Training, difference
+from tests.helpers.small_training import NO_NORM, PER_PIXEL, SGD, Training, central_of, difference
 from tests.helpers.whole_step import CLIPPED, LOSS, MODEL, check, kinds, trained
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from datasets.commands.gpu.matrix import LIMIT
-from datasets.commands.gpu.replicas import central_of
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, sums_not_compiled
 from tests.helpers.made_training import made, train, weights
-from tests.helpers.small_training import NO_NORM, PER_PIXEL, SGD, Training, batches, difference
+from tests.helpers.small_training import NO_NORM, PER_PIXEL, SGD, Training, batches, central_of, difference
 from tests.helpers.whole_step import STEPS, kinds, trained
 
 

@@ -110,12 +110,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--output", type=Path, default=Path("build/gpu"), metavar="DIR", help="for gpu.md and gpu.json"
     )
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
-    parser.add_argument(
+    on_a_cpu = parser.add_mutually_exclusive_group()
+    on_a_cpu.add_argument(
         "--tiny",
         action="store_true",
         help="tiny models on four logical CPU devices: tries the command itself",
     )
-    parser.add_argument(
+    on_a_cpu.add_argument(
         "--logical-devices",
         type=int,
         choices=range(1, 65),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 REPLICAS = 4
 LATENCY, BUS = "70 … 200 µs", "3.5 … 6.0 GB/s"
-"""Of a small sum in a chain of them, which ends with a wait for the host; and of the bus."""
+"""Latency of a small sum in a chain, with the wait for the host at its end; bandwidth of the bus."""
 _RADIUS, _STRIDE = 107, 16
 """The default model's receptive field to each side, and its stride."""
 

@@ -37,7 +37,7 @@ LEARNING_RATE, CLIP_NORM, CLIP_VALUE = 0.05, 0.01, 0.001
 
 @dataclass(frozen=True)
 class Setting:
-    """What a step is compiled for: the replicas, the clipping, and what it does naively."""
+    """Key of a compiled step: its replicas, its clipping and its naive variant."""
 
     replicas: int
     clip: str = ""
@@ -47,7 +47,7 @@ class Setting:
 
 
 class Traps(Protocol):
-    """What others do, and what the program must be told from (`NAIVE`)."""
+    """Naive variants (`NAIVE`), from which the program must be told."""
 
     def mean_of_means(self, config: LossConfig, weights: Any, batch: int | None, shares: Any) -> Any:
         """Make the loss that is a mean of the replicas' own losses."""

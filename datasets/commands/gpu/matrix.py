@@ -24,11 +24,11 @@ MODEL = UNetConfig(width=2, max_width=8)
 """The default U-Net's topology, narrow; 2 × 2 at the deepest level: of one, BatchNorm would divide noise."""
 WEIGHTS = (1.0, 3.0, 0.5, 2.0)
 SHARES = (0.5, 0.01, 0.2, 0.29)
-"""Of the classes in the training pixels, for logit adjustment."""
+"""Shares of the classes in the training pixels, for logit adjustment."""
 LIMIT, SEEN = 1e-10, 1e-4
 """Exact is a difference up to the first; a naive variant has to be off by more than the second."""
 DRAWS = (1, 2, 3)
-"""Of roundings."""
+"""Seeds that say which weights are rounded up, which down."""
 KINDS = ("loss", "gradients", "weights", "statistics")
 
 Naive = Literal["", "means", "norm", "clip"]

@@ -90,16 +90,6 @@ def expected_rate(bench: Bench, precision: str) -> str:
     return "" if bench.sizes.tiny else expected.mapped(precision, bench.sizes.window)
 
 
-def reading_rate(path: Path) -> float:
-    """Megapixels a second of reading a raster block by block with rasterio alone, in one thread."""
-    started = time.perf_counter()
-    with rasterio.open(path) as file:
-        for _, window in file.block_windows(1):
-            file.read(window=window)
-        pixels = file.width * file.height
-    return float(pixels / 1e6 / (time.perf_counter() - started))
-
-
 class FileJob:
     """A file, whole."""
 

@@ -30,15 +30,6 @@ def strategy_of(replicas: int) -> Any:
         return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
 
 
-@functools.cache
-def central_of(replicas: int) -> Any:
-    """One strategy with its variables on the host for each number of logical CPU devices and process."""
-    import tensorflow as tf
-
-    names = [f"CPU:{i}" for i in range(replicas)]
-    return tf.distribute.experimental.CentralStorageStrategy(names, "CPU:0")
-
-
 def unequal_copies(strategy: Any, variables: Iterable[Any]) -> int:
     """Variables of Keras that are not the same to the bit on all replicas."""
     copies = (strategy.experimental_local_results(variable.value) for variable in variables)
