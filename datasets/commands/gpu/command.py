@@ -18,7 +18,7 @@ from typing import Any
 
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
 from segmenter.errors import DeviceError, OutputError
-from segmenter.invocation import invocation
+from segmenter.invocation import ToolParser, invocation
 
 from . import page, running
 from .bench import Place
@@ -98,7 +98,7 @@ def places(name: str, cards: int) -> list[Place]:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = ToolParser(
         prog=invocation("gpu"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
