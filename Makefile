@@ -20,7 +20,7 @@ pretrained: $(VENV)/.stamp-$(EXTRA)-pretrained
 # Dask: `--workers` and `--scheduler`, docs/map_cluster.md
 cluster: $(VENV)/.stamp-$(EXTRA)-cluster
 
-# GeoPackage and others: predict.py --vectors, segmenter.mapping.vectorise, labels that are polygons
+# GeoPackage and others: predict.py --vectors, segmenter.extras.vectors, labels that are polygons
 vectors: $(VENV)/.stamp-$(EXTRA)-vectors
 
 # Buckets: `dataset.root: s3://…`, predict.py --output s3://…
@@ -29,7 +29,7 @@ remote: $(VENV)/.stamp-$(EXTRA)-remote
 # Jupyter's kernel, for docs/notebooks/start.ipynb
 notebook: $(VENV)/.stamp-$(EXTRA)-notebook
 
-# ONNX: python -m segmenter.export
+# ONNX: python -m segmenter.extras.export
 export: $(VENV)/.stamp-$(EXTRA)-export
 
 # One environment holds one TensorFlow: changing between cpu and gpu starts afresh.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from segmenter.errors import end_at_once_on_ctrl_c
+from segmenter.base.errors import end_at_once_on_ctrl_c
 
 if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time

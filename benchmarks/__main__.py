@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks import suite, suite_page
 from benchmarks.page import table
+from segmenter.base.errors import OutputError, run_script
+from segmenter.base.files import write_whole
 from segmenter.devices.setup import processor_model
-from segmenter.errors import OutputError, run_script
-from segmenter.files import write_whole
 
 JSON, PAGE = "bench.json", "bench.md"
 

@@ -20,11 +20,11 @@ from datasets import load_dataset
 from datasets.synthetic.make import make_potsdam
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore, Tile
 

@@ -24,12 +24,12 @@ from typing import Any, get_args
 import numpy as np
 
 from benchmarks.page import renew, rows_of
+from segmenter.base.errors import ExportError
 from segmenter.config.models import ModelConfig, UNetConfig
-from segmenter.errors import ExportError
-from segmenter.export.check import TOLERANCE, Probe, compare
-from segmenter.export.formats import read_model, write_model
-from segmenter.export.request import Format
-from segmenter.geometry import Size
+from segmenter.extras.export.check import TOLERANCE, Probe, compare
+from segmenter.extras.export.formats import read_model, write_model
+from segmenter.extras.export.request import Format
+from segmenter.grid.geometry import Size
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, pair
 
 _MARK = "<!-- table: python -m benchmarks.export_table --page -->"
@@ -75,7 +75,7 @@ def measured(name: str, formats: tuple[Format, ...] = FORMATS) -> dict[str, floa
 
 def measured_model(model: Any, formats: tuple[Format, ...] = FORMATS) -> dict[str, float | str]:
     """The same of a model of three bands whose last layer but for enlargements is `logits`."""
-    from segmenter.export.graph import Shape, exported_function
+    from segmenter.extras.export.graph import Shape, exported_function
     from segmenter.inference.function import Member, predict_function
     from segmenter.model.building import network_geometry
     from segmenter.model.normalisation import Normalisation

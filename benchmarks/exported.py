@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from segmenter.config.models import UNetConfig
-from segmenter.export.formats import read_model, write_model
-from segmenter.export.request import Format
+from segmenter.extras.export.formats import read_model, write_model
+from segmenter.extras.export.request import Format
 
 _BANDS, _CLASSES = 3, 6
 _WAYS: tuple[tuple[Format, bool], ...] = (*(("onnx", False), ("onnx", True), ("savedmodel", False)),)
@@ -70,7 +70,7 @@ def main() -> None:
 
 def _exported(format: Format, member: Any, folder: Path, given: Any) -> tuple[Any, int]:
     """The file in its runtime, and its bytes."""
-    from segmenter.export.graph import Shape, exported_function
+    from segmenter.extras.export.graph import Shape, exported_function
 
     shape = Shape(_BANDS, 2**given.depth, None, None, channels_first=format == "onnx")
     path = folder / "model"

@@ -3,7 +3,7 @@
 import sys
 
 from datasets.commands.gpu.command import main
-from segmenter.errors import run_tool
+from segmenter.base.errors import run_tool
 
 if __name__ == "__main__":
     sys.exit(run_tool(main))  # `kill` ends the section's process too

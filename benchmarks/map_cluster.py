@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from datasets.commands.gpu.prediction import make_raster
-from segmenter.cluster.connect import connected
-from segmenter.cluster.options import ClusterOptions
 from segmenter.devices.setup import load_tensorflow
-from segmenter.mapping.request import MapRequest
+from segmenter.extras.dask.connect import connected
+from segmenter.extras.dask.options import ClusterOptions
+from segmenter.mapping.request.map_request import MapRequest
 
 MODELS = {"cheap": {"depth": 1, "width": 2}, "real": {"depth": 4, "width": 16}}
 CLASSES = [{"name": name, "code": code} for code, name in enumerate("abcdefgh")]
@@ -80,7 +80,7 @@ def make_run(path: Path, model: str) -> None:
     """A run whose model has random weights: it costs what a trained one does."""
     load_tensorflow()
     from segmenter.config.reading import recipe_from
-    from segmenter.labels import ClassMap, LandCoverClass
+    from segmenter.grid.labels import ClassMap, LandCoverClass
     from segmenter.model.building import build_model, network_geometry
     from segmenter.model.normalisation import Normalisation
     from segmenter.runs.arrays import save_arrays

@@ -37,8 +37,8 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from benchmarks.page import renew, table
-from segmenter.errors import SegmenterError, run_script
-from segmenter.files import write_whole
+from segmenter.base.errors import SegmenterError, run_script
+from segmenter.base.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = Path("benchmarks/results/mutants.json"), Path("docs/mutants.md")

@@ -23,11 +23,11 @@ import numpy as np
 
 from segmenter.config.recipe import DistributionConfig, Recipe
 from segmenter.devices.strategy import load_tensorflow, make_devices
-from segmenter.feeding.feed import Feed
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.tiles.batches import DrawCounts
+from segmenter.tiles.feeding.feed import Feed
 
 _CLASSES = 8
 
@@ -79,8 +79,8 @@ class _Loader:
 
 def _trainer(options: argparse.Namespace, folder: Path) -> Any:
     """The trainer, on made tables: it never sees a file of imagery."""
+    from segmenter.grid.scenes import Dataset
     from segmenter.runs.run import Run
-    from segmenter.scenes import Dataset
     from segmenter.training.trainer import Trainer
 
     recipe = Recipe.model_validate(

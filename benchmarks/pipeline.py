@@ -26,21 +26,21 @@ import numpy as np
 
 from datasets import load_dataset
 from datasets.synthetic.make import make_naic2020, make_potsdam
+from segmenter.base.machine import usable_cores
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import SamplingConfig
 from segmenter.devices.strategy import load_tensorflow
-from segmenter.feeding.feed import Feed
-from segmenter.feeding.processes import WorkerPool
-from segmenter.feeding.sizes import ahead_of
-from segmenter.feeding.slots import BatchShape
-from segmenter.geometry import Window
-from segmenter.machine import usable_cores
+from segmenter.grid.geometry import Window
+from segmenter.grid.scenes import Dataset
 from segmenter.raster import open_raster, quiet_gdal, read_label
 from segmenter.sampling import Plan, plan
-from segmenter.scenes import Dataset
 from segmenter.tiles.batches import Batch, BatchLoader
-from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.feeding.feed import Feed
+from segmenter.tiles.feeding.processes import WorkerPool
+from segmenter.tiles.feeding.sizes import ahead_of
+from segmenter.tiles.feeding.slots import BatchShape
 from segmenter.tiles.index import build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 from segmenter.training.pipeline import epoch_dataset

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from datasets.commands.gpu.prediction import BLOCK, FileJob, make_raster, predict_file
 from segmenter.devices.setup import load_tensorflow
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
 from segmenter.inference.predictor import Tiling
 from segmenter.inference.reading import read_batches
 from segmenter.model.normalisation import Normalisation

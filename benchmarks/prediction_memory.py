@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.prediction import pixelwise, unet
 from datasets.commands.gpu.prediction import make_raster, predict_file
 from segmenter.devices.setup import load_tensorflow
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
 from segmenter.inference.blending import Blend
 from segmenter.inference.predictor import Tiling
 from segmenter.model.normalisation import Normalisation

@@ -25,11 +25,11 @@ from datasets.naic2020 import load_naic2020
 from datasets.pack import pack_dataset
 from datasets.synthetic.make import make_naic2020
 from segmenter.config.datasets import CacheCodec, Naic2020Config
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import open_raster, quiet_gdal, read_label, write_raster
-from segmenter.scenes import Dataset, Scene
-from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 
 _TILE = 256

@@ -24,11 +24,11 @@ from benchmarks.reading_tiles import large_scene, tile_files
 from datasets.pack import pack_dataset
 from datasets.remote import remote_files
 from segmenter.config.recipe import TilesConfig
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import quiet_gdal
-from segmenter.raster.remote import RemotePath, forget_all
-from segmenter.scenes import Dataset, Scene
-from segmenter.tiles.cache import cache_folder
+from segmenter.raster.remote.settings import RemotePath, forget_all
 from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.scene_files import scene_digests
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
 from segmenter.inference.predictor import Failed, Mapped, Predictor, Tiling, classify_all

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.config.recipe import Recipe
+from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
 from segmenter.sampling import Plan
-from segmenter.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.statistics import BandStatistics, band_statistics
@@ -65,7 +65,7 @@ def train(
 
     from segmenter.model.building import build_model, keras_seed
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
     keras_seed(recipe.seed)

@@ -79,9 +79,9 @@ def traced_step(
 
     from segmenter.model.building import build_model, stages_of
     from segmenter.model.stages import pace_of
-    from segmenter.training.freezing import set_trained
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.freezing import set_trained
+    from segmenter.training.optimiser.optimisers import build_optimiser
 
     model = build_model(config, BANDS, CLASSES, dtype=precision, synchronised=synchronised)
     training = TrainingConfig(freeze_norms=frozen)

@@ -32,9 +32,9 @@ import numpy as np
 from benchmarks.coverage_table import rounded
 from benchmarks.what_lifts_data import DATA, Study
 from benchmarks.what_lifts_page import write_page
-from segmenter.errors import SegmenterError
-from segmenter.files import write_whole
-from segmenter.locks import FileLock
+from segmenter.base.errors import SegmenterError
+from segmenter.base.files import write_whole
+from segmenter.base.locks import FileLock
 from segmenter.raster import quiet_gdal
 
 SAMPLINGS = ("plan", "shuffle", "repeat_factor", "rare_class", "foreground")

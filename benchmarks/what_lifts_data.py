@@ -12,9 +12,9 @@ import numpy as np
 from benchmarks.rare_tiles import rare_recipe, rare_tiles
 from benchmarks.short_training import Material
 from datasets import load_dataset
+from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError
 from segmenter.evaluation.scores import Scores
 from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.store import SceneStore

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.page import renew, table
 from benchmarks.what_lifts_data import DATA
-from segmenter.errors import SegmenterError
+from segmenter.base.errors import SegmenterError
 
 MARK = "<!-- table: python -m benchmarks.what_lifts --page -->"
 BASELINE = ("shuffle", "cross_entropy")

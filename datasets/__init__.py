@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from segmenter.config.datasets import FolderConfig
     from segmenter.config.recipe import Recipe
-    from segmenter.scenes import Dataset, Layout
+    from segmenter.grid.scenes import Dataset, Layout
 
 __all__ = ["layout_of", "layouts", "load_dataset", "loaders"]
 
@@ -60,7 +60,7 @@ def load_dataset(recipe: Recipe) -> Dataset:
 
 def _has_to_be_made(section: FolderConfig) -> bool:
     """Return whether images or labels are others than the files that the patterns name."""
-    from segmenter.finding import is_vector
+    from segmenter.base.finding import is_vector
 
     from .folder import one_label
 

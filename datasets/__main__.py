@@ -10,17 +10,24 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.errors import end_at_once_on_ctrl_c
+from segmenter.base.errors import end_at_once_on_ctrl_c
 
 if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
-from segmenter.cluster.options import ClusterOptions, add_cluster_options, taken_from
-from segmenter.errors import EXIT_SOME_FAILED, ConfigError, DatasetError, SegmenterError, plain, run_script
-from segmenter.files import check_writable
-from segmenter.invocation import ToolParser, invocation
-from segmenter.scenes import SPLITS
-from segmenter.terminal import enduring_output
+from segmenter.base.errors import (
+    EXIT_SOME_FAILED,
+    ConfigError,
+    DatasetError,
+    SegmenterError,
+    plain,
+    run_script,
+)
+from segmenter.base.files import check_writable
+from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.terminal import enduring_output
+from segmenter.extras.dask.options import ClusterOptions, add_cluster_options, taken_from
+from segmenter.grid.scenes import SPLITS
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
@@ -154,8 +161,8 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from segmenter.cluster.spread import spread_over
-    from segmenter.training.demands import unmet_demands
+    from segmenter.extras.dask.spread import spread_over
+    from segmenter.training.beginning.demands import unmet_demands
 
     from . import load_dataset
     from .check import check_dataset
@@ -181,11 +188,11 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _coverage(args: argparse.Namespace) -> int:
-    from segmenter.cluster.spread import spread_over
+    from segmenter.base.files import write_whole
     from segmenter.diagnosis import diagnose, table
-    from segmenter.files import write_whole
+    from segmenter.extras.dask.spread import spread_over
     from segmenter.tiles.index import build_index
-    from segmenter.tiles.scales import with_scales
+    from segmenter.tiles.scene_gsd import with_scales
 
     from . import load_dataset
 
@@ -226,8 +233,8 @@ def _augmented(args: argparse.Namespace) -> int:
     from segmenter.config.reading import load_recipe
     from segmenter.diagnosis.augmented import draw_augmented
     from segmenter.tiles.batches import BatchLoader
-    from segmenter.tiles.cache import cache_folder
     from segmenter.tiles.index import build_index
+    from segmenter.tiles.index_cache import cache_folder
     from segmenter.tiles.probing import check_augmentation
     from segmenter.tiles.statistics import band_statistics
     from segmenter.tiles.store import SceneStore
@@ -251,7 +258,7 @@ def _augmented(args: argparse.Namespace) -> int:
 
 
 def _pack(args: argparse.Namespace) -> int:
-    from segmenter.cluster.spread import spread_over
+    from segmenter.extras.dask.spread import spread_over
 
     from . import load_dataset
     from .pack import pack_dataset

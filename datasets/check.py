@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import BandsError, SegmenterError, counted, grouped, plain
-from segmenter.labels import IGNORE, UNKNOWN, Colour, class_pixels
+from segmenter.base.errors import BandsError, SegmenterError, counted, grouped, plain
+from segmenter.base.threads import Spread, in_threads
+from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
+from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
 from segmenter.raster.band_names import names_of, order_of, used_names
-from segmenter.scenes import SPLITS, Dataset, Scene
-from segmenter.threads import Spread, in_threads
 
 from .files import few
 from .inventory import class_table, crs_name, image_lines

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
-from segmenter.errors import ConfigError
-from segmenter.labels import ClassMap, Colour, LandCoverClass
+from segmenter.base.errors import ConfigError
+from segmenter.grid.labels import ClassMap, Colour, LandCoverClass
 
 BLACK = (0, 0, 0)
 

@@ -14,10 +14,10 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from segmenter.addresses import is_address
-from segmenter.errors import DatasetError, shortened
-from segmenter.finding import walk_once
-from segmenter.scenes import Split
+from segmenter.base.addresses import is_address
+from segmenter.base.errors import DatasetError, shortened
+from segmenter.base.finding import walk_once
+from segmenter.grid.scenes import Split
 
 SHOWN = 5
 """How many files an error names before it only counts."""
@@ -39,7 +39,7 @@ def root_of(text: str) -> Path:
     """As `data_root`, without a look whether it is there."""
     if not is_address(text):
         return Path(text).expanduser()
-    from segmenter.raster.remote import RemotePath  # brings rasterio, which --help does without
+    from segmenter.raster.remote.settings import RemotePath  # brings rasterio, which --help does without
 
     return RemotePath.of(text)
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from segmenter.base.errors import ConfigError, DatasetError, shortened
+from segmenter.base.finding import is_vector
 from segmenter.config.datasets import FolderConfig, FolderSplit
-from segmenter.errors import ConfigError, DatasetError, shortened
-from segmenter.finding import is_vector
-from segmenter.labels import ClassMap, Colour, LandCoverClass, own_colour
-from segmenter.scenes import Dataset, Layout, Scene, Split
+from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, own_colour
+from segmenter.grid.scenes import Dataset, Layout, Scene, Split
 
 from .classes import parse_colour
 from .files import (

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.terminal import aligned
+from segmenter.grid.scenes import SPLITS
 from segmenter.raster import RasterInfo, crs_title
-from segmenter.scenes import SPLITS
-from segmenter.terminal import aligned
 
 _SHOWN = 8
 _UNEVEN = 4.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.grid.scenes import Scene
 from segmenter.raster import RasterInfo, outlines
-from segmenter.scenes import Scene
 
 _LEAST_PIXELS = 0.9
 """Width of a common strip, in pixels of the coarser scene, from which scenes overlap and not only adjoin."""

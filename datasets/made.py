@@ -12,24 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.addresses import is_address
+from segmenter.base.addresses import is_address
+from segmenter.base.errors import DatasetError, SegmenterError, counted, grouped, plain
+from segmenter.base.finding import is_vector
+from segmenter.base.invocation import invocation
+from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
-from segmenter.errors import DatasetError, SegmenterError, counted, grouped, plain
-from segmenter.finding import is_vector
-from segmenter.invocation import invocation
+from segmenter.extras.vectors import INSTALL
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.opening import check_drivers, opens_by_itself
 from segmenter.raster.placed import PlacedLabels
 from segmenter.raster.stacked import StackedImages
-from segmenter.scenes import Dataset, Scene
-from segmenter.threads import in_threads
-from segmenter.tiles.cache import cache_folder
-from segmenter.vectors import INSTALL
+from segmenter.tiles.index_cache import cache_folder
 
 from .files import few
 from .folder import one_label
 
 if TYPE_CHECKING:
-    from segmenter.vectors.label_files import LabelFiles
+    from segmenter.extras.vectors.label_files import LabelFiles
 
 IMAGES, LABELS = "scenes", "labels"
 """Folders of the cache."""
@@ -154,8 +154,8 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
             "here, or rasterise the polygons first"
         )
     try:
-        from segmenter.vectors.label_files import LabelFiles
-        from segmenter.vectors.rule import BurnRule
+        from segmenter.extras.vectors.label_files import LabelFiles
+        from segmenter.extras.vectors.rule import BurnRule
     except ModuleNotFoundError as error:
         raise DatasetError(f"dataset.labels: polygons need the package {error.name}: {INSTALL}") from None
     return LabelFiles(folder, BurnRule.of(section.vector, dataset.classes, section.ignore))

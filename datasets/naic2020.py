@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 
 from segmenter.config.datasets import Naic2020Config
-from segmenter.scenes import Dataset, Layout, Scene
+from segmenter.grid.scenes import Dataset, Layout, Scene
 
 from .classes import NAIC2020_ROUND1, NAIC2020_ROUND2, ignoring
 from .files import (

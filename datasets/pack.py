@@ -9,16 +9,16 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from segmenter.errors import DatasetError
-from segmenter.files import gibibytes
+from segmenter.base.errors import DatasetError
+from segmenter.base.files import gibibytes
+from segmenter.base.threads import Spread, in_threads
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import raster_info
 from segmenter.raster.alignment import check_label
-from segmenter.scenes import Dataset, Scene
-from segmenter.threads import Spread, in_threads
-from segmenter.tiles.cache import cache_folder
-from segmenter.tiles.pack_file import KINDS, Kind, PackedArray
-from segmenter.tiles.pack_folder import PackFolder
-from segmenter.tiles.packing import Job, key_of, pack
+from segmenter.tiles.cache.file import KINDS, Kind, PackedArray
+from segmenter.tiles.cache.folder import PackFolder
+from segmenter.tiles.cache.keys import Job, key_of, pack
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import make_room, tell_damaged, tell_leftovers, tell_replaced
 
 _LOTS = 64

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.datasets import PotsdamConfig, SplitByNames
-from segmenter.errors import DatasetError
-from segmenter.scenes import Dataset, Layout, Scene
+from segmenter.grid.scenes import Dataset, Layout, Scene
 
 from .classes import POTSDAM_TEST, POTSDAM_TRAIN, ignoring, parse_colour, potsdam_classes
 from .files import Candidates, Named, assign_splits, data_root, files_under, matching, root_of

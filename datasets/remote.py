@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from segmenter.addresses import is_address, masked
-from segmenter.errors import DatasetError
-from segmenter.files import read_regular
-from segmenter.raster.buckets import Place, listing
-from segmenter.raster.remote import RemotePath, note_state, open_bytes
-from segmenter.threads import in_threads
+from segmenter.base.addresses import is_address, masked
+from segmenter.base.errors import DatasetError
+from segmenter.base.files import read_regular
+from segmenter.base.threads import in_threads
+from segmenter.raster.remote.buckets import Place, listing
+from segmenter.raster.remote.settings import RemotePath, note_state, open_bytes
 
 _MOST_BYTES = 1 << 28
 """Of a list."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from segmenter.base.errors import DatasetError, shortened
 from segmenter.config.datasets import PathScale
-from segmenter.errors import DatasetError, shortened
-from segmenter.scenes import Dataset
+from segmenter.grid.scenes import Dataset
 
 from .files import found_in_paths
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from segmenter.grid.gsd import UNKNOWN, range_text, scene_strata
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import RasterInfo
-from segmenter.scale import UNKNOWN, range_text, scene_strata
-from segmenter.scenes import Dataset, Scene
 
 _APART = 1.1
 """Ratio of what the recipe and the georeference say from which it is pointed out."""

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import DatasetError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import DatasetError
+from segmenter.base.threads import in_threads
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, open_raster, raster_info, read_label
 from segmenter.raster.crs_units import same_ground
-from segmenter.threads import in_threads
 from segmenter.tiles.pairs import row_strips
 
 

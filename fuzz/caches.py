@@ -10,11 +10,11 @@ import rasterio
 
 from fuzz.target import Facts, digest
 from segmenter.config.recipe import TilesConfig
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap, LandCoverClass
-from segmenter.scenes import Dataset, Scene
-from segmenter.tiles.cache import cache_folder
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.tiles.index import build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 

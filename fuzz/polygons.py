@@ -8,7 +8,7 @@ import numpy as np
 import rasterio
 
 from fuzz.target import Facts, digest
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterSpec, raster_info, write_raster
 
 _SIDE = 24
@@ -41,9 +41,9 @@ def make_polygons(folder: Path) -> None:
 
 def read_polygons(path: Path) -> Facts:
     """As the label of the image."""
-    from segmenter.vectors.burning import Burner
-    from segmenter.vectors.features import VectorFile
-    from segmenter.vectors.rule import BurnRule
+    from segmenter.extras.vectors.burning import Burner
+    from segmenter.extras.vectors.features import VectorFile
+    from segmenter.extras.vectors.rule import BurnRule
 
     rule = BurnRule.of(
         None, ClassMap(tuple(LandCoverClass(name, (i, 0, 0), i) for i, name in enumerate("ab")))

@@ -12,7 +12,7 @@ from rasterio.control import GroundControlPoint
 from rasterio.rpc import RPC
 
 from fuzz.target import Facts, digest
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.mapping.jobs import Bounds
 from segmenter.raster import RasterSpec, RasterWriter, open_raster, read_label
 

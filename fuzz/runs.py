@@ -14,15 +14,15 @@ from segmenter.config.reading import dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.arrays import META, Arrays, save_arrays
 from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.coverage import run_coverage
 from segmenter.runs.log import RunLog, log_line
+from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import report_sections
-from segmenter.runs.report.story import read_story
 from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES

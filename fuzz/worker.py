@@ -22,7 +22,7 @@ from typing import Any
 
 from fuzz.mutations import mutant
 from fuzz.target import Facts, Target
-from segmenter.errors import SegmenterError
+from segmenter.base.errors import SegmenterError
 
 LONGEST_LINE = 2000
 """Characters of what is said of a file; longer ones bury what they say."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from segmenter.version import __version__ as __version__
+from segmenter.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from segmenter.api.diagnosing import Coverage as Coverage
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from segmenter.api.results import MapsError as MapsError
     from segmenter.api.tiles import Tiles as Tiles
     from segmenter.api.tiles import index_tiles as index_tiles
-    from segmenter.errors import SegmenterError as SegmenterError
-    from segmenter.labels import ClassMap as ClassMap
-    from segmenter.labels import LandCoverClass as LandCoverClass
-    from segmenter.scenes import Dataset as Dataset
-    from segmenter.scenes import Scene as Scene
+    from segmenter.base.errors import SegmenterError as SegmenterError
+    from segmenter.grid.labels import ClassMap as ClassMap
+    from segmenter.grid.labels import LandCoverClass as LandCoverClass
+    from segmenter.grid.scenes import Dataset as Dataset
+    from segmenter.grid.scenes import Scene as Scene
 
 _HOMES = {
     "open_run": "api.opened",
@@ -49,11 +49,11 @@ _HOMES = {
     "RandomBatches": "api.planning",
     "diagnose": "api.diagnosing",
     "Coverage": "api.diagnosing",
-    "ClassMap": "labels",
-    "LandCoverClass": "labels",
-    "Dataset": "scenes",
-    "Scene": "scenes",
-    "SegmenterError": "errors",
+    "ClassMap": "grid.labels",
+    "LandCoverClass": "grid.labels",
+    "Dataset": "grid.scenes",
+    "Scene": "grid.scenes",
+    "SegmenterError": "base.errors",
 }
 """Exported name → its module, in the order in which docs/api.md shows them."""
 

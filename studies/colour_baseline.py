@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from datasets import load_dataset
 from segmenter.config.reading import load_recipe
-from segmenter.errors import DatasetError, run_script
-from segmenter.geometry import Size, Window
-from segmenter.labels import IGNORE
+from segmenter.base.errors import DatasetError, run_script
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
 from segmenter.raster import LabelRaster, open_raster
-from segmenter.scenes import SPLITS, Dataset, Scene, Split
+from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 
 SUMMARY = "Gradient boosting on local colour mean and deviation: mIoU on one split, as one JSON line."
 WINDOWS = (1, 5, 15)

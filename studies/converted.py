@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.pretrained.encoder_weights import torch_encoder_weights
-from segmenter.pretrained.packages import packaged_weights
-from segmenter.pretrained.safe_tensors import write_safetensors
+from segmenter.model.pretrained.encoder_weights import torch_encoder_weights
+from segmenter.model.pretrained.packages import packaged_weights
+from segmenter.model.pretrained.safe_tensors import write_safetensors
 
 SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lite2": 260}
 """Those that each was trained at."""
@@ -58,7 +58,7 @@ def encoder(name: str, weights: str) -> Any:
 
     from segmenter.model.encoders import ENCODERS
     from segmenter.model.layers import Layers
-    from segmenter.training.pretraining import load_encoder
+    from segmenter.training.beginning.pretraining import load_encoder
 
     config = EncoderDecoderConfig.model_validate(
         {"kind": "encoder_decoder", "encoder": name, "weights": weights}

@@ -3,7 +3,7 @@
 PyTorch computes with channels_last. Each is a process of its own with as many threads; rounds of both
 alternate, so that what else the machine does falls on both. On a busy machine take `--threads 1`: PyTorch's
 threads spin while they wait for each other. Prints one JSON line; without `--torch-python` our side alone.
-As `train.py` does on a CPU, freed memory is kept (`segmenter.machine.keep_freed_memory`); `--given-back` adds
+As `train.py` does on a CPU, freed memory is kept (`segmenter.base.machine.keep_freed_memory`); `--given-back` adds
 our side without that.
 """
 
@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
-from segmenter.machine import keep_freed_memory
+from segmenter.base.machine import keep_freed_memory
 
 _TORCH = Path(__file__).with_name("cpu_step_torch.py")
 
@@ -111,7 +111,7 @@ def _step(task: dict[str, Any]) -> tuple[Callable[[], float], int]:
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
     tf.config.threading.set_intra_op_parallelism_threads(task["threads"])

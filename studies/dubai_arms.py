@@ -32,8 +32,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from studies.dubai_arms_page import write_page
-from segmenter.errors import SegmenterError
-from segmenter.files import write_whole
+from segmenter.base.errors import SegmenterError
+from segmenter.base.files import write_whole
 
 RECIPES = {
     "scratch": "configs/dubai.yaml",

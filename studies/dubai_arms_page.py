@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.page import renew, table
 from segmenter.config.reading import load_recipe
-from segmenter.errors import SegmenterError
+from segmenter.base.errors import SegmenterError
 
 MARK = "<!-- table: python -m studies.dubai_arms --page -->"
 SAID = {

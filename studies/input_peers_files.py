@@ -14,7 +14,7 @@ from affine import Affine
 from tqdm import tqdm
 
 from datasets.synthetic.scene import render_country
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
 
 CLASSES = 8
 _RENDERED, _SIDE, _METRES = 64, 256, 0.5

@@ -16,11 +16,11 @@ from studies import input_peers_common as common
 from datasets import load_dataset
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.feeding.feed import Feed
-from segmenter.feeding.start import worker_processes
+from segmenter.tiles.feeding.feed import Feed
+from segmenter.tiles.feeding.start import worker_processes
 from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.index import build_index
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore

@@ -20,7 +20,7 @@ import rasterio
 from numpy.typing import NDArray
 
 from datasets.commands.gpu.prediction import BLOCK, FileJob
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.events import Piece
 from segmenter.inference.reading import Tiling, read_batches
 from segmenter.raster import open_raster

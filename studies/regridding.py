@@ -20,11 +20,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.regridding import Regridder
 from segmenter.raster.resampled import GridColumns, ModelGrid
-from segmenter.windows import Columns
+from segmenter.grid.windows import Columns
 
 CLASSES, ROWS, REPEATS = 7, 100, 3
 

@@ -31,9 +31,9 @@ from rasterio.errors import NotGeoreferencedWarning
 
 from studies.mapping_task import Measured, Task, run_task
 from datasets.commands.gpu.prediction import make_raster
-from segmenter.errors import ConfigError, run_script
+from segmenter.base.errors import ConfigError, run_script
 from segmenter.inference.memory import parse_memory
-from segmenter.windows import least_window, round_up
+from segmenter.grid.windows import least_window, round_up
 
 Mode = Literal["exact", "smooth"]
 OURS, MONAI = "studies.sliding_window_ours", "studies.sliding_window_monai"

@@ -13,8 +13,8 @@ from studies.mapping_task import BANDS, CLASSES, MEAN, STD, Task, asked, free_we
 from benchmarks.prediction import pixelwise_model, unet_model
 from datasets.commands.gpu.prediction import predict_file
 from segmenter.devices.setup import load_tensorflow
-from segmenter.errors import run_script
-from segmenter.geometry import Size
+from segmenter.base.errors import run_script
+from segmenter.grid.geometry import Size
 from segmenter.inference.blending import Blend
 from segmenter.inference.memory import Choice, Needs, plan_tiling
 from segmenter.inference.prediction import ExtraOutputs

@@ -32,16 +32,16 @@ from tqdm import tqdm
 from datasets import load_dataset
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError, run_script
+from segmenter.base.errors import ConfigError, run_script
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.prediction import FunctionPredictor, Prediction
 from segmenter.inference.predictor import Tiling, classify
-from segmenter.labels import IGNORE
-from segmenter.machine import keep_freed_memory
+from segmenter.grid.labels import IGNORE
+from segmenter.base.machine import keep_freed_memory
 from segmenter.raster import LabelRaster, open_raster
-from segmenter.scenes import Dataset
-from segmenter.threads import Prefetch
+from segmenter.grid.scenes import Dataset
+from segmenter.base.threads import Prefetch
 from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.training.prepare import Tiles, class_weights, epoch_plan, prepare_tiles
 

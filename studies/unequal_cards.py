@@ -73,7 +73,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
 
 
 def _measured(recipe: Recipe, devices: Devices, delays: Any) -> tuple[tuple[int, ...], list[float]]:
-    from segmenter.training.shares import Probe, measured
+    from segmenter.extras.unequal_cards.measured import Probe, measured
 
     def slowed(loss: Any, device: str) -> Any:
         return _waiting(loss, [delays[devices.names.index(device)]])
@@ -110,7 +110,7 @@ def _timed(
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
     devices, batch = replace(devices, shares=shares), recipe.training.global_batch

@@ -22,7 +22,7 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from segmenter.inference.regridding import _VALUES_AT_ONCE
 from segmenter.raster import open_raster
 from segmenter.raster.valid_rows import ValidRows

@@ -35,12 +35,12 @@ _SHAPES = (
 _LABELS = """
 import sys, numpy as np
 from pathlib import Path
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import read_label
 from segmenter.raster.written_map import WrittenMap
-from segmenter.vectors.components import strips_of
-from segmenter.vectors.label_files import LabelFiles
-from segmenter.vectors.rule import BurnRule
+from segmenter.extras.vectors.components import strips_of
+from segmenter.extras.vectors.label_files import LabelFiles
+from segmenter.extras.vectors.rule import BurnRule
 path, polygons = map(Path, sys.argv[1:])
 named = enumerate(WrittenMap(path).classes)
 classes = ClassMap(tuple(LandCoverClass(c.name, (i, i, i), c.code) for i, c in named))
@@ -69,7 +69,7 @@ def main() -> None:
         maker = multiprocessing.get_context("spawn").Process(target=_make, args=wanted)
         maker.start()
         maker.join()
-        ours = ["-m", "segmenter.mapping.vectorise", str(path), "--overwrite", "--output"]
+        ours = ["-m", "segmenter.extras.vectors", str(path), "--overwrite", "--output"]
         ways = {
             "shapes": ["-c", _SHAPES, str(path)],
             "gpkg": [*ours, str(output)],

@@ -82,7 +82,7 @@ def _timed(width: int, processes: int, steps: int) -> tuple[float, float]:
 def _child(width: int, processes: int, index: int, addresses: str, steps: int) -> list[float]:
     from segmenter.config.devices import DistributionConfig
     from segmenter.config.recipe import LossConfig, UNetConfig
-    from segmenter.devices.cluster import find_cluster
+    from segmenter.devices.machines.cluster import find_cluster
     from segmenter.devices.setup import load_tensorflow
     from segmenter.devices.strategy import make_devices
     from tests.helpers.small_training import Training, batches

@@ -31,8 +31,8 @@ from rasterio.errors import NotGeoreferencedWarning
 with contextlib.suppress(ModuleNotFoundError):  # the extra `vectors`
     # Before a test loads TensorFlow, and then pyogrio otherwise than the program: its GDAL would call
     # TensorFlow's SQLite, and end the process at a GeoPackage with a view.
-    import segmenter.vectors.library  # noqa: F401
-from segmenter.labels import ClassMap, LandCoverClass
+    import segmenter.extras.vectors.library  # noqa: F401
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from tests.helpers.file_server import PROXIES, FileServer, serving
 from tests.helpers.s3_server import Store, object_store
 from tests.helpers.time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer

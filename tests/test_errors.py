@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from segmenter import errors
-from segmenter.errors import ConfigError, OutputError, SegmenterError, run_script
+from segmenter.base import errors
+from segmenter.base.errors import ConfigError, OutputError, SegmenterError, run_script
 
 
 def _raise(error: BaseException) -> int:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from datasets.files import files_under
-from segmenter.errors import DatasetError
-from segmenter.finding import matches
-from segmenter.mapping.inputs import find_inputs
-from segmenter.mapping.patterns import LabelPattern
-from segmenter.scenes import Layout
+from segmenter.base.errors import DatasetError
+from segmenter.base.finding import matches
+from segmenter.grid.scenes import Layout
+from segmenter.mapping.request.inputs import find_inputs
+from segmenter.mapping.request.patterns import LabelPattern
 
 PATTERNS = (
     *("**/*.tif", "a/**/*.tif", "*/**/b/*.tif", "**", "a/**", "a/**/", "**/b/**/*.tif", "**/*", "**/x.tif"),

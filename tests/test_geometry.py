@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 
 windows = st.builds(
     Window, st.integers(-30, 30), st.integers(-30, 30), st.integers(0, 30), st.integers(0, 30)

@@ -18,10 +18,10 @@ from datasets.commands import TOOLS, main
 from datasets.commands import recipes as ready
 from datasets.commands.train import main as train
 from datasets.commands.train import parse_arguments
-from segmenter import invocation
+from segmenter.base import invocation
+from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.reading import load_recipe
-from segmenter.errors import ConfigError, DeviceError
-from segmenter.mapping.options import parse as parse_predict
+from segmenter.mapping.request.options import parse as parse_predict
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -120,8 +120,8 @@ def test_a_training_without_tensorflow_ends_before_the_data_are_looked_at(
 @pytest.mark.parametrize(
     ("tool", "module"),
     [
-        ("vectorise", "segmenter.mapping.vectorise"),
-        ("export", "segmenter.export.__main__"),
+        ("vectorise", "segmenter.extras.vectors"),
+        ("export", "segmenter.extras.export.__main__"),
         ("runs", "segmenter.runs.__main__"),
     ],
 )
@@ -223,8 +223,12 @@ def test_numbers_of_an_option_may_have_commas(words: list[str]) -> None:
     "script",
     [
         *(["train.py"], ["predict.py"], ["-m", "datasets"], ["-m", "segmenter.runs"]),
-        *(["-m", "segmenter.export"], ["-m", "segmenter.devices"], ["-m", "segmenter.mapping.vectorise"]),
-        ["-m", "segmenter.pretrained.convert"],
+        *(
+            ["-m", "segmenter.extras.export"],
+            ["-m", "segmenter.devices"],
+            ["-m", "segmenter.extras.vectors"],
+        ),
+        ["-m", "segmenter.model.pretrained.convert"],
         ["-c", "import sys; from datasets.commands import main; sys.exit(main(['train']))"],
     ],
     ids=lambda words: words[-1][:30],

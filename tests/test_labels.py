@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from segmenter.errors import LabelError
-from segmenter.labels import IGNORE, UNKNOWN, ClassMap, LandCoverClass, class_pixels
+from segmenter.base.errors import LabelError
+from segmenter.grid.labels import IGNORE, UNKNOWN, ClassMap, LandCoverClass, class_pixels
 
 NAIC = ClassMap(tuple(LandCoverClass(f"class {i}", (i, i, i), 100 * i) for i in range(1, 9)), ignored=(0,))
 BLACK = (0, 0, 0)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.files import alone_in
-from segmenter.geometry import Window
-from segmenter.locks import FileLock
-from segmenter.mapping.partial import PartialMap
-from segmenter.windows import Columns
+from segmenter.base.files import alone_in
+from segmenter.base.locks import FileLock
+from segmenter.grid.geometry import Window
+from segmenter.grid.windows import Columns
+from segmenter.mapping.folder.partial import PartialMap
 from tests.helpers.child_predict import files, scene
 from tests.helpers.exact_network import fake_run
 
@@ -40,7 +40,7 @@ def test_maps_are_made_where_there_are_no_locks(
     capsys: Any,
     number: int,
 ) -> None:
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
     for name in "ab":
         scene(make_geotiff, f"in/{name}.tif", 40, 50)
     assert call("in", "--confidence", output="locked") == 0
@@ -117,7 +117,7 @@ def test_without_locks_two_processes_never_write_into_one_partial_map(
 def test_without_locks_a_stopped_raster_goes_on(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
     source = scene(make_geotiff, "in/a.tif", 700, 50)
     assert call(source, "--batch", 1, "--window-size", 64, output="whole") == 0
     refuse_locks(monkeypatch, errno.ENOSYS)

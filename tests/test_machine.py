@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from segmenter import machine
-from segmenter.machine import free_memory, machine_memory, shortages, usable_cores
+from segmenter.base import machine
+from segmenter.base.machine import free_memory, machine_memory, shortages, usable_cores
 
 MIB = 2**20
 ROOT = Path(__file__).resolve().parents[1]
 FREED = """
 import sys
 import numpy as np
-from segmenter.machine import keep_freed_memory
+from segmenter.base.machine import keep_freed_memory
 if sys.argv[1:] == ["keep"]:
     assert keep_freed_memory()
 pages = lambda: int(open("/proc/self/statm").read().split()[1])
@@ -30,7 +30,7 @@ print((pages() - before) / taken)
 """
 IMPORT = """
 import resource, sys
-from segmenter.errors import run_script
+from segmenter.base.errors import run_script
 from segmenter.devices.setup import load_tensorflow
 kind = getattr(resource, sys.argv[1])
 resource.setrlimit(kind, (int(sys.argv[2]), int(sys.argv[2])))

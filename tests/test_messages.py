@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from segmenter.errors import grouped, run_script
-from segmenter.mapping import options
+from segmenter.base.errors import grouped, run_script
+from segmenter.mapping.request import options
 
 Make = Callable[..., Path]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from datasets.commands import TOOLS
-from segmenter import invocation
+from segmenter.base import invocation
 from tests.helpers.made_training import made
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from segmenter.resampling import as_type, count_of, resampled, sources, step_of, taps
+from segmenter.grid.resampling import as_type, count_of, resampled, sources, step_of, taps
 from tests.helpers.dense_resampling import dense_resampled
 
 STEPS = [Fraction(5), Fraction(7, 3), Fraction(1021, 1000), Fraction(1), Fraction(3, 4), Fraction(2, 9)]

@@ -14,12 +14,12 @@ import pytest
 import rasterio
 
 from datasets.check import check_dataset
-from segmenter.errors import LabelError
+from segmenter.base.errors import LabelError
+from segmenter.base.terminal import escaped, listening, no_bar, padded, say, terminal_width, unsafe, warn
+from segmenter.base.threads import Prefetch
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.labels import ClassMap, LandCoverClass
-from segmenter.scenes import Dataset, Scene
-from segmenter.terminal import escaped, listening, no_bar, padded, say, terminal_width, unsafe, warn
-from segmenter.threads import Prefetch
+from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.grid.scenes import Dataset, Scene
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,7 +111,7 @@ def test_a_folder_with_control_characters_is_printed_escaped(
 
 def test_names_that_the_terminal_cannot_show_end_nothing() -> None:
     code = (
-        "from segmenter.terminal import enduring_output\n"
+        "from segmenter.base.terminal import enduring_output\n"
         "with enduring_output():\n    print('–水\\udcff\\x1b')\n    print('done')"
     )
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from segmenter.threads import Prefetch
+from segmenter.base.threads import Prefetch
 from tests.helpers.time_limits import wait_until
 
 
@@ -65,7 +65,7 @@ def test_waiting_is_counted_where_batches_are_late_and_not_where_they_are_there(
         asked.set()
         return seconds
 
-    monkeypatch.setattr("segmenter.threads.time.perf_counter", clock)
+    monkeypatch.setattr("segmenter.base.threads.time.perf_counter", clock)
 
     def slow() -> Iterator[int]:
         asked.wait()

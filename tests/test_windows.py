@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from segmenter.geometry import Size, Window
-from segmenter.windows import Placement, grid, halo_windows
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.windows import Placement, grid, halo_windows
 
 sides = st.integers(1, 90)
 sizes = st.builds(Size, sides, sides)

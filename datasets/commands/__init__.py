@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from segmenter.errors import EXIT_WRONG_CALL, run_script, run_tool
+from segmenter.base.errors import EXIT_WRONG_CALL, run_script, run_tool
 
 if TYPE_CHECKING:
-    from segmenter.invocation import ToolParser
+    from segmenter.base.invocation import ToolParser
 
 Program = Callable[[Sequence[str]], int]
 """Takes the arguments behind the tool's name; gives the exit code."""
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     if words and words[0] in TOOLS:
         return TOOLS[words[0]][0](words[1:])
-    from segmenter.terminal import enduring_output
+    from segmenter.base.terminal import enduring_output
 
     with enduring_output():
         if not words:
@@ -37,8 +37,8 @@ def _run(words: Sequence[str]) -> int:
 def _parser() -> ToolParser:
     from argparse import RawDescriptionHelpFormatter
 
-    from segmenter.invocation import COMMAND, ToolParser
-    from segmenter.version import __version__
+    from segmenter.base.invocation import COMMAND, ToolParser
+    from segmenter.base.version import __version__
 
     width = max(map(len, TOOLS))
     listed = "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in TOOLS.items())
@@ -98,13 +98,13 @@ def _gpu(words: Sequence[str]) -> int:
 
 
 def _vectorise(words: Sequence[str]) -> int:
-    from segmenter.mapping.vectorise import main
+    from segmenter.extras.vectors.__main__ import main
 
     return _ended(main, words, run_tool)
 
 
 def _export(words: Sequence[str]) -> int:
-    from segmenter.export.__main__ import main
+    from segmenter.extras.export.__main__ import main
 
     return _ended(main, words, run_tool)
 
@@ -116,7 +116,7 @@ def _runs(words: Sequence[str]) -> int:
 
 
 def _convert_weights(words: Sequence[str]) -> int:
-    from segmenter.pretrained.convert import main
+    from segmenter.model.pretrained.convert import main
 
     return _ended(main, words)
 
@@ -124,7 +124,7 @@ def _convert_weights(words: Sequence[str]) -> int:
 def _ended(
     program: Program, words: Sequence[str], run: Callable[[Callable[[], int]], int] = run_script
 ) -> int:
-    from segmenter.terminal import enduring_output
+    from segmenter.base.terminal import enduring_output
 
     with enduring_output():
         return run(lambda: program(words))

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import run_tool
-from segmenter.invocation import ToolParser, invocation, recipes_hint
-from segmenter.terminal import enduring_output
+from segmenter.base.errors import run_tool
+from segmenter.base.invocation import ToolParser, invocation, recipes_hint
+from segmenter.base.terminal import enduring_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,8 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from segmenter.config.reading import load_recipe
     from segmenter.devices.expected import gpus_expected
-    from segmenter.feeding.start import worker_processes
     from segmenter.raster import quiet_gdal
+    from segmenter.tiles.feeding.start import worker_processes
     from segmenter.training import prepare
     from segmenter.training.input_only import measure_input
 

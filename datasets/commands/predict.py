@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from segmenter.errors import grouped, run_tool
-from segmenter.mapping.options import parse
-from segmenter.terminal import enduring_output
+from segmenter.base.errors import grouped, run_tool
+from segmenter.base.terminal import enduring_output
+from segmenter.mapping.request.options import parse
 
 if TYPE_CHECKING:
-    from segmenter.mapping.request import MapRequest
-    from segmenter.mapping.truth import Images
+    from segmenter.mapping.request.map_request import MapRequest
+    from segmenter.mapping.request.truth import Images
     from segmenter.runs.ensemble import AnyRun
 
 
@@ -60,8 +60,8 @@ def _predict(request: MapRequest) -> int:
 def _find_images(request: MapRequest, run: AnyRun) -> Images:
     """The inputs, or the scenes of a recipe's split, with the labels that they are scored with."""
     from segmenter.config.reading import load_recipe
+    from segmenter.mapping.request.truth import check_root, images_of_inputs, images_of_split
     from segmenter.mapping.session import lines_of_notes
-    from segmenter.mapping.truth import check_root, images_of_inputs, images_of_split
 
     from .. import layout_of, load_dataset
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from segmenter.errors import ConfigError, plain
-from segmenter.files import write_whole
-from segmenter.invocation import COMMAND, ToolParser, for_installed
+from segmenter.base.errors import ConfigError, plain
+from segmenter.base.files import write_whole
+from segmenter.base.invocation import COMMAND, ToolParser, for_installed
 
 _LOADERS = Path(__file__).parents[1]
 

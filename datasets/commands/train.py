@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import run_script, run_tool
-from segmenter.invocation import ToolParser, invocation, recipes_hint
-from segmenter.machine import keep_freed_memory
-from segmenter.terminal import enduring_output
+from segmenter.base.errors import run_script, run_tool
+from segmenter.base.invocation import ToolParser, invocation, recipes_hint
+from segmenter.base.machine import keep_freed_memory
+from segmenter.base.terminal import enduring_output
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -103,12 +103,12 @@ def _with_recipe(arguments: argparse.Namespace) -> int:
     require_tensorflow()
 
     # ----------------------------------------------------------------------- role in a cluster
-    from segmenter.devices.control import watching
+    from segmenter.extras.parameter_servers.control import watching
 
     roles, cluster = _place(arguments, recipe)
     if roles is None:
         return _train(arguments, recipe, cluster, None)
-    from segmenter.devices.serving import leave, serve
+    from segmenter.extras.parameter_servers.serving import leave, serve
 
     if roles.role != "chief":
         serve(recipe.distribution, roles)
@@ -122,8 +122,8 @@ def _with_recipe(arguments: argparse.Namespace) -> int:
 
 def _place(arguments: argparse.Namespace, recipe: Any) -> tuple[Any, Any]:
     """The process' role among parameter servers, or its place among workers; None where it has none."""
-    from segmenter.devices.cluster import find_cluster
-    from segmenter.devices.roles import refuse_options, roles_of
+    from segmenter.devices.machines.cluster import find_cluster
+    from segmenter.extras.parameter_servers.roles import refuse_options, roles_of
 
     strategy, words = recipe.distribution.strategy, arguments.cluster
     if strategy == "parameter_server":
@@ -138,9 +138,10 @@ def _place(arguments: argparse.Namespace, recipe: Any) -> tuple[Any, Any]:
 def _train(arguments: argparse.Namespace, recipe: Any, cluster: Any, watch: Any) -> int:
     """Alone, as one of several workers (`cluster`), or as the chief of parameter servers (`watch`)."""
     # -------------------------------------------------------------------- dataset, index, run
+    from segmenter.base.terminal import quiet
     from segmenter.raster import quiet_gdal
-    from segmenter.terminal import quiet
-    from segmenter.training import fine_tuning, prepare, pretraining
+    from segmenter.training import prepare
+    from segmenter.training.beginning import fine_tuning, pretraining
 
     from .. import load_dataset
 
@@ -165,7 +166,7 @@ def _train(arguments: argparse.Namespace, recipe: Any, cluster: Any, watch: Any)
 
     # ------------------------------------------------- worker processes, before TensorFlow is imported
     from segmenter.devices.expected import gpus_expected
-    from segmenter.feeding.start import worker_processes
+    from segmenter.tiles.feeding.start import worker_processes
 
     gpus = gpus_expected(recipe.distribution, arguments.logical_devices)
     if watch is not None:  # the chief's cores are free for what its workers need
@@ -215,7 +216,7 @@ def _devices(
     devices = strategy.make_devices(recipe.distribution, logical, cluster, watch)
     if devices.names[0].startswith("CPU"):
         keep_freed_memory()
-    from segmenter.training.shares import share_out
+    from segmenter.extras.unequal_cards.measured import share_out
 
     known = None if resumed is None else load_run(resumed).shares
     devices = share_out(devices, recipe, tiles.image_form, classes, known)

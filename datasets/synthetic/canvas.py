@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 
 from .cover import Cover
 from .texture import Pattern, relief

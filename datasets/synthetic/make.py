@@ -20,9 +20,9 @@ from affine import Affine
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from segmenter.errors import DatasetError, counted
-from segmenter.geometry import Size
-from segmenter.labels import ClassMap
+from segmenter.base.errors import DatasetError, counted
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import ClassMap
 from segmenter.raster import RasterSpec, write_raster
 
 from ..classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN

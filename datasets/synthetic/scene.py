@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
 
 from .camera import Camera
 from .canvas import Canvas, Sun

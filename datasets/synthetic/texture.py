@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 
 Field = NDArray[np.float32]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
 
 from .canvas import Canvas, Points, Surface, rectangle
 from .cover import Cover, Season

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.api.tiles import Classes, Paths, Scenes, Tiles, index_tiles, recipe_with
+from segmenter.base.errors import DatasetError
+from segmenter.base.files import write_whole
+from segmenter.base.terminal import listening
 from segmenter.config.recipe import Recipe
 from segmenter.diagnosis import USUAL_BATCHES, Diagnosis, table
 from segmenter.diagnosis import diagnose as diagnosis_of
-from segmenter.errors import DatasetError
-from segmenter.files import write_whole
-from segmenter.terminal import listening
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from segmenter.errors import RasterError
+from segmenter.base.errors import RasterError
+from segmenter.base.terminal import warn
 from segmenter.inference.fit import check_fit
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.runs.ensemble import AnyRun
-from segmenter.terminal import warn
 
 Nodata = float | Sequence[float | None] | None
 """A value that stands for no data in all bands, or one for each."""

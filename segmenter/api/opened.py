@@ -16,19 +16,19 @@ from numpy.typing import ArrayLike, NDArray
 from segmenter.api.images import Nodata, rasters_of
 from segmenter.api.predicting import Computing, Probabilities, predict_arrays, result_array
 from segmenter.api.results import Maps, MapScores, MapsError
+from segmenter.base.errors import CheckpointError, DatasetError
+from segmenter.base.files import read_regular
+from segmenter.base.terminal import Said, listening
 from segmenter.config.recipe import Recipe
-from segmenter.errors import CheckpointError, DatasetError
-from segmenter.files import read_regular
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Layout
 from segmenter.inference.loading import KeptModels
-from segmenter.labels import ClassMap
-from segmenter.mapping.options import request_of
+from segmenter.mapping.request.options import request_of
+from segmenter.mapping.request.truth import images_of_inputs
 from segmenter.mapping.session import Mapped, map_rasters, output_folder
-from segmenter.mapping.truth import images_of_inputs
 from segmenter.runs.ensemble import AnyRun, joined, members
 from segmenter.runs.run import RUN_FILE, load_run
 from segmenter.runs.score_files import BEST_FILES
-from segmenter.scenes import Layout
-from segmenter.terminal import Said, listening
 
 Paths = str | os.PathLike[str]
 

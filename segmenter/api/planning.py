@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from segmenter.api.tiles import Tiles
-from segmenter.errors import DatasetError
+from segmenter.base.errors import DatasetError
+from segmenter.base.terminal import aligned
 from segmenter.sampling import held_by_rows
 from segmenter.sampling.forecast import Forecast, holds
 from segmenter.sampling.forecast import forecast as forecast_of
 from segmenter.sampling.plan import Plan, planned_epoch
-from segmenter.terminal import aligned
 
 _SIZES = (4, 8, 16, 32, 64, 128)
 """Batches that a forecast shows."""

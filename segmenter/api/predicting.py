@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from segmenter.errors import RasterError, SegmenterError
-from segmenter.geometry import Window
+from segmenter.base.errors import RasterError, SegmenterError
+from segmenter.grid.geometry import Window
 from segmenter.inference.events import Failed, Mapped
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.predictor import classify_all
 from segmenter.inference.regridding import ON_THE_GRID
+from segmenter.mapping.gsd import lay_grids
 from segmenter.mapping.jobs import MapJob, RasterRequest
-from segmenter.mapping.outputs import MapStyle, known_probabilities
+from segmenter.mapping.outputs.finished import MapStyle, known_probabilities
 from segmenter.mapping.own_pixels import OwnPixels
 from segmenter.mapping.precision import precision_of
-from segmenter.mapping.request import BlendWeights, MapRequest, Mode, Precision
-from segmenter.mapping.scale import lay_grids
+from segmenter.mapping.request.map_request import BlendWeights, MapRequest, Mode, Precision
 from segmenter.mapping.tiling import tiling_for
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.runs.ensemble import AnyRun

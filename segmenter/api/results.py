@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from segmenter.errors import EXIT_SOME_FAILED, ScoreError, SegmenterError, plain
+from segmenter.base.errors import EXIT_SOME_FAILED, ScoreError, SegmenterError, plain
 from segmenter.evaluation.scores import FIGURES, Scores
 
 

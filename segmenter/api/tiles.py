@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import DatasetError
+from segmenter.base.terminal import aligned, listening
 from segmenter.config.reading import default_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import DatasetError
-from segmenter.labels import ClassMap, LandCoverClass, own_colour
+from segmenter.grid.labels import ClassMap, LandCoverClass, own_colour
+from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.sampling.forecast import holds
-from segmenter.scenes import SPLITS, Dataset, Scene, Split
-from segmenter.terminal import aligned, listening
 from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.scales import with_scales
+from segmenter.tiles.scene_gsd import with_scales
 
 Paths = str | os.PathLike[str]
 Scenes = Dataset | Iterable[Scene | tuple[Paths, Paths]]

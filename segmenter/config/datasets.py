@@ -17,11 +17,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from segmenter.addresses import is_address, masked
+from segmenter.base.addresses import is_address, masked
+from segmenter.base.errors import shortened
+from segmenter.base.finding import is_vector
 from segmenter.config.sections import Section, kinds_of, setting
 from segmenter.config.vector_labels import VectorLabels
-from segmenter.errors import shortened
-from segmenter.finding import is_vector
 
 CacheCodec = Literal["none", "lz4"]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from segmenter.errors import ConfigError, shortened
-from segmenter.invocation import recipes_hint
+from segmenter.base.errors import ConfigError, shortened
+from segmenter.base.invocation import recipes_hint
 
 MAX_BYTES = 1 << 20
 """Of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""

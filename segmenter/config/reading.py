@@ -12,12 +12,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from segmenter.base.errors import ConfigError, shortened
 from segmenter.config.datasets import DATASET_KINDS, PathScale, SplitByNames
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.plain_yaml import parse, read_text
 from segmenter.config.recipe import MAX_NAME, Recipe
 from segmenter.config.sections import unit_of
-from segmenter.errors import ConfigError, shortened
 
 _KINDS: dict[str, Any] = {**DATASET_KINDS, **MODEL_KINDS}
 """Tags of the unions among the sections."""

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from segmenter.errors import end_at_once_on_ctrl_c
+from segmenter.base.errors import end_at_once_on_ctrl_c
 
 if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
-from segmenter.errors import DeviceError, run_script
-from segmenter.invocation import ToolParser, invocation
-from segmenter.terminal import enduring_output
+from segmenter.base.errors import DeviceError, run_script
+from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.terminal import enduring_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from segmenter.errors import DeviceError
+from segmenter.base.errors import DeviceError
 
 _NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
 """How CUDA and cuDNN say it, in errors that are not TensorFlow's own ResourceExhaustedError."""

@@ -6,8 +6,8 @@ import importlib.util
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-from segmenter.errors import DeviceError
-from segmenter.invocation import installation
+from segmenter.base.errors import DeviceError
+from segmenter.base.invocation import installation
 
 
 def require_tensorflow() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from segmenter.base.errors import DeviceError
 from segmenter.config.devices import MemoryLimit, share_of_card
-from segmenter.errors import DeviceError
 
 _MIB = 2**20
 

@@ -14,13 +14,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from segmenter.base.invocation import installation
+from segmenter.base.machine import machine_memory, usable_cores
+from segmenter.base.terminal import aligned
 from segmenter.devices.driver import MachineGpus, machine_gpus
 from segmenter.devices.installed import cuda_libraries
 from segmenter.devices.setup import Device, processor_model
 from segmenter.devices.strategy import Devices
-from segmenter.invocation import installation
-from segmenter.machine import machine_memory, usable_cores
-from segmenter.terminal import aligned
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 """CUDA's major version → the oldest driver that it runs on, by NVIDIA's table (docs.nvidia.com/deploy/

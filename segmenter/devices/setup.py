@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from segmenter.base.errors import DeviceError
+from segmenter.base.invocation import installation
+from segmenter.base.machine import machine_memory, shortages
+from segmenter.base.terminal import say
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.driver import ask
 from segmenter.devices.installed import cuda_libraries, how_to_install
 from segmenter.devices.limits import memory_limits
-from segmenter.errors import DeviceError
-from segmenter.invocation import installation
-from segmenter.machine import machine_memory, shortages
-from segmenter.terminal import say
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
 _MIB = 2**20

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from segmenter.base.errors import ConfigError, DeviceError
+from segmenter.base.terminal import aligned
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices.cluster import Cluster
-from segmenter.devices.control import Watch
-from segmenter.devices.parameter_server import ServerCluster, connect
+from segmenter.devices.machines.cluster import Cluster
+from segmenter.devices.machines.workers import Workers, started
 from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
-from segmenter.devices.shares import dealt
-from segmenter.devices.tpu import make_tpu
-from segmenter.devices.workers import Workers, started
-from segmenter.errors import ConfigError, DeviceError
-from segmenter.terminal import aligned
+from segmenter.extras.parameter_servers.control import Watch
+from segmenter.extras.parameter_servers.strategy import ServerCluster, connect
+from segmenter.extras.tpu import make_tpu
+from segmenter.extras.unequal_cards.shares import dealt
 
 _BFLOAT16 = 8, 0
 """Compute capability of the first cards with tensor cores for it (Ampere)."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from segmenter.evaluation.drawing import save_figure
 from segmenter.evaluation.figures import coloured, panels_figure, stretched
-from segmenter.labels import IGNORE, ClassMap
+from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import Tile

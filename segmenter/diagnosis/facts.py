@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
 from segmenter.diagnosis.data import (
     VERSION,
@@ -22,15 +23,14 @@ from segmenter.diagnosis.data import (
     PlanFacts,
     Side,
 )
+from segmenter.diagnosis.gsd import class_scales, without_rounding
 from segmenter.diagnosis.limits import REPLICAS, limit, planned
 from segmenter.diagnosis.samplings import samplings
-from segmenter.diagnosis.scales import class_scales, without_rounding
 from segmenter.diagnosis.scene_maps import class_maps
-from segmenter.errors import DatasetError
+from segmenter.grid.scenes import Dataset
 from segmenter.runs.coverage import run_coverage
 from segmenter.sampling import order_for_replicas, part_title, plan
 from segmenter.sampling.forecast import ClassStatistics, Forecast, class_statistics, forecast, holds
-from segmenter.scenes import Dataset
 from segmenter.tiles.index import TileIndex
 
 USUAL_BATCHES = (16, 32, 64, 128)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.diagnosis.data import Lever, Limit
-from segmenter.errors import DatasetError
+from segmenter.grid.scenes import Dataset
 from segmenter.sampling import Plan, plan
 from segmenter.sampling.forecast import ClassStatistics, holds, scene_pixels
-from segmenter.scenes import Dataset
 from segmenter.tiles.index import TileIndex
 
 __all__ = ["REPLICAS", "limit", "planned"]

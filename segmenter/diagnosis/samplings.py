@@ -7,13 +7,13 @@ from typing import get_args
 
 import numpy as np
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
 from segmenter.config.sampling import Method
 from segmenter.diagnosis.data import SamplingFacts
 from segmenter.diagnosis.limits import REPLICAS
-from segmenter.errors import DatasetError
+from segmenter.grid.scenes import Dataset
 from segmenter.sampling import held_by_rows, plan
-from segmenter.scenes import Dataset
 from segmenter.tiles.index import TileIndex
 
 __all__ = ["samplings"]

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.threads import in_threads
 from segmenter.diagnosis.data import SceneMap
 from segmenter.raster import RasterInfo, raster_info
-from segmenter.threads import in_threads
 from segmenter.tiles.index import TileIndex
 
 __all__ = ["MOST_CELLS", "MOST_MAPS", "class_maps"]

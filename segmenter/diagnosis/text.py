@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from segmenter.base.terminal import aligned
 from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, ScaleFacts
 from segmenter.runs.coverage import RunFacts
-from segmenter.terminal import aligned
 
 __all__ = ["table"]
 

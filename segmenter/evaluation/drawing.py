@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.files import write_whole
+from segmenter.base.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from segmenter.evaluation.drawing import hex_colour, name_legend, new_figure, one_line, save_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
-from segmenter.geometry import Size
-from segmenter.labels import IGNORE, ClassMap
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import IGNORE, ClassMap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

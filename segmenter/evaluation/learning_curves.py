@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.evaluation.drawing import hex_colour, name_legend, new_figure, one_line, save_figure
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

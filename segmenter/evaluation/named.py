@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from segmenter.errors import ConfigError
+from segmenter.base.errors import ConfigError
 from segmenter.evaluation.scores import FIGURES, MEANS, Scores
 
 OF_CLASS = {"iou": "IoU", "f1": "F1", "precision": "precision", "recall": "recall"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from segmenter.errors import ScoreError
+from segmenter.base.errors import ScoreError
 
 LabelKind = Literal["full", "eroded"]
 WithoutData = Literal["left out", "missed"]

@@ -34,13 +34,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import ScoreError
+from segmenter.base.errors import ScoreError
+from segmenter.base.files import write_whole
+from segmenter.base.sealed import other_format
+from segmenter.base.terminal import aligned
 from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
 from segmenter.evaluation.protocol import Protocol as Protocol
-from segmenter.files import write_whole
-from segmenter.labels import IGNORE, ClassMap
-from segmenter.sealed import other_format
-from segmenter.terminal import aligned
+from segmenter.grid.labels import IGNORE, ClassMap
 
 FORMAT = 1
 """Of a file of scores."""

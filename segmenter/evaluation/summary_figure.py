@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.evaluation.drawing import figure_pixels, save_pixels
 from segmenter.evaluation.figures import confusion_panel, scene_panels
 from segmenter.evaluation.scores import ConfusionMatrix
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 
 _SIDE = 1600
 """Pixels of the longer side of an example's row."""

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import ConfigError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import ConfigError
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.events import Entry, Finished, Piece, Weighted
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 

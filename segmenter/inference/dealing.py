@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import DeviceError
-from segmenter.geometry import Window
+from segmenter.base.errors import DeviceError
+from segmenter.base.threads import Prefetch
+from segmenter.grid.geometry import Window
 from segmenter.inference.events import Batch, J, Piece
 from segmenter.inference.prediction import Predictor, Worker, checked
-from segmenter.threads import Prefetch
 
 _WAITING = 2
 """Results that may wait for an earlier one, for each batch that the devices take at once."""

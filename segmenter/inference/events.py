@@ -10,11 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import SegmenterError
-from segmenter.geometry import Window
+from segmenter.base.errors import SegmenterError
+from segmenter.grid.geometry import Window
+from segmenter.grid.windows import Placement
 from segmenter.inference.prediction import Prediction
 from segmenter.raster.readable import Readable as Readable
-from segmenter.windows import Placement
 
 
 class Strips(Protocol):

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import RasterError, SegmenterError
-from segmenter.geometry import Window
+from segmenter.base.errors import RasterError, SegmenterError
+from segmenter.grid.geometry import Window
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import RasterInfo
 from segmenter.raster.band_names import names_of, order_of

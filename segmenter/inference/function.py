@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from segmenter.devices.exhausted import memory_errors
 from segmenter.devices.strategy import Devices
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.pixelwise import fused, per_pixel
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor
 from segmenter.inference.rescaling import rescaled

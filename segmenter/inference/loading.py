@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from segmenter.base.errors import CheckpointError
 from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
-from segmenter.errors import CheckpointError
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.weight_shapes import check_learned, check_weights, is_described

@@ -29,17 +29,17 @@ from typing import Literal
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from segmenter.base.errors import ConfigError, shortened
+from segmenter.base.machine import machine_memory
 from segmenter.devices.setup import cards_listed, smallest_card
-from segmenter.errors import ConfigError, shortened
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
+from segmenter.grid.windows import COLUMN, least_window, round_up, window_for
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
-from segmenter.machine import machine_memory
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.valid_rows import HELD_BYTES
 from segmenter.raster.write import BLOCK
-from segmenter.windows import COLUMN, least_window, round_up, window_for
 
 BASE_BYTES = 1 << 30
 SHARE_OF_MACHINE = 0.5

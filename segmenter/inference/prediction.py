@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size, Window
-from segmenter.labels import IGNORE
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
 
 _PIXELS_AT_ONCE = 1 << 15
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Window
+from segmenter.base.threads import Prefetch
+from segmenter.grid.geometry import Window
 from segmenter.inference.blending import Blender
 from segmenter.inference.dealing import compute_all
 from segmenter.inference.events import Event, Failed, Finished, J, Job, Mapped, Piece, Readable
@@ -29,7 +30,6 @@ from segmenter.inference.prediction import (
     Predictor,
 )
 from segmenter.inference.reading import Tiling, read_batches
-from segmenter.threads import Prefetch
 
 __all__ = [
     "Event",

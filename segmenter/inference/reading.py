@@ -9,12 +9,12 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import ConfigError, SegmenterError
-from segmenter.geometry import Size, Window
-from segmenter.inference.apart import read_apart
+from segmenter.base.errors import ConfigError, SegmenterError
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.windows import COLUMN, Columns, Placement, halo_windows, round_up
 from segmenter.inference.blending import Blend, blend_windows
 from segmenter.inference.events import Batch, Entry, Failed, Finished, J, Job, Piece, Readable
-from segmenter.windows import COLUMN, Columns, Placement, halo_windows, round_up
+from segmenter.inference.parallel_reading import read_apart
 
 _MOST_AT_ONCE = 256
 """Windows of a batch, however small."""

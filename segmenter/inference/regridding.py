@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Window
+from segmenter.base.machine import usable_cores
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.resampling import resampled, sources, taps
 from segmenter.inference.prediction import ExtraOutputs, Prediction
-from segmenter.labels import IGNORE
-from segmenter.machine import usable_cores
 from segmenter.raster.resampled import GridColumns
-from segmenter.resampling import resampled, sources, taps
 
 ON_THE_GRID = ExtraOutputs(probabilities="float16")
 """What is asked of the model: two bytes a class, for each pixel of the grid."""

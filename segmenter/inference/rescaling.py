@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from segmenter.resampling import taps
+from segmenter.grid.resampling import taps
 
 
 def rescaled(array_BHWC: Any, scale: Fraction) -> Any:

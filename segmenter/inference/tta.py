@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from segmenter.errors import ConfigError
+from segmenter.base.errors import ConfigError
 from segmenter.model.receptive_field import NetworkGeometry
 
 Transpose = Callable[[Any, list[int]], Any]

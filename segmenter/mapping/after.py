@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from segmenter.errors import SegmenterError
-from segmenter.mapping.outputs import MapStyle
-from segmenter.mapping.polygons import PolygonFile
-from segmenter.mapping.request import MapRequest
+from segmenter.base.errors import SegmenterError
+from segmenter.extras.upload import Uploads, finish_uploads
+from segmenter.extras.vectors.mapped import PolygonFile
+from segmenter.mapping.outputs.finished import MapStyle
+from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.scoring import Outcome
-from segmenter.mapping.upload import Uploads, finish_uploads
 
 
 def finish(
@@ -20,7 +20,7 @@ def finish(
     """Draw, write and upload what is asked for beside the maps; gives what went wrong."""
     failures: list[SegmenterError] = []
     if request.pictures:
-        from segmenter.mapping.pictures import draw_views  # brings matplotlib
+        from segmenter.mapping.outputs.pictures import draw_views  # brings matplotlib
 
         failures += draw_views(outcome, style)
     if polygons is not None:

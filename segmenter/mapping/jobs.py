@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.errors import ChangedInputError, RasterError
-from segmenter.geometry import Size, Window
-from segmenter.labels import ClassMap
+from segmenter.base.errors import ChangedInputError, RasterError
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.windows import COLUMN, Columns
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.raster.mosaic import Mosaic, MosaicView
-from segmenter.raster.remote import RemotePath
+from segmenter.raster.remote.patience import renewed_tag
+from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
-from segmenter.raster.served import renewed_tag
 from segmenter.raster.write import BLOCK
-from segmenter.windows import COLUMN, Columns
 
 _EDGE = 1e-6
 """Share of a pixel by which a bounding box may miss a pixel's edge by rounding."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.regridding import Regridder
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs import MapStyle
+from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.raster.resampled import GridColumns
 from segmenter.raster.valid_rows import ValidRows
 

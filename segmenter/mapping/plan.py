@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segmenter.errors import DatasetError, RasterError, SegmenterError
-from segmenter.files import real
-from segmenter.geometry import Window
-from segmenter.mapping.inputs import Inputs
+from segmenter.base.errors import DatasetError, RasterError, SegmenterError
+from segmenter.base.files import real
+from segmenter.grid.geometry import Window
+from segmenter.grid.scenes import Layout
 from segmenter.mapping.jobs import MapJob, RasterRequest, tag_at_server
-from segmenter.mapping.outputs import MapStyle
-from segmenter.mapping.truth import Truth
+from segmenter.mapping.outputs.finished import MapStyle
+from segmenter.mapping.request.inputs import Inputs
+from segmenter.mapping.request.truth import Truth
 from segmenter.raster.alignment import check_label
 from segmenter.raster.mosaic import Mosaic
 from segmenter.raster.readable import Readable
 from segmenter.runs.ensemble import members
-from segmenter.scenes import Layout
 
 if TYPE_CHECKING:
     from segmenter.runs.ensemble import AnyRun

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from segmenter.base.terminal import say
 from segmenter.inference.loading import smallest_card
 from segmenter.runs.ensemble import members
-from segmenter.terminal import say
 
 if TYPE_CHECKING:
-    from segmenter.mapping.journal import Journal
-    from segmenter.mapping.request import MapRequest
+    from segmenter.mapping.folder.journal import Journal
+    from segmenter.mapping.request.map_request import MapRequest
     from segmenter.runs.ensemble import AnyRun
 
 PLAIN = "float32"

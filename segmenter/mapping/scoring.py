@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import SegmenterError, plain
-from segmenter.evaluation.by_scale import ScaleConfusions, scale_facts, scale_table
+from segmenter.base.errors import SegmenterError, plain
+from segmenter.base.terminal import aligned
+from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
-from segmenter.geometry import Size, Window
-from segmenter.labels import ClassMap
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.windows import COLUMN, grid
+from segmenter.mapping.gsd import scale_text
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs import MapStyle
-from segmenter.mapping.request import MapRequest
-from segmenter.mapping.scale import scale_text
-from segmenter.mapping.truth import ScaleOf, Truth, by_georeference
+from segmenter.mapping.outputs.finished import MapStyle
+from segmenter.mapping.request.map_request import MapRequest
+from segmenter.mapping.request.truth import ScaleOf, Truth, by_georeference
 from segmenter.raster import read_label
-from segmenter.terminal import aligned
-from segmenter.windows import COLUMN, grid
 
 if TYPE_CHECKING:
     from segmenter.runs.ensemble import AnyRun

@@ -1,6 +1,6 @@
 """One call of `predict.py`, for Python users too: headers, maps, scores, pictures.
 
-    from segmenter.mapping.request import MapRequest
+    from segmenter.mapping.request.map_request import MapRequest
     from segmenter.mapping.session import map_rasters
 
     mapped = map_rasters(MapRequest(run=Path("runs/mine"), inputs=("scenes/",), output=Path("maps")))
@@ -23,34 +23,34 @@ from typing import Any
 
 from tqdm import tqdm
 
-from segmenter.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, counted, plain
+from segmenter.base.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, counted, plain
+from segmenter.base.terminal import no_bar, say, warn
 from segmenter.evaluation.scores import ConfusionMatrix
+from segmenter.extras.dask.windows import Workers, computing, warn_above_bar, workers_of
+from segmenter.extras.gis.style_files import restore
+from segmenter.extras.upload import SCORE_FILES, Uploads, uploading
+from segmenter.extras.vectors.mapped import PolygonFile
 from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.mapping.after import finish
+from segmenter.mapping.folder.journal import JOURNAL, Journal
+from segmenter.mapping.folder.state import FolderState, neighbour_facts
+from segmenter.mapping.gsd import cost, groups, lay_grids, wanted_scale
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
-from segmenter.mapping.journal import JOURNAL, Journal
-from segmenter.mapping.map_style import map_style
-from segmenter.mapping.on_cluster import Workers, computing, warn_above_bar, workers_of
-from segmenter.mapping.outputs import MapStyle
+from segmenter.mapping.outputs.finished import MapStyle
+from segmenter.mapping.outputs.map_style import map_style
+from segmenter.mapping.outputs.writing import Progress, write_maps
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
-from segmenter.mapping.polygons import PolygonFile
 from segmenter.mapping.precision import precision_option, settled_precision
-from segmenter.mapping.request import MapRequest
-from segmenter.mapping.scale import cost, groups, lay_grids, wanted_scale
+from segmenter.mapping.request.map_request import MapRequest
+from segmenter.mapping.request.truth import Images, by_georeference, check_shared, images_of_inputs
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
-from segmenter.mapping.state import FolderState, neighbour_facts
-from segmenter.mapping.style_files import restore
 from segmenter.mapping.tiling import computing_options, settled_tiling
-from segmenter.mapping.truth import Images, by_georeference, check_shared, images_of_inputs
-from segmenter.mapping.upload import SCORE_FILES, Uploads, uploading
-from segmenter.mapping.writing import Progress, write_maps
 from segmenter.raster import check_drivers, extent_text, quiet_libtiff, raster_info, remove_leftovers
 from segmenter.runs.ensemble import AnyRun, joined
 from segmenter.runs.run import load_run
-from segmenter.terminal import no_bar, say, warn
 
 _MANY_FILES, _MANY_PIXELS = 1000, 1e9
 """From which on a bar is shown while headers and finished maps are looked at: for less it only flickers."""

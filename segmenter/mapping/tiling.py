@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from segmenter.geometry import Size
-from segmenter.terminal import say
+from segmenter.base.terminal import say
+from segmenter.grid.geometry import Size
 
 if TYPE_CHECKING:
     from segmenter.inference.memory import Needs, OwnNeeds
     from segmenter.inference.prediction import ExtraOutputs
     from segmenter.inference.reading import Tiling
+    from segmenter.mapping.folder.journal import Journal
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.journal import Journal
-    from segmenter.mapping.request import MapRequest
+    from segmenter.mapping.request.map_request import MapRequest
     from segmenter.runs.ensemble import AnyRun
 
 _CHOSEN = ("mode", "overlap", "blend_weights", "tta", "memory", "window_size", "batch", "mosaic")
@@ -66,7 +66,7 @@ def tiling_of_worker(
     Raises:
         ConfigError: blended windows do not fit.
     """
-    from segmenter.errors import ConfigError
+    from segmenter.base.errors import ConfigError
     from segmenter.inference.memory import Choice, plan_tiling, share_of
 
     sizes, needs = _needs(request, run, jobs, wanted, gpus=1)
@@ -91,9 +91,9 @@ def _needs(
     """What the jobs are to the model in size, and what a prediction takes."""
     import numpy as np
 
+    from segmenter.grid.windows import round_up
     from segmenter.inference.memory import USUAL, Needs
     from segmenter.inference.tta import parse_tta, seen_by
-    from segmenter.windows import round_up
 
     item_bytes = max((np.dtype(job.info.dtype).itemsize for job in jobs), default=1)
     network = seen_by(run.network, parse_tta(request.tta), len(run.classes))

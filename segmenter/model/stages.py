@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.models import NOTHING_AT_STRIDE_2, ModelConfig, UNetConfig
 from segmenter.config.recipe import TrainingConfig
-from segmenter.errors import ConfigError
 from segmenter.model.decoders import DECODERS
 from segmenter.model.weight_shapes import stage_of, weight_shapes
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import CheckpointError
 from segmenter.config.models import ModelConfig, UNetConfig
-from segmenter.errors import CheckpointError
 
 Shape = tuple[int, ...]
 _LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")

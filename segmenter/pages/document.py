@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from segmenter.errors import SegmenterError
-from segmenter.invocation import installation
+from segmenter.base.errors import SegmenterError
+from segmenter.base.invocation import installation
 from segmenter.pages.parts import Chart, Charts, Fold, Head, Section, drawn
 
 

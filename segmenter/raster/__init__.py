@@ -6,20 +6,20 @@ and the window.
 """
 
 from segmenter.raster.alpha import ask_for_bands
-from segmenter.raster.gdal_private import quiet_libtiff
+from segmenter.raster.distances import crs_title, length, metres_apart
+from segmenter.raster.gdal.private import quiet_libtiff
+from segmenter.raster.gdal.settings import quiet_gdal
 from segmenter.raster.ground import extent_text, outlines, pixel_sides
 from segmenter.raster.header import RasterInfo, keeps_crs
-from segmenter.raster.known import KnownRasters
 from segmenter.raster.label import LabelIds, LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
-from segmenter.raster.place import crs_title, length, metres_apart
 from segmenter.raster.reading import (
     MAX_EMPTY_PIXELS,
     Raster,
     open_raster,
     raster_info,
 )
-from segmenter.raster.settings import quiet_gdal
+from segmenter.raster.reopened import KnownRasters
 from segmenter.raster.spec import RasterSpec
 from segmenter.raster.write import (
     RasterWriter,

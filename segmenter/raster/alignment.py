@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from segmenter.errors import DatasetError
+from segmenter.base.errors import DatasetError
 from segmenter.raster.crs_units import same_ground
+from segmenter.raster.distances import crs_title, length, metres_apart
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.place import crs_title, length, metres_apart
 from segmenter.raster.reading import raster_info
 
 _LARGEST_SHIFT = 0.5

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import BandsError
-from segmenter.geometry import Window
-from segmenter.raster.faults import FAULTS, gdal_window
+from segmenter.base.errors import BandsError
+from segmenter.grid.geometry import Window
+from segmenter.raster.gdal.faults import FAULTS, gdal_window
 from segmenter.raster.opening import Opened, raising_damage
-from segmenter.raster.remote import as_gdal_takes
+from segmenter.raster.remote.settings import as_gdal_takes
 
 _WHOLE_PIXELS = 1 << 20
 """A raster of so many is looked at as a whole, of a larger one as little as this or less."""

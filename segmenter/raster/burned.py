@@ -16,11 +16,11 @@ from rasterio.features import rasterize
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Window
-from segmenter.raster.faults import FAULTS
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Window
+from segmenter.raster.gdal.faults import FAULTS
+from segmenter.raster.gdal.settings import set_up_gdal
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.settings import set_up_gdal
 
 Move = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """(V, 2) coordinates → others; not finite where there are none."""

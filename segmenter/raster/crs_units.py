@@ -12,8 +12,8 @@ from typing import Any
 from rasterio.crs import CRS
 from rasterio.warp import transform
 
-from segmenter.raster.faults import FAULTS
-from segmenter.raster.settings import set_up_gdal
+from segmenter.raster.gdal.faults import FAULTS
+from segmenter.raster.gdal.settings import set_up_gdal
 
 _NULL_SHIFT = re.compile(r" using towgs84=0(,0)*(?=\")")
 """In the name that PROJ gives a datum."""

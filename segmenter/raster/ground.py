@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
 from segmenter.raster.crs_units import unit_metres
-from segmenter.raster.faults import FAULTS
+from segmenter.raster.gdal.faults import FAULTS
 from segmenter.raster.header import RasterInfo
 
 _HALF_WAY_ROUND = 17_000_000.0

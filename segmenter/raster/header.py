@@ -16,11 +16,11 @@ from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.rpc import RPC
 from rasterio.transform import Affine
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster.crs_units import unit_metres
+from segmenter.raster.gdal.settings import set_up_gdal
 from segmenter.raster.opening import Opened
-from segmenter.raster.settings import set_up_gdal
 from segmenter.raster.stamps import Stamp
 
 _INDICES = "values are indices of a palette, not of light"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.validity import NO_MEASUREMENT, fill_void, holds, usable, void_in_bands
 

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
 
-from segmenter.errors import LabelError, RasterError
-from segmenter.geometry import Size, Window
-from segmenter.labels import ClassMap
-from segmenter.raster.faults import gdal_window, naming
+from segmenter.base.errors import LabelError, RasterError
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import ClassMap
+from segmenter.raster.gdal.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset
 from segmenter.raster.reading import check_size, check_types
-from segmenter.raster.remote import RemotePath
-from segmenter.raster.served import patiently
+from segmenter.raster.remote.patience import patiently
+from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import holds, usable
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import DatasetError
-from segmenter.files import make_folder, write_whole
-from segmenter.labels import IGNORE, ClassMap
+from segmenter.base.errors import DatasetError
+from segmenter.base.files import make_folder, write_whole
+from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.spec import RasterSpec
 from segmenter.raster.stamps import stamp_of

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import DatasetError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import DatasetError
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster import Raster, RasterInfo
 from segmenter.raster.crs_units import same_ground
 

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import rasterio
 from rasterio.enums import MaskFlags
 
-from segmenter.errors import RasterError
-from segmenter.raster.faults import FAULTS, naming
-from segmenter.raster.gdal_files import own_env
-from segmenter.raster.gdal_private import messages
+from segmenter.base.errors import RasterError
+from segmenter.raster.gdal.faults import FAULTS, naming
+from segmenter.raster.gdal.files import own_env
+from segmenter.raster.gdal.png import check_png
+from segmenter.raster.gdal.private import messages
+from segmenter.raster.gdal.settings import MEANING, set_up_gdal
+from segmenter.raster.gdal.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
 from segmenter.raster.orientation import check_orientation
 from segmenter.raster.pages import full_page
-from segmenter.raster.png import check_png
-from segmenter.raster.remote import RemotePath, as_gdal_takes, open_bytes
-from segmenter.raster.served import patiently
-from segmenter.raster.settings import MEANING, set_up_gdal
-from segmenter.raster.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
+from segmenter.raster.remote.patience import patiently
+from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, open_bytes
 from segmenter.raster.stamps import Stamp, stamp_of
 
 # How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL gets the driver, so

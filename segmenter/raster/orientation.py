@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from segmenter.errors import RasterError
-from segmenter.raster.remote import open_bytes
-from segmenter.raster.sidecars import TIFF_SIGNATURES, tiff_fields
+from segmenter.base.errors import RasterError
+from segmenter.raster.gdal.sidecars import TIFF_SIGNATURES, tiff_fields
+from segmenter.raster.remote.settings import open_bytes
 from segmenter.raster.stamps import Stamp
 
 _ORIENTATION = 274

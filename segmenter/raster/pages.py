@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import RasterError
-from segmenter.raster.remote import as_gdal_takes
+from segmenter.base.errors import RasterError
+from segmenter.raster.remote.settings import as_gdal_takes
 from segmenter.raster.stamps import Stamp
 
 _PAGE = re.compile(r"Page (\d+) \((\d+)P x (\d+)L x")

@@ -12,7 +12,7 @@ from rasterio.transform import Affine
 from rasterio.warp import transform
 
 from segmenter.raster.crs_units import ellipsoid_axes, is_mercator
-from segmenter.raster.settings import set_up_gdal
+from segmenter.raster.gdal.settings import set_up_gdal
 
 _EQUAL_AREA = "EPSG:6933"
 """Lambert's cylindrical projection on WGS 84: parallels and meridians are straight, areas are true."""

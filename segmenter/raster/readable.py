@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from segmenter.raster.header import RasterInfo
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import BandsError, RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import BandsError, RasterError
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
-from segmenter.raster.faults import gdal_window, naming
+from segmenter.raster.gdal.faults import gdal_window, naming
+from segmenter.raster.gdal.sparse import Blocks
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
-from segmenter.raster.remote import RemotePath
-from segmenter.raster.served import patiently
-from segmenter.raster.sparse import Blocks
+from segmenter.raster.remote.patience import patiently
+from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
 MAX_EMPTY_PIXELS = 1 << 30

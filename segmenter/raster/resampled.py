@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.resampling import as_type, count_of, resampled, sources, taps
+from segmenter.grid.windows import Columns
 from segmenter.raster.readable import Readable
-from segmenter.resampling import as_type, count_of, resampled, sources, taps
-from segmenter.windows import Columns
 
 _VALUES_AT_ONCE = 1 << 22
 """Of the raster, or of the grid where that is finer: what is resampled at once."""

@@ -1,7 +1,7 @@
 """Bands that lie in several files, as one raster on the grid of one of them.
 
 The rule: files on the grid that is asked for give their values as they are. The others are resampled by
-`segmenter.resampling`: a coarser file bilinearly, a finer one by the mean over each pixel, weighted by
+`segmenter.grid.resampling`: a coarser file bilinearly, a finer one by the mean over each pixel, weighted by
 validity. A pixel has data where it has data in every file. Files of one scene must have the same extent,
 within a pixel of the coarser one.
 """
@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import DatasetError, RasterError
-from segmenter.geometry import Window
+from segmenter.base.errors import DatasetError, RasterError
+from segmenter.grid.geometry import Window
+from segmenter.grid.resampling import Taps, as_type, resampled
 from segmenter.raster.crs_units import same_ground
+from segmenter.raster.distances import crs_title
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.made import MadeRasters
 from segmenter.raster.opening import files_behind
-from segmenter.raster.place import crs_title
 from segmenter.raster.reading import Raster, open_raster
 from segmenter.raster.spec import RasterSpec
 from segmenter.raster.validity import usable
 from segmenter.raster.write import BLOCK, RasterWriter
-from segmenter.resampling import Taps, as_type, resampled
 
 _VERSION = 1
 """Of the rules that decide what is stacked; it is part of the name."""

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.errors import SegmenterError
-from segmenter.files import read_regular
-from segmenter.raster.remote import RemotePath
-from segmenter.raster.sidecars import names_beside
+from segmenter.base.errors import SegmenterError
+from segmenter.base.files import read_regular
+from segmenter.raster.gdal.sidecars import names_beside
+from segmenter.raster.remote.settings import RemotePath
 
 _SETTLED_NS = 2_000_000_000
 """Age of a folder's last change from which on another one shows: clocks of file systems tick in up to 2 s."""

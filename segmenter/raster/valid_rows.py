@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Window
-from segmenter.windows import round_up
+from segmenter.grid.geometry import Window
+from segmenter.grid.windows import round_up
 
 HELD_BYTES = 1 << 26
 """Of validity, a byte a pixel: a row of blocks of 1024 in the widest column."""

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
 
-from segmenter.geometry import Window
-from segmenter.raster.faults import gdal_window
+from segmenter.grid.geometry import Window
+from segmenter.raster.gdal.faults import gdal_window
 from segmenter.raster.header import RasterInfo
 
 NO_MEASUREMENT = 1e30

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
 
-from segmenter.files import sync
-from segmenter.geometry import Size, Window
-from segmenter.raster.cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
-from segmenter.raster.faults import FAULTS, gdal_window, naming
-from segmenter.raster.settings import set_up_gdal
+from segmenter.base.files import sync
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.windows import COLUMN, Columns, round_up
+from segmenter.raster.gdal.cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
+from segmenter.raster.gdal.faults import FAULTS, gdal_window, naming
+from segmenter.raster.gdal.settings import set_up_gdal
 from segmenter.raster.spec import RasterSpec
-from segmenter.windows import COLUMN, Columns, round_up
 
 BLOCK = 512
 """Side in pixels of the blocks of a GeoTIFF; smaller rasters have one block of their own size."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Window
-from segmenter.labels import IGNORE, UNKNOWN
-from segmenter.raster.faults import naming
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import IGNORE, UNKNOWN
+from segmenter.raster.gdal.faults import naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.opening import open_dataset
 from segmenter.raster.reading import Raster, open_raster

@@ -6,17 +6,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from segmenter.errors import end_at_once_on_ctrl_c
+from segmenter.base.errors import end_at_once_on_ctrl_c
 
 if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
-from segmenter.errors import run_tool
-from segmenter.invocation import ToolParser, as_started, invocation
+from segmenter.base.errors import run_tool
+from segmenter.base.invocation import ToolParser, as_started, invocation
+from segmenter.base.terminal import enduring_output
+from segmenter.extras.sharing.commands import card, pack, stac, unpack
 from segmenter.runs import compare
 from segmenter.runs.report import command as report
-from segmenter.sharing.commands import card, pack, stac, unpack
-from segmenter.terminal import enduring_output
 
 COMMANDS: dict[str, Any] = {
     "report": report,

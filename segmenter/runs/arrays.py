@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
-from segmenter.files import check_stored, write_whole
-from segmenter.sealed import other_format
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, shortened
+from segmenter.base.files import check_stored, write_whole
+from segmenter.base.sealed import other_format
 
 Arrays = dict[str, NDArray[Any]]
 META = "meta"

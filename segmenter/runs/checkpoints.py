@@ -10,8 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from segmenter.errors import CheckpointError
-from segmenter.files import make_folder
+from segmenter.base.errors import CheckpointError
+from segmenter.base.files import make_folder
 from segmenter.runs.arrays import load_arrays, save_arrays
 
 BEST = "best.npz"

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from segmenter.errors import SegmenterError
-from segmenter.files import check_writable, write_whole
+from segmenter.base.errors import SegmenterError
+from segmenter.base.files import check_writable, write_whole
+from segmenter.base.terminal import aligned
 from segmenter.runs.copies import RUN_FILE, runs_in
 from segmenter.runs.report.compared import Compared, compare_page, comparison
-from segmenter.runs.report.story import read_story
-from segmenter.terminal import aligned
+from segmenter.runs.report.run_record import read_story
 
 HELP = "what runs reached, and in which settings they differ"
 _WIDEST = 36

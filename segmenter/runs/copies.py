@@ -7,10 +7,10 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
-from segmenter.errors import CheckpointError
-from segmenter.files import write_whole
+from segmenter.base.errors import CheckpointError
+from segmenter.base.files import write_whole
+from segmenter.base.terminal import say
 from segmenter.runs.arrays import load_arrays
-from segmenter.terminal import say
 
 RUN_FILE = "run.json"
 """Of the files of a run, the one that makes it one."""

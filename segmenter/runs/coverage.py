@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import CheckpointError
+from segmenter.base.errors import CheckpointError
 from segmenter.runs.log import LOG, log_records
 from segmenter.runs.run import load_run
 

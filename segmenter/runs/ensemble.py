@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import Recipe
-from segmenter.errors import CheckpointError
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.run import Run
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import Recipe, TrainingConfig
-from segmenter.errors import ConfigError
 from segmenter.runs.resume import Checkpoint, Position
 from segmenter.runs.run import Extension, Run
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from segmenter.errors import CheckpointError, OutputError
-from segmenter.files import write_whole
-from segmenter.sealed import other_format, sealed, unsealed
+from segmenter.base.errors import CheckpointError, OutputError
+from segmenter.base.files import write_whole
+from segmenter.base.sealed import other_format, sealed, unsealed
 
 LOG = "log.jsonl"
 _NUMBERS = ("loss", "learning_rate", "miou")

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from segmenter.errors import SegmenterError
-from segmenter.files import read_regular, write_whole
-from segmenter.sealed import sealed, unsealed_text
+from segmenter.base.errors import SegmenterError
+from segmenter.base.files import read_regular, write_whole
+from segmenter.base.sealed import sealed, unsealed_text
 
 FILE = "origin.json"
 MOST_OUTLINES = 200

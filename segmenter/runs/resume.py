@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, shortened
+from segmenter.base.files import make_folder, write_whole
+from segmenter.base.version import __version__
 from segmenter.config.recipe import Recipe
-from segmenter.errors import CheckpointError, DamagedCheckpointError, shortened
-from segmenter.files import make_folder, write_whole
 from segmenter.runs.arrays import META, Arrays, load_arrays, load_some
 from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
 from segmenter.runs.log import LOG
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
 from segmenter.runs.windows_file import WINDOWS
-from segmenter.version import __version__
 
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),

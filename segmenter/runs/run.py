@@ -24,12 +24,12 @@ from typing import Literal
 
 import numpy as np
 
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError
+from segmenter.base.files import read_regular, write_whole
+from segmenter.base.invocation import invocation
 from segmenter.config.reading import dump_recipe, load_recipe
 from segmenter.config.recipe import Recipe
-from segmenter.errors import CheckpointError, DamagedCheckpointError, LabelError
-from segmenter.files import read_regular, write_whole
-from segmenter.invocation import invocation
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.arrays import Arrays, load_arrays

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from segmenter.errors import CheckpointError
-from segmenter.labels import MAX_CLASSES
-from segmenter.sealed import json_object, other_format, sealed, unsealed_text
+from segmenter.base.errors import CheckpointError
+from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
+from segmenter.grid.labels import MAX_CLASSES
 
 FORMAT = 2
 _MOST_BANDS = 65535

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.errors import ScoreError
+from segmenter.base.errors import ScoreError
+from segmenter.base.files import write_whole
+from segmenter.base.sealed import json_object
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import FORMAT, Scores
-from segmenter.files import write_whole
 from segmenter.runs.checkpoints import BEST
-from segmenter.sealed import json_object
 
 BEST_FILES = ("scores.json", "confusion.png")
 SUMMARY = "summary.png"

@@ -9,9 +9,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from segmenter.errors import SegmenterError
-from segmenter.files import read_regular, write_whole
-from segmenter.scenes import Scene
+from segmenter.base.errors import SegmenterError
+from segmenter.base.files import read_regular, write_whole
+from segmenter.grid.scenes import Scene
 
 FILE = "validation.json"
 _FORMAT, _MOST = 1, 64

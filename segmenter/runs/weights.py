@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import CheckpointError
+from segmenter.base.errors import CheckpointError
 from segmenter.runs.arrays import Arrays
 
 

@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from segmenter.errors import CheckpointError
-from segmenter.files import read_regular, write_whole
-from segmenter.sealed import json_object, other_format, sealed, unsealed_text
+from segmenter.base.errors import CheckpointError
+from segmenter.base.files import read_regular, write_whole
+from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
 
 WINDOWS = "windows.json"
 FORMAT: Literal[1] = 1

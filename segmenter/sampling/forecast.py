@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import DatasetError
+from segmenter.base.errors import DatasetError
 
 __all__ = ["ClassStatistics", "Forecast", "Outlook", "class_statistics", "forecast", "holds", "scene_pixels"]
 

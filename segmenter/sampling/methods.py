@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.sampling import SamplingConfig
-from segmenter.errors import DatasetError
 from segmenter.sampling.rows import evenly_drawn, shuffled
 
 Tiles = NDArray[np.int64]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.sampling import SamplingConfig
-from segmenter.errors import DatasetError
 from segmenter.sampling.kinds import MOST_CLASSES, Kinds, class_codes, numbered, projected, smallest_batch
 from segmenter.sampling.methods import drawn_epoch
 from segmenter.sampling.rows import lay_out

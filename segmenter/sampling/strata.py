@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import DatasetError
+from segmenter.base.errors import DatasetError
 from segmenter.sampling.kinds import MOST_CLASSES
 
 

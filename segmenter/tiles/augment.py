@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import ConfigError, shortened
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.errors import ConfigError, shortened
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 from segmenter.tiles.kernels import Planes, by_pixel, extended, transformed, unbounded, unmixed
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.transforms import Stage, stages_of

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
-from segmenter.errors import DatasetError
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from segmenter.sampling import Plan, order_for_replicas
 from segmenter.tiles.augment import Augmenter
-from segmenter.tiles.ground_scale import GroundScale, resampled
+from segmenter.tiles.augmented_gsd import GroundScale, resampled
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.kernels import counted
 from segmenter.tiles.pasting import Paster

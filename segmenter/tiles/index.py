@@ -14,15 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import DatasetError, plain
+from segmenter.base.terminal import warn
+from segmenter.base.threads import Spread, in_threads
 from segmenter.config.recipe import TilesConfig
-from segmenter.errors import DatasetError, plain
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.scenes import Dataset, Scene, Split
+from segmenter.grid.windows import grid
 from segmenter.raster import open_raster
 from segmenter.sampling import TileStrata
-from segmenter.scenes import Dataset, Scene, Split
-from segmenter.terminal import warn
-from segmenter.threads import Spread, in_threads
-from segmenter.tiles.cache import (
+from segmenter.tiles.index_cache import (
     Entries,
     Keys,
     SceneTiles,
@@ -35,7 +36,6 @@ from segmenter.tiles.cache import (
 )
 from segmenter.tiles.pairs import check_fit, class_ids, row_strips
 from segmenter.tiles.statistics import BandStatistics, band_statistics
-from segmenter.windows import grid
 
 __all__ = ["BandStatistics", "TileIndex", "band_statistics", "build_index", "cache_folder", "tile_counts"]
 

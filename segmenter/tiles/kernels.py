@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.labels import class_pixels
+from segmenter.grid.labels import class_pixels
 from segmenter.tiles.transforms import libraries
 
 if TYPE_CHECKING:

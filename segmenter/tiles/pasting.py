@@ -15,9 +15,9 @@ from difflib import get_close_matches
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import ConfigError, shortened
 from segmenter.config.augmentation import CopyPasteConfig
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.errors import ConfigError, shortened
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.kernels import turned
 from segmenter.tiles.store import Tile

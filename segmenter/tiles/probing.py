@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import ConfigError, shortened
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.errors import ConfigError, shortened
-from segmenter.geometry import Window
-from segmenter.labels import IGNORE
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset
 from segmenter.raster import open_raster
-from segmenter.scenes import Dataset
 from segmenter.tiles.augment import Augmenter, Unit, apply_stage, in_one_line
 from segmenter.tiles.kernels import transformed, unbounded
 from segmenter.tiles.pasting import named_classes

@@ -14,13 +14,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from segmenter.errors import DatasetError, SegmenterError
-from segmenter.files import read_regular, write_whole
-from segmenter.raster.remote import RemotePath, open_bytes
+from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.files import read_regular, write_whole
+from segmenter.base.sealed import sealed, unsealed
+from segmenter.base.threads import in_threads
+from segmenter.grid.scenes import Scene
+from segmenter.raster.remote.settings import RemotePath, open_bytes
 from segmenter.raster.stamps import stamp_of
-from segmenter.scenes import Scene
-from segmenter.sealed import sealed, unsealed
-from segmenter.threads import in_threads
 
 FILE = "scenes.json"
 _FORMAT = 1

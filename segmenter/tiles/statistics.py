@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segmenter.errors import DatasetError, SegmenterError, shortened
-from segmenter.files import read_regular, write_whole
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import DatasetError, SegmenterError, shortened
+from segmenter.base.files import read_regular, write_whole
+from segmenter.base.sealed import sealed, unsealed_text
+from segmenter.base.terminal import say
+from segmenter.base.threads import in_threads
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.scenes import Dataset, Scene, Split
+from segmenter.grid.windows import grid
 from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.band_names import Names, names_of, order_of, used_names
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_in_bands
-from segmenter.scenes import Dataset, Scene, Split
-from segmenter.sealed import sealed, unsealed_text
-from segmenter.terminal import say
-from segmenter.threads import in_threads
-from segmenter.tiles.cache import cache_folder, key_of, relative_paths
+from segmenter.tiles.index_cache import cache_folder, key_of, relative_paths
 from segmenter.tiles.pairs import row_strips
-from segmenter.windows import grid
 
 _WINDOW = Size(512, 512)
 _STRIP_PIXELS = 1 << 20

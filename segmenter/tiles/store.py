@@ -22,21 +22,21 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from segmenter.base.errors import DatasetError
+from segmenter.base.files import gibibytes
+from segmenter.base.invocation import invocation
+from segmenter.base.terminal import say
+from segmenter.base.threads import in_threads
 from segmenter.config.datasets import CacheCodec
-from segmenter.errors import DatasetError
-from segmenter.files import gibibytes
-from segmenter.geometry import Size, Window
-from segmenter.invocation import invocation
-from segmenter.labels import IGNORE
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import KnownRasters, RasterInfo, raster_info
-from segmenter.raster.remote import RemotePath
+from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
-from segmenter.scenes import Dataset, Scene
-from segmenter.terminal import say
-from segmenter.threads import in_threads
-from segmenter.tiles.pack_file import DamagedError, Kind, PackedArray
-from segmenter.tiles.pack_folder import PackFolder
-from segmenter.tiles.packing import Job, key_of, pack
+from segmenter.tiles.cache.file import DamagedError, Kind, PackedArray
+from segmenter.tiles.cache.folder import PackFolder
+from segmenter.tiles.cache.keys import Job, key_of, pack
 
 _MOST_OPEN = 64
 """Rasters a thread keeps open at most; all threads together take half of the files that are allowed."""

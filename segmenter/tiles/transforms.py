@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from segmenter.base.errors import ConfigError, shortened
 from segmenter.config.augmentation import TransformConfig
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.errors import ConfigError, shortened
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 
 if TYPE_CHECKING:
     from albumentations import Compose

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from segmenter.base.errors import CheckpointError, ConfigError, TrainingError, counted
+from segmenter.base.files import gibibytes
+from segmenter.base.machine import free_memory
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices, sums_not_compiled
-from segmenter.errors import CheckpointError, ConfigError, TrainingError, counted
-from segmenter.files import gibibytes
-from segmenter.machine import free_memory
 from segmenter.runs.extending import check_rates
 from segmenter.runs.resume import Checkpoint
 from segmenter.runs.run import Run

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from segmenter.evaluation.drawing import encoded
 from segmenter.evaluation.figures import coloured, stretched
 from segmenter.evaluation.summary_figure import Example
-from segmenter.geometry import Window
-from segmenter.labels import IGNORE
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import open_raster
 from segmenter.runs.windows_file import SIDE, ShownWindow, as_base64
-from segmenter.scenes import Dataset, Scene
 
 SHOWN = 3
 """Worst windows of a validation that are shown, and as many best ones."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from segmenter.base.machine import usable_cores
+from segmenter.base.terminal import aligned
 from segmenter.config.recipe import Recipe
-from segmenter.feeding.feed import Feed
-from segmenter.feeding.measure import (
+from segmenter.sampling import Plan
+from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.feeding.feed import Feed
+from segmenter.tiles.feeding.measure import (
     AUGMENTING,
     COPYING,
     KEEPING,
@@ -16,12 +20,8 @@ from segmenter.feeding.measure import (
     cost_of_a_tile,
     rate_of,
 )
-from segmenter.feeding.processes import WorkerPool
-from segmenter.feeding.sizes import processes, threads_for
-from segmenter.machine import usable_cores
-from segmenter.sampling import Plan
-from segmenter.terminal import aligned
-from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.feeding.processes import WorkerPool
+from segmenter.tiles.feeding.sizes import processes, threads_for
 from segmenter.training.prepare import Tiles, epoch_plan
 
 _COST_SECONDS = 3.0

@@ -9,12 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from segmenter.errors import OutputError
-from segmenter.evaluation.by_scale import scale_facts
+from segmenter.base.errors import OutputError
+from segmenter.evaluation.by_gsd import scale_facts
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.protocol import of_one_rule
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.runs.log import RunLog
 from segmenter.training.run_scores import write_last
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from segmenter.feeding.feed import Feed
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch, BatchLoader
+from segmenter.tiles.feeding.feed import Feed
 
 
 def epoch_dataset(

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
+from segmenter.base.terminal import padded, say, terminal_width
 from segmenter.config.augmentation import in_words
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import CheckpointError, ConfigError, counted, plain
+from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.extending import check_extension, extends
@@ -21,18 +23,16 @@ from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
 from segmenter.sampling import Plan, held_by_rows, plan
-from segmenter.scenes import Dataset
-from segmenter.terminal import padded, say, terminal_width
-from segmenter.tiles.cache import cache_folder
-from segmenter.tiles.ground_scale import GroundScale
+from segmenter.tiles.augmented_gsd import GroundScale
 from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.pasting import donors
-from segmenter.tiles.scales import scene_scales, some_of, with_scales
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
+from segmenter.tiles.scene_gsd import scene_scales, some_of, with_scales
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
-from segmenter.training.demands import check_class_weights, check_demands, check_validation
-from segmenter.training.scales import describe_rare_parts, describe_scales, trained_scale
+from segmenter.training.beginning.demands import check_class_weights, check_demands, check_validation
+from segmenter.training.gsd import describe_rare_parts, describe_scales, trained_scale
 
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from segmenter.errors import TrainingError, counted
+from segmenter.base.errors import TrainingError, counted
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import DrawCounts
 

@@ -7,52 +7,52 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from segmenter.base.errors import OutputError
+from segmenter.base.files import alone_in, remove_leftovers
+from segmenter.base.invocation import invocation
+from segmenter.base.terminal import quiet, say, warn
 from segmenter.config.recipe import Recipe
+from segmenter.devices.machines.workers import Workers
 from segmenter.devices.strategy import Devices
-from segmenter.devices.workers import Workers
-from segmenter.errors import OutputError
 from segmenter.evaluation.named import title_of
-from segmenter.feeding.feed import Feed
-from segmenter.feeding.processes import WorkerPool
-from segmenter.files import alone_in, remove_leftovers
-from segmenter.invocation import invocation
+from segmenter.extras.parameter_servers.trainer import ServedTrainer
+from segmenter.extras.unequal_cards.measured import models_of
+from segmenter.grid.scenes import Dataset
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.normalisation import Normalisation
+from segmenter.model.pretrained.encoder_weights import EncoderWeights
 from segmenter.model.receptive_field import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
-from segmenter.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.extending import with_extension
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
 from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.validation_images import save_validation_images
 from segmenter.runs.weights import transfer_weights
-from segmenter.scenes import Dataset
-from segmenter.terminal import quiet, say, warn
 from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.feeding.feed import Feed
+from segmenter.tiles.feeding.processes import WorkerPool
 from segmenter.tiles.scene_files import save_digests
 from segmenter.tiles.statistics import band_names
-from segmenter.training.best import with_record
+from segmenter.training.beginning.fine_tuning import Source, check_fit, describe_kept
+from segmenter.training.beginning.normalising import normalisation_of
+from segmenter.training.beginning.origin import record_origin
+from segmenter.training.beginning.pretraining import find_encoder_weights, frozen_at_random, load_encoder
 from segmenter.training.checks import check_devices, check_memory, check_same_plan
-from segmenter.training.fine_tuning import Source, check_fit, describe_kept
-from segmenter.training.normalising import normalisation_of
-from segmenter.training.origin import record_origin
+from segmenter.training.end_report import leave_report
+from segmenter.training.gsd import describe_rare_parts
+from segmenter.training.optimiser.schedules import describe_schedule
 from segmenter.training.prepare import Tiles, class_weights, describe_plan
-from segmenter.training.pretraining import find_encoder_weights, frozen_at_random, load_encoder
-from segmenter.training.reporting import leave_report
-from segmenter.training.scales import describe_rare_parts
-from segmenter.training.schedules import describe_schedule
-from segmenter.training.served import ServedTrainer
-from segmenter.training.shares import models_of
+from segmenter.training.record_pictures import with_record
 from segmenter.training.signals import StoppedError
 from segmenter.training.summary import describe_result
-from segmenter.training.together import (
+from segmenter.training.trainer import Trainer
+from segmenter.training.workers_agree import (
     arrays_from_chief,
     check_same,
     facts_of,
     from_chief,
 )
-from segmenter.training.trainer import Trainer
 
 
 @dataclass(frozen=True)

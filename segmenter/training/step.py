@@ -13,9 +13,9 @@ import tensorflow as tf
 from segmenter.devices.strategy import is_central
 from segmenter.model.dropout import masks_of
 from segmenter.model.normalisation import Normalisation
-from segmenter.training.ema import AveragedWeights
-from segmenter.training.flat import FlatOptimiser
-from segmenter.training.optimisers import sum_over_replicas
+from segmenter.training.optimiser.ema import AveragedWeights
+from segmenter.training.optimiser.flat import FlatOptimiser
+from segmenter.training.optimiser.optimisers import sum_over_replicas
 
 _SUM = tf.distribute.ReduceOp.SUM
 

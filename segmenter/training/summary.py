@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from segmenter.base.terminal import aligned
 from segmenter.evaluation.scores import Scores, percent
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, describe_scores, scored
-from segmenter.terminal import aligned
 
 _BAR = 25
 """Characters of a bar for an IoU of 1."""

@@ -12,13 +12,14 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from segmenter.base.errors import CheckpointError, TrainingError
+from segmenter.base.threads import Prefetch
+from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices
-from segmenter.devices.workers import BATCHES, SHARE, STEP, Workers
-from segmenter.errors import CheckpointError, TrainingError
-from segmenter.evaluation.by_scale import ScaleConfusions, scale_table
+from segmenter.evaluation.by_gsd import ScaleConfusions, scale_table
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import percent
-from segmenter.feeding.feed import Feed
+from segmenter.grid.scenes import Dataset
 from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
 from segmenter.model.building import build_model, keras_seed, stages_of
@@ -30,28 +31,27 @@ from segmenter.runs.run import Run
 from segmenter.runs.score_files import keep_as_best
 from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.sampling import Plan
-from segmenter.scenes import Dataset
-from segmenter.threads import Prefetch
 from segmenter.tiles.batches import DrawCounts
+from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
-from segmenter.training.agreement import Agreement
-from segmenter.training.best import show_best
 from segmenter.training.checks import in_memory
-from segmenter.training.ema import AveragedWeights
 from segmenter.training.examples import Examples
-from segmenter.training.freezing import set_trained
 from segmenter.training.log import SilentLog, TrainLog
 from segmenter.training.losses import segmentation_loss
-from segmenter.training.optimisers import build_optimiser
+from segmenter.training.optimiser.ema import AveragedWeights
+from segmenter.training.optimiser.freezing import set_trained
+from segmenter.training.optimiser.optimisers import build_optimiser
+from segmenter.training.optimiser.replicas_agree import Agreement
+from segmenter.training.optimiser.schedules import schedule_of
 from segmenter.training.pipeline import epoch_dataset
 from segmenter.training.prepare import epoch_plan
 from segmenter.training.profiler import Profiler
 from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, TimeLeft
-from segmenter.training.schedules import schedule_of
+from segmenter.training.record_pictures import show_best
 from segmenter.training.signals import StoppedError, stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
-from segmenter.training.together import Stop
 from segmenter.training.validation import validate, validate_together, validation_protocol
+from segmenter.training.workers_agree import Stop
 from segmenter.training.xla_trial import tried_xla, with_xla_as_before, xla_facts, xla_of
 
 _AHEAD = 1

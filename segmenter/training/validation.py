@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import DatasetError
+from segmenter.devices.machines.workers import SHARE
 from segmenter.devices.strategy import Devices
-from segmenter.devices.workers import SHARE
-from segmenter.errors import DatasetError
-from segmenter.evaluation.by_scale import ScaleConfusions
+from segmenter.evaluation.by_gsd import ScaleConfusions
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import LabelIds, Raster, open_raster
 from segmenter.runs.run import Run
-from segmenter.scenes import Dataset, Scene
 from segmenter.training.examples import Examples
-from segmenter.training.together import packed, share_of, unpacked
+from segmenter.training.workers_agree import packed, share_of, unpacked
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 
 from segmenter import OpenRun, open_run
-from segmenter.labels import ClassMap, LandCoverClass, own_colour
+from segmenter.grid.labels import ClassMap, LandCoverClass, own_colour
 from tests.helpers.random_run import random_run
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import predict
 from segmenter import MapsError, OpenRun, open_run
-from segmenter.errors import DatasetError, RasterError
-from segmenter.mapping.options import request_of
+from segmenter.base.errors import DatasetError, RasterError
+from segmenter.mapping.request.options import request_of
 
 Make = Callable[..., Path]
 
@@ -111,7 +111,7 @@ def test_options_are_checked_before_anything_is_done(
 
 def test_keywords_are_the_options_of_the_command() -> None:
     """Each in its type, and each default that of the command line."""
-    from segmenter.mapping.options import parse
+    from segmenter.mapping.request.options import parse
 
     plain = parse(["runs/a", "x.tif", "--output", "maps"])
     given = request_of((Path("runs/a"),), ["x.tif"], "maps", {})

@@ -15,7 +15,7 @@ import rasterio
 
 import predict
 from segmenter import OpenRun, SegmenterError, open_run
-from segmenter.errors import CheckpointError, DatasetError, RasterError
+from segmenter.base.errors import CheckpointError, DatasetError, RasterError
 from segmenter.runs.run import load_run
 from tests.helpers.made_runs import rewritten
 from tests.helpers.random_run import random_run

@@ -31,8 +31,8 @@ from datasets.commands.gpu import (
 from datasets.commands.gpu.bench import TINY, Bench, Sizes, distribution
 from datasets.commands.gpu.figures import Figure, Section, line_of, read_line
 from datasets.commands.recipes import ready_made
+from segmenter.base.errors import DeviceError
 from segmenter.config.reading import load_recipe
-from segmenter.errors import DeviceError
 
 ROOT = Path(__file__).parents[2]
 GOOD = Figure("weights, 2 replicas", 1e-14, "", "≤ 1e-10", True, law=True)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from benchmarks import what_lifts, what_lifts_page
 from benchmarks.what_lifts_page import Arm, Result, arms_of, gain, interval
-from segmenter.errors import SegmenterError
+from segmenter.base.errors import SegmenterError
 from studies import dubai_arms, dubai_arms_page
 from studies.dubai_arms_page import mean_of, runs_of
 

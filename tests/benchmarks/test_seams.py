@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.seams import RADIUS, MadeScene, made_model, seams, seams_of
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
 from segmenter.inference.blending import Blend
 from segmenter.inference.predictor import Tiling
 

@@ -13,7 +13,7 @@ from benchmarks.page import END
 from benchmarks.what_lifts import ARMS, Task, finished, tasks_of
 from benchmarks.what_lifts_data import DATA, Study
 from benchmarks.what_lifts_page import MARK, arms_of, gain, interval, write_page
-from segmenter.errors import SegmenterError
+from segmenter.base.errors import SegmenterError
 from tests.helpers.made_tables import recipe
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.augmentation import in_words
 from segmenter.config.reading import describe_recipe, dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError
 
 GAMMA = {"name": "RandomGamma", "p": 0.3, "gamma_limit": [80, 120]}
 ELASTIC = {"name": "ElasticTransform", "p": 0.5, "alpha": 30.5, "approximate": True}

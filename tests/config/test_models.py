@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.reading import dump_recipe, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError
 
 _BAND = "expected red, green, blue, null, or a channel's number from 1"
 

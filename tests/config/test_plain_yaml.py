@@ -14,9 +14,9 @@ import yaml
 
 from datasets import load_dataset
 from datasets.folder import pattern_regex
+from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.plain_yaml import MAX_BYTES, _refuse_bare_colours, parse
 from segmenter.config.reading import load_recipe, recipe_from
-from segmenter.errors import ConfigError, DatasetError
 
 LONGEST = 700
 """Characters of a line that can be read."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.reading import describe_recipe, dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from segmenter.errors import ConfigError
+from segmenter.base.errors import ConfigError
 from tests.helpers.scaled_scenes import scaled_recipe
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from datasets import pixels
 from datasets.check import check_dataset
 from datasets.pixels import pieces
-from segmenter.errors import RasterError
-from segmenter.geometry import Size
-from segmenter.labels import ClassMap
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import read_label
-from segmenter.scenes import Dataset, Scene
 
 Make = Callable[..., Path]
 

@@ -15,11 +15,11 @@ import yaml
 from datasets import load_dataset
 from datasets.__main__ import main
 from datasets.check import CheckReport, check_dataset
+from segmenter.base.errors import DatasetError, LabelError, RasterError, run_script
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TilesConfig
-from segmenter.errors import DatasetError, LabelError, RasterError, run_script
-from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset, Scene, Split
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.tiles.index import build_index
 from segmenter.tiles.statistics import band_statistics
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from datasets.__main__ import main
-from segmenter.errors import run_script
+from segmenter.base.errors import run_script
 from tests.helpers.clusters import threads_cluster
 
 Make = Callable[..., Path]
@@ -83,7 +83,7 @@ def test_packs_of_a_cluster_are_taken(recipe: Path, two_workers: str, capsys: An
 def test_a_worker_without_the_data_is_named(
     recipe: Path, two_workers: str, capsys: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("segmenter.cluster.spread.Path.absolute", lambda path: Path("/elsewhere"))
+    monkeypatch.setattr("segmenter.extras.dask.spread.Path.absolute", lambda path: Path("/elsewhere"))
     assert run("check", recipe, "--scheduler", two_workers) == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.startswith("error: worker inproc://")

@@ -19,12 +19,12 @@ from rasterio.transform import Affine
 from datasets import load_dataset
 from datasets.__main__ import main
 from datasets.made import MadeFilesError
+from segmenter.base.errors import ConfigError, DatasetError, RasterError
 from segmenter.config.reading import describe_recipe, recipe_from
 from segmenter.config.recipe import Recipe, TilesConfig
-from segmenter.errors import ConfigError, DatasetError, RasterError
 from segmenter.raster import open_raster
-from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.sentinel2 import product, worldcover
 
@@ -93,7 +93,7 @@ def test_check_index_and_tiles_see_the_bands_and_the_labels(
 
 
 def _whole(size: Any) -> Any:
-    from segmenter.geometry import Window
+    from segmenter.grid.geometry import Window
 
     return Window.of(size)
 

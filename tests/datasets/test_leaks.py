@@ -14,9 +14,9 @@ from rasterio.warp import transform
 
 from datasets.check import CheckReport, check_dataset
 from datasets.leaks import Seen, find_leaks
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.raster import raster_info
-from segmenter.scenes import Dataset, Scene, Split
 
 Make = Callable[..., Path]
 HEIGHT, WIDTH = 23, 31

@@ -12,9 +12,9 @@ import pytest
 from datasets import load_dataset
 from datasets.classes import NAIC2020_ROUND1, potsdam_classes
 from datasets.synthetic.make import potsdam_names
+from segmenter.base.errors import ConfigError, DatasetError, LabelError
 from segmenter.config.reading import load_recipe, recipe_from
-from segmenter.errors import ConfigError, DatasetError, LabelError
-from segmenter.scenes import SPLITS, Dataset
+from segmenter.grid.scenes import SPLITS, Dataset
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -12,9 +12,9 @@ from datasets import load_dataset, loaders
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM_TEST, POTSDAM_TRAIN, potsdam_classes
 from datasets.files import files_under
 from datasets.folder import pattern_regex
+from segmenter.base.errors import ConfigError, DatasetError, LabelError
 from segmenter.config.reading import recipe_from
-from segmenter.errors import ConfigError, DatasetError, LabelError
-from segmenter.scenes import Dataset
+from segmenter.grid.scenes import Dataset
 
 SPLITS = ("train", "validation", "test")
 

@@ -17,13 +17,13 @@ import yaml
 from datasets import load_dataset
 from datasets.__main__ import main
 from datasets.made import MadeFilesError
+from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.reading import describe_recipe, recipe_from
 from segmenter.config.recipe import Recipe, TilesConfig
-from segmenter.errors import ConfigError, DatasetError
-from segmenter.labels import IGNORE
-from segmenter.scenes import Dataset
-from segmenter.tiles.cache import cache_folder
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset
 from segmenter.tiles.index import build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 
 Make = Callable[..., Path]
@@ -224,7 +224,7 @@ def test_a_recipe_is_read_and_explained(scenes: Path) -> None:
 
 def test_without_the_extra_one_line_says_so(scenes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(scenes / "all.gpkg", [box(*each) for each in ALL], KINDS)
-    for name in [name for name in sys.modules if name.startswith("segmenter.vectors.")]:
+    for name in [name for name in sys.modules if name.startswith("segmenter.extras.vectors.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "shapely", None)
     with pytest.raises(

@@ -14,13 +14,14 @@ import pytest
 from datasets import layout_of, load_dataset
 from datasets.check import check_dataset
 from datasets.pack import pack_dataset
+from segmenter.base.errors import ConfigError, SegmenterError
 from segmenter.config.reading import describe_recipe, dump_recipe, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError, SegmenterError
-from segmenter.raster import buckets, read_label
-from segmenter.raster.remote import RemotePath, forget_all
-from segmenter.tiles.cache import cache_folder
+from segmenter.raster import read_label
+from segmenter.raster.remote import buckets
+from segmenter.raster.remote.settings import RemotePath, forget_all
 from segmenter.tiles.index import build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.scene_files import joint_digest, scene_digests
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from datasets import load_dataset
 from datasets.check import check_dataset
 from datasets.synthetic.make import make_potsdam
+from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError, DatasetError
-from segmenter.labels import ClassMap
-from segmenter.scale import OCTAVES, scene_strata
-from segmenter.tiles.scales import scene_scales
+from segmenter.grid.gsd import OCTAVES, scene_strata
+from segmenter.grid.labels import ClassMap
+from segmenter.tiles.scene_gsd import scene_scales
 from tests.helpers.scaled_scenes import scaled_dataset
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from datasets import load_dataset
 from datasets.files import held_out
+from segmenter.base.errors import DatasetError
 from segmenter.config.reading import recipe_from
-from segmenter.errors import DatasetError
-from segmenter.scenes import Dataset
+from segmenter.grid.scenes import Dataset
 
 CODES: dict[str, Any] = {
     "images": "{tile}/{part}.jpg",

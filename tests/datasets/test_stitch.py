@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from datasets.__main__ import main
 from datasets.stitch import find_parts, stitch
-from segmenter.errors import DatasetError, run_script
-from segmenter.geometry import Size
+from segmenter.base.errors import DatasetError, run_script
+from segmenter.grid.geometry import Size
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).parents[2]

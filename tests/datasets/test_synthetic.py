@@ -19,9 +19,9 @@ from datasets.synthetic.make import (
     potsdam_transform,
 )
 from datasets.synthetic.texture import Pattern, relief
-from segmenter.errors import DatasetError
-from segmenter.geometry import Size, Window
-from segmenter.labels import class_pixels
+from segmenter.base.errors import DatasetError
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import class_pixels
 from segmenter.raster import open_raster, raster_info, read_label
 
 SIDE = 640

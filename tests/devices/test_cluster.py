@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from segmenter.base.errors import ConfigError, DeviceError, SegmenterError, WorkerError
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices.cluster import Cluster, find_cluster
-from segmenter.devices.rendezvous import listening, meet
-from segmenter.errors import ConfigError, DeviceError, SegmenterError, WorkerError
+from segmenter.devices.machines.cluster import Cluster, find_cluster
+from segmenter.devices.machines.rendezvous import listening, meet
 from tests.helpers.several_workers import free_ports
 
 

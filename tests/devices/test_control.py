@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from segmenter.devices import control
-from segmenter.devices.control import Watch, check_port, stay, watching
-from segmenter.devices.roles import Roles
-from segmenter.errors import DeviceError, TrainingError
+from segmenter.base.errors import DeviceError, TrainingError
+from segmenter.extras.parameter_servers import control
+from segmenter.extras.parameter_servers.control import Watch, check_port, stay, watching
+from segmenter.extras.parameter_servers.roles import Roles
 from tests.helpers.made_cluster import addresses
 from tests.helpers.time_limits import wait_until
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from segmenter.base.errors import WorkerError
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices import workers
-from segmenter.devices.cluster import Cluster
-from segmenter.devices.workers import BATCHES, OTHERS, SHARE, STEP, ClusterWorkers, Place
-from segmenter.errors import WorkerError
+from segmenter.devices.machines import workers
+from segmenter.devices.machines.cluster import Cluster
+from segmenter.devices.machines.workers import BATCHES, OTHERS, SHARE, STEP, ClusterWorkers, Place
 
 ADDRESSES = ("a:1", "b:2", "c:3")
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from segmenter.base.errors import run_script
 from segmenter.devices import driver, report
 from segmenter.devices.__main__ import main
 from segmenter.devices.driver import MachineGpus, machine_gpus
 from segmenter.devices.report import Seen, SeenGpu, why_not
-from segmenter.errors import run_script
 
 MODEL = "NVIDIA GeForce RTX 2080 Ti"
 FOUR = MachineGpus(on_bus=4, files=4, listed=(MODEL,) * 4, driver="550.54.15")

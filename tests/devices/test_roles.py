@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices.roles import Roles, cluster_of_environment, parse_cluster, roles_of
-from segmenter.devices.serving import own_gpu
-from segmenter.errors import ConfigError, DeviceError
+from segmenter.extras.parameter_servers.roles import Roles, cluster_of_environment, parse_cluster, roles_of
+from segmenter.extras.parameter_servers.serving import own_gpu
 
 WORDS = ["chief=a:1", "worker=b:2,c:3", "ps=[::1]:4"]
 CLUSTER = {"chief": ["a:1"], "worker": ["b:2", "c:3"], "ps": ["[::1]:4"]}

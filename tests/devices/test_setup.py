@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import DistributionConfig
 from segmenter.devices import driver, setup
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, describe, make_devices
-from segmenter.errors import ConfigError, DeviceError
 
 MODEL, BYTES = "NVIDIA GeForce RTX 2080 Ti", 11 * 2**30
 

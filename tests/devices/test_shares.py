@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.reading import recipe_from
 from segmenter.devices import strategy
 from segmenter.devices.limits import memory_limits
 from segmenter.devices.setup import Device
-from segmenter.devices.shares import dealt, quickest
 from segmenter.devices.strategy import Devices
-from segmenter.errors import ConfigError, DeviceError
+from segmenter.extras.unequal_cards.shares import dealt, quickest
 
 THREE = [Device(f"CPU:{i}", "its model", "", "CPU") for i in range(3)]
 

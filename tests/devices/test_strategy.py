@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.errors import DeviceError
+from segmenter.base.errors import DeviceError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +33,7 @@ import keras
 from segmenter.training.losses import segmentation_loss
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
-from segmenter.training.optimisers import build_optimiser
+from segmenter.training.optimiser.optimisers import build_optimiser
 from segmenter.training.step import StepParts, make_step
 
 keras.utils.set_random_seed(1)
@@ -230,7 +230,7 @@ def test_other_errors_keep_their_traceback(tensorflow: ModuleType) -> None:
 
 def _run(model: Any, path: Path) -> Any:
     from segmenter.config.reading import recipe_from
-    from segmenter.labels import ClassMap, LandCoverClass
+    from segmenter.grid.labels import ClassMap, LandCoverClass
     from segmenter.model.normalisation import Normalisation
     from segmenter.model.receptive_field import NetworkGeometry
     from segmenter.runs.run import Run

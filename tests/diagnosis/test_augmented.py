@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from datasets.__main__ import main
-from segmenter.errors import ConfigError, SegmenterError
+from segmenter.base.errors import ConfigError, SegmenterError
 from segmenter.evaluation import figures
 from tests.helpers.made_training import made
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.config.recipe import TilesConfig
 from segmenter.diagnosis import Diagnosis, diagnose, table
-from segmenter.errors import CheckpointError, DatasetError
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.runs.log import log_line
 from segmenter.sampling import plan
-from segmenter.scenes import Dataset, Scene
 from segmenter.tiles.index import build_index
 from tests.helpers.made_tables import Data, classes, diagnosed, rare, recipe
 

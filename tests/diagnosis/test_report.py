@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmenter.errors import SegmenterError
+from segmenter.base.errors import SegmenterError
 from segmenter.pages.page import escaped
 from segmenter.pages.parts import label, listed, percent
 from tests.helpers.made_diagnosis import (

@@ -12,10 +12,10 @@ import pytest
 
 from segmenter.diagnosis import Diagnosis, diagnose, table
 from segmenter.diagnosis.report import html_report
-from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset
 from segmenter.tiles.index import build_index
-from segmenter.tiles.scales import with_scales
+from segmenter.tiles.scene_gsd import with_scales
 from tests.helpers.report_page import Page
 from tests.helpers.scaled_scenes import scaled_dataset, scaled_recipe
 

@@ -11,8 +11,8 @@ import rasterio
 
 from segmenter.config.recipe import TilesConfig
 from segmenter.diagnosis import diagnose
-from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset, Scene
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.tiles.index import TileIndex, build_index
 from tests.helpers.made_tables import classes, diagnosed, made, rare, recipe
 

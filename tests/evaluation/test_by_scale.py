@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from segmenter.evaluation.by_scale import ScaleConfusions, scale_facts, scale_table
+from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 
 METRES = (0.1, 0.1001, 0.5, None, 2.0)
 

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.image import imread
 from numpy.typing import NDArray
 
-from segmenter.errors import SegmenterError
+from segmenter.base.errors import SegmenterError
 from segmenter.evaluation.drawing import figure_pixels
 from segmenter.evaluation.figures import (
     class_map_picture,
@@ -27,7 +27,7 @@ from segmenter.evaluation.figures import (
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.evaluation.summary_figure import _below_each_other
-from segmenter.labels import IGNORE, ClassMap, LandCoverClass
+from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 
 ODD_NAMES = ("land $x$ and $y^2", "<b>road</b> & more", "_hidden", "水域", "two  spaces", "50 % \\frac{1}{2}")
 COLOURS = ((200, 16, 16), (16, 200, 16), (16, 16, 200), (200, 200, 16), (16, 200, 200), (200, 16, 200))
@@ -247,7 +247,7 @@ def test_an_old_picture_stays_until_the_new_one_is_whole(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("segmenter.files.os.fsync", full)
+    monkeypatch.setattr("segmenter.base.files.os.fsync", full)
     with pytest.raises(SegmenterError, match=r"p\.png: cannot write it: No space left on device"):
         class_map_picture(np.zeros((9, 9), np.uint8), classes, path)
     assert path.read_bytes() == b"old"

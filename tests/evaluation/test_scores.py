@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from segmenter.errors import ScoreError, SegmenterError
+from segmenter.base.errors import ScoreError, SegmenterError
 from segmenter.evaluation.protocol import of_one_rule
 from segmenter.evaluation.scores import MEANS, PROTOCOLS, ConfusionMatrix, Protocol, Scores
-from segmenter.labels import IGNORE, ClassMap, LandCoverClass
+from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 
 FOUR = ClassMap(tuple(LandCoverClass(name, (i, i, i), i) for i, name in enumerate("abcd")))
 PLAIN = Protocol(tuple("abcd"), "full", "test", scenes=("s1",))

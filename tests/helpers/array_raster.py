@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 
 
 class ArrayRaster:

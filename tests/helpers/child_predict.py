@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 import predict
 import segmenter.inference.loading
-import segmenter.mapping.state
+import segmenter.mapping.folder.state
 import segmenter.runs.run
-from segmenter.errors import run_tool
+from segmenter.base.errors import run_tool
+from segmenter.base.terminal import enduring_output
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.inference.predictor import ExtraOutputs
-from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterWriter
-from segmenter.terminal import enduring_output
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network, fake_load_predictor, fake_run
 
 Make = Callable[..., Path]
@@ -82,7 +82,7 @@ def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:
         print("named", self.path.name, flush=True)
 
     RasterWriter.publish = telling  # type: ignore[method-assign]
-    segmenter.mapping.state.LEAST_PIXELS = least_pixels
+    segmenter.mapping.folder.state.LEAST_PIXELS = least_pixels
     exact_run(slow)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     return run_tool(lambda: predict.main(["run", *arguments]))

@@ -86,7 +86,7 @@ def done(training: Training, stack: Any) -> dict[str, Any]:
 def main() -> None:
     index, addresses, target, names = int(sys.argv[1]), sys.argv[2].split(","), Path(sys.argv[3]), sys.argv[4]
     from segmenter.config.devices import DistributionConfig
-    from segmenter.devices.cluster import find_cluster
+    from segmenter.devices.machines.cluster import find_cluster
     from segmenter.devices.setup import load_tensorflow
     from segmenter.devices.strategy import make_devices
 
@@ -108,7 +108,7 @@ def main() -> None:
 
 def facts(devices: Any) -> dict[str, Any]:
     """What this worker is told by the others, in the forms that a training uses."""
-    from segmenter.training.together import Stop, arrays_from_chief, from_chief
+    from segmenter.training.workers_agree import Stop, arrays_from_chief, from_chief
 
     index, odd = devices.workers.index, np.array([-0.0, np.nan, 1e-310])
     sent = arrays_from_chief(

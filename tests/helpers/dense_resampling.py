@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.resampling import count_of
+from segmenter.grid.resampling import count_of
 
 
 def dense(length: int, step: Fraction) -> NDArray[np.float64]:

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 import predict
-from segmenter.errors import run_script
+from segmenter.base.errors import run_script
+from segmenter.grid.labels import ClassMap
 from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
-from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.target import Facts, Target
-from segmenter.errors import SegmenterError
+from segmenter.base.errors import SegmenterError
 
 
 def _make(folder: Path) -> None:

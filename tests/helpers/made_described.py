@@ -10,7 +10,7 @@ import numpy as np
 
 from segmenter.config.reading import recipe_from
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.arrays import META, save_arrays

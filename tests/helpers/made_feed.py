@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from datasets import load_dataset
+from segmenter.base.errors import RasterError
 from segmenter.config.reading import load_recipe
-from segmenter.errors import RasterError
-from segmenter.feeding.feed import Feed
-from segmenter.feeding.slots import BatchShape
 from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import Batch, BatchLoader
-from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.feeding.feed import Feed
+from segmenter.tiles.feeding.slots import BatchShape
 from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 from segmenter.tiles.transforms import libraries
 from tests.helpers.made_statistics import statistics_of

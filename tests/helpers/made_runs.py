@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from segmenter.sealed import sealed
+from segmenter.base.sealed import sealed
 
 
 def rewritten(file: Path, **changes: Any) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.diagnosis import diagnose
-from segmenter.geometry import Size
-from segmenter.labels import ClassMap, LandCoverClass
-from segmenter.scenes import Dataset, Scene
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.tiles.index import TileIndex
 
 Data = dict[str, Any]

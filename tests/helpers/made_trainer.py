@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.reading import recipe_from
-from segmenter.feeding.feed import Feed
-from segmenter.geometry import Size
-from segmenter.labels import ClassMap
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.run import Run
-from segmenter.scenes import Dataset
 from segmenter.tiles.batches import DrawCounts
+from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
 
 BATCH, SIDE, STEPS = 6, 16, 2

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 
 REPLICAS, SIDE, CLASSES = 4, 8, 3
 
@@ -26,7 +26,7 @@ class Training:
         from segmenter.model.building import build_model
         from segmenter.model.normalisation import Normalisation
         from segmenter.training.losses import segmentation_loss
-        from segmenter.training.optimisers import build_optimiser
+        from segmenter.training.optimiser.optimisers import build_optimiser
         from segmenter.training.step import StepParts, make_step
 
         keras.utils.set_random_seed(3)

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from segmenter.config.recipe import LossConfig
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 
 
 class KerasUpdate:

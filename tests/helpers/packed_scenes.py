@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from datasets.pack import pack_dataset
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset, Scene
-from segmenter.tiles.cache import cache_folder
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 
 SIZES = ((231, 290), (301, 277), (40, 33))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from segmenter.config.reading import recipe_from
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.arrays import save_arrays
 from segmenter.runs.run import Run

@@ -12,7 +12,7 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.enums import ColorInterp, MaskFlags
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from segmenter.model.receptive_field import NetworkGeometry
 from tests.helpers.exact_network import exact_map, exact_network
 

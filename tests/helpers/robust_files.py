@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 
 Valid = Callable[[Any, NDArray[Any]], NDArray[np.bool_]]
 

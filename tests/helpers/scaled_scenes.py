@@ -12,8 +12,8 @@ import rasterio
 
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset, Scene, Split
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene, Split
 
 SIDE = 32
 SIZES = ((203, 171), (131, 187), (97, 143), (151, 89), (83, 79))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from datasets.commands.gpu.matrix import BANDS, BATCH, CLASSES, SIDE, WEIGHTS
 from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.stages import pace_of
 
@@ -61,9 +61,9 @@ class Training:
 
         from segmenter.devices.strategy import Devices
         from segmenter.model.building import build_model, stages_of
-        from segmenter.training.ema import AveragedWeights
         from segmenter.training.losses import segmentation_loss
-        from segmenter.training.optimisers import build_optimiser
+        from segmenter.training.optimiser.ema import AveragedWeights
+        from segmenter.training.optimiser.optimisers import build_optimiser
         from segmenter.training.step import StepParts
 
         keras.utils.set_random_seed(1)
@@ -94,7 +94,7 @@ class Training:
 
     def enter(self, epoch: int) -> None:
         """Steps for the weights that train in an epoch, from 0."""
-        from segmenter.training.freezing import set_trained
+        from segmenter.training.optimiser.freezing import set_trained
         from segmenter.training.step import make_step, make_steps
 
         set_trained(self.model, self.pace, epoch)

@@ -12,7 +12,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.drawing import encoded
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.arrays import META

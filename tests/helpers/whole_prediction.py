@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import Mapped, classify_all
 from segmenter.inference.reading import Tiling

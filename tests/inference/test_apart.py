@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.events import Failed, Finished, Piece
 from segmenter.inference.reading import Tiling, read_batches
 from segmenter.raster import open_raster

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from segmenter.errors import ConfigError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import ConfigError
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
 from segmenter.inference.blending import WEIGHTS, Blend, blend_windows, window_weights
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Tiling
-from segmenter.labels import IGNORE
 from tests.helpers.array_raster import ArrayRaster, scene
 from tests.helpers.exact_network import exact_network
 from tests.helpers.whole_prediction import blended

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.dealing import compute_all
 from segmenter.inference.events import Batch

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Window
 from segmenter.inference.fit import Sample, check_fit
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import open_raster

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.errors import ConfigError, DeviceError
-from segmenter.geometry import Size
+from segmenter.base.errors import ConfigError, DeviceError
+from segmenter.grid.geometry import Size
+from segmenter.grid.windows import COLUMN
 from segmenter.inference import memory as memory_budget
 from segmenter.inference.blending import Blend
 from segmenter.inference.memory import Choice, Needs, OwnNeeds, parse_memory, plan_tiling
@@ -18,7 +19,6 @@ from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.valid_rows import HELD_BYTES
 from segmenter.raster.write import BLOCK
-from segmenter.windows import COLUMN
 from tests.helpers.array_raster import ArrayJob, scene
 
 GB = 10**9

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from segmenter.errors import ConfigError, RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import ConfigError, RasterError
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
 from segmenter.inference.blending import Blend
 from segmenter.inference.predictor import (
     ExtraOutputs,
@@ -30,7 +31,6 @@ from segmenter.inference.predictor import (
     classify_all,
 )
 from segmenter.inference.reading import read_batches
-from segmenter.labels import IGNORE
 from segmenter.raster import RasterWriter, open_raster
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
 from tests.helpers.exact_network import exact_network

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.predictor import Failed, Tiling, classify_all
 from segmenter.inference.reading import read_batches
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene

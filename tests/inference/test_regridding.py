@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.windows import Columns
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.regridding import ON_THE_GRID, Regridder
 from segmenter.raster.resampled import GridColumns, ModelGrid
-from segmenter.windows import Columns
 
 CLASSES = 3
 

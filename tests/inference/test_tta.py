@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.errors import ConfigError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import ConfigError
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
@@ -250,8 +250,8 @@ def test_no_pixel_sees_farther_than_the_radius_over_scales(
 
 def test_a_scale_is_the_model_on_resampled_pixels(network: Any, rng: np.random.Generator) -> None:
     """Against NumPy: resampled, seen, and its probabilities resampled back; the mean over scales."""
+    from segmenter.grid.resampling import resampled, taps
     from segmenter.inference.function import predict_function
-    from segmenter.resampling import resampled, taps
 
     scale = Normalisation.of((127, 127), (70, 70))
     image = rng.integers(0, 255, (64, 96, 2), np.uint8)

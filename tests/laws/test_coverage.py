@@ -14,11 +14,11 @@ import pytest
 from datasets import load_dataset
 from datasets.synthetic.make import make_naic2020, make_potsdam
 from segmenter.config.reading import load_recipe
-from segmenter.labels import class_pixels
+from segmenter.grid.labels import class_pixels
 from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WINDOWS = """
 import numpy as np
 from segmenter.config.recipe import UNetConfig
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.function import predict_function
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all

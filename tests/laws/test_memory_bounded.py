@@ -15,12 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import segmenter.mapping.tiling
-from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.windows import Columns
 from segmenter.inference.blending import Blend
 from segmenter.inference.predictor import ExtraOutputs, Finished, Mapped, Prediction, Tiling, classify_all
 from segmenter.raster import Raster, RasterWriter, open_raster
-from segmenter.windows import Columns
 from tests.helpers.array_raster import ArrayJob, scene
 from tests.helpers.child_predict import files
 from tests.helpers.child_predict import scene as scene_file
@@ -216,8 +216,8 @@ def test_a_wide_raster_is_mapped_in_columns_and_goes_on_where_it_was_left(
     assert expected.keys() == found.keys()
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name])
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
-    monkeypatch.setattr("segmenter.mapping.state.MUCH_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.MUCH_PIXELS", 1)
     read, places = Raster.read, []
 
     def failing(self: Raster, window: Window) -> Any:
@@ -247,8 +247,8 @@ def test_a_partial_map_of_other_columns_is_used_as_far_as_it_goes(
     """Exact maps go on with another --memory, which may mean other columns."""
     source = scene_file(make_geotiff, "in/a.tif", 211, 1301)
     assert call(source, *EVERYTHING, output="uncut") == 0
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
-    monkeypatch.setattr("segmenter.mapping.state.MUCH_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.MUCH_PIXELS", 1)
     read = Raster.read
 
     def failing(self: Raster, window: Window) -> Any:

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.errors import NotGeoreferencedWarning
 
+from segmenter.base.errors import SegmenterError
 from segmenter.config.recipe import TilesConfig
-from segmenter.errors import SegmenterError
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset, Scene
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.tiles.index import build_index
 from segmenter.tiles.store import SceneStore
 from tests.helpers.exact_network import fake_run, run_predict

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from tests.helpers.raster_verdict import verdict
 from tests.helpers.robust_files import REFUSED, RIGHT
 

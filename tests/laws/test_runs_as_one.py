@@ -12,11 +12,11 @@ import pytest
 import rasterio
 
 import predict
-from segmenter.errors import CheckpointError, run_script
+from segmenter.base.errors import CheckpointError, run_script
+from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs
-from segmenter.labels import ClassMap
-from segmenter.mapping.request import MapRequest
+from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.tiling import _needs
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.ensemble import Ensemble, joined

@@ -15,10 +15,10 @@ import pytest
 import rasterio
 
 import predict
-from segmenter.errors import CheckpointError
+from segmenter.base.errors import CheckpointError
+from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs
-from segmenter.labels import ClassMap
 from segmenter.runs.run import load_run
 from tests.helpers.random_run import random_run
 

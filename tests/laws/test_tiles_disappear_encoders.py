@@ -12,14 +12,14 @@ import pytest
 import rasterio
 
 import predict
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.windows import halo_windows
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
-from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry, describe
 from segmenter.runs.run import load_run
-from segmenter.windows import halo_windows
 from tests.helpers.array_raster import ArrayJob, scene
 from tests.helpers.random_run import random_run
 from tests.helpers.small_encoders import narrow

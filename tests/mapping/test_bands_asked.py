@@ -12,12 +12,12 @@ import pytest
 
 from datasets import load_dataset
 from datasets.check import check_dataset
+from segmenter.base.errors import DatasetError, RasterError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import TilesConfig
-from segmenter.errors import DatasetError, RasterError
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset, Scene, Split
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.tiles.index import band_statistics, build_index
 from segmenter.tiles.statistics import check_band_counts
 from segmenter.tiles.store import SceneStore

@@ -23,7 +23,7 @@ def changing(
     call: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[int, Callable[[], Any]], Callable[..., int]]:
     """`changing(3, change)(input...)`: predict.py, with something that happens when a batch is computed."""
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
 
     def make(at: int, change: Callable[[], Any]) -> Callable[..., int]:
         seen: list[int] = []

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.mapping.partial import PartialMap
-from segmenter.mapping.strips import Strip
+from segmenter.extras.dask.strips import Strip
+from segmenter.mapping.folder.partial import PartialMap
 from tests.helpers.child_predict import COMMAND, files, scene
 from tests.helpers.cluster_worker import KILL, PRELOAD, running_with
 from tests.helpers.clusters import threads_cluster
@@ -27,9 +27,9 @@ OPTIONS = ("--window-size", "64", "--batch", "2", "--confidence", "--probabiliti
 @pytest.fixture
 def small_strips(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strips of one band of windows, of rasters that are as small."""
-    monkeypatch.setattr("segmenter.mapping.strips.PIXELS", 4000)
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1000)
-    monkeypatch.setattr("segmenter.mapping.strips._BLENDED_BANDS", 2)
+    monkeypatch.setattr("segmenter.extras.dask.strips.PIXELS", 4000)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1000)
+    monkeypatch.setattr("segmenter.extras.dask.strips._BLENDED_BANDS", 2)
 
 
 @pytest.fixture(scope="module")

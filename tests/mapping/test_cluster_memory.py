@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from segmenter.errors import ConfigError
-from segmenter.geometry import Size
+from segmenter.base.errors import ConfigError
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import ClassMap
 from segmenter.inference.prediction import ExtraOutputs
-from segmenter.labels import ClassMap
-from segmenter.mapping.request import MapRequest
+from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.tiling import tiling_for, tiling_of_worker
 from segmenter.model.receptive_field import NetworkGeometry
 from tests.helpers.exact_network import fake_run

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from segmenter.errors import DatasetError, SegmenterError
-from segmenter.geometry import Window
-from segmenter.labels import IGNORE, ClassMap, LandCoverClass
-from segmenter.mapping.codes import FileValues, check_codes, codes_of, free_value
-from segmenter.mapping.vectorise import main as vectorise
+from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.extras.vectors.__main__ import main as vectorise
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
+from segmenter.mapping.outputs.codes import FileValues, check_codes, codes_of, free_value
 from segmenter.raster import RasterSpec, write_raster
 from segmenter.raster.written_map import WrittenMap
 from tests.helpers.child_predict import files, scene
@@ -138,10 +138,10 @@ def test_a_stopped_map_goes_on_with_its_codes(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Styles and pixels counted are those of a map that was not stopped."""
-    from segmenter.errors import DeviceError
+    from segmenter.base.errors import DeviceError
     from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
 
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
     scene(make_geotiff, "in/a.tif", 350, 130)
     arguments = ("in", "--codes", named(LARGE), "--window-size", 64, "--batch", 1)
     assert call(*arguments, output="whole") == 0

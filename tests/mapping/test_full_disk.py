@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.errors import RasterError
-from segmenter.files import may_be_full
+from segmenter.base.errors import RasterError
+from segmenter.base.files import may_be_full
 from segmenter.raster import RasterWriter
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT, files, without_styles
 from tests.helpers.exact_network import fake_run
@@ -53,7 +53,7 @@ def source(make_geotiff: Make) -> Path:
 @pytest.fixture
 def stopped_at(call: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """`stopped_at(9, source, output)`: predict.py, stopped when so many batches are computed."""
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
 
     def stop(at: int, source: Path, output: Path) -> None:
         seen: list[int] = []

@@ -9,11 +9,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from datasets import layouts
+from segmenter.base.errors import DatasetError
 from segmenter.config.datasets import DatasetConfig, Naic2020Config
-from segmenter.errors import DatasetError
-from segmenter.mapping.inputs import find_inputs, output_names
-from segmenter.mapping.patterns import LabelPattern
-from segmenter.scenes import Layout
+from segmenter.grid.scenes import Layout
+from segmenter.mapping.request.inputs import find_inputs, output_names
+from segmenter.mapping.request.patterns import LabelPattern
 
 PLAIN = Layout(Path("."), re.compile(r"[^/]*"), re.compile(r"-"), "*")
 

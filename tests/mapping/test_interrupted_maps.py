@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.errors import RasterError
+from segmenter.base.errors import RasterError
 from segmenter.raster import Raster
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT, files, scene, without_styles
 from tests.helpers.exact_network import exact_network
@@ -133,8 +133,8 @@ def test_a_disk_that_fails_once_costs_little(
 ) -> None:
     """Where much is computed; a raster that fails early leaves nothing behind."""
     source = scene(make_geotiff, "in/a.tif", 700, 50)
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
-    monkeypatch.setattr("segmenter.mapping.state.MUCH_PIXELS", 300 * 50 if much else 1 << 26)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.MUCH_PIXELS", 300 * 50 if much else 1 << 26)
     read, reads = Raster.read, []
 
     def failing(self: Raster, window: Any) -> Any:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from segmenter.errors import RasterError, SegmenterError
-from segmenter.mapping.journal import Entry, Journal, damage, file_facts, input_facts
-from segmenter.mapping.locks import OutputLock, OutputLocks
-from segmenter.sealed import sealed
+from segmenter.base.errors import RasterError, SegmenterError
+from segmenter.base.sealed import sealed
+from segmenter.mapping.folder.journal import Entry, Journal, damage, file_facts, input_facts
+from segmenter.mapping.folder.locks import OutputLock, OutputLocks
 from tests.helpers.made_runs import flipped
 
 ENTRY = Entry("a", "/in/a.tif", {"bytes": 1}, {"model": "m"}, {"nodata": 255, "part": [0, 0, 9, 9]}, {})
@@ -141,7 +141,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys\nfrom pathlib import Path\n"
         "from tests.mapping.test_journal import ENTRY\n"
-        "from segmenter.mapping.journal import Journal, SegmenterError\n"
+        "from segmenter.mapping.folder.journal import Journal, SegmenterError\n"
         "journal = Journal(Path(sys.argv[1]))\njournal.append(ENTRY)\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
@@ -212,7 +212,7 @@ def test_an_input_that_was_written_is_another(tmp_path: Path, size: int) -> None
 HOLD = """
     import sys
     from pathlib import Path
-    from segmenter.mapping.locks import OutputLock
+    from segmenter.mapping.folder.locks import OutputLock
     OutputLock(Path(sys.argv[1])).take()
     print("taken", flush=True)
     sys.stdin.read()

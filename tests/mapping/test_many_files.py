@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.errors import DeviceError
+from segmenter.base.errors import DeviceError
 from segmenter.raster import raster_info, write_raster
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT, without_styles
 from tests.helpers.exact_network import fake_run
@@ -54,7 +54,7 @@ def test_fail_fast_stops_at_the_first_bad_input(
 def test_a_bad_input_leaves_the_older_map_and_no_traces(
     tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
     source = make_geotiff("in/a.tif", np.random.default_rng(0).integers(0, 255, (700, 30, 3), np.uint8))
     assert call(source) == 0
     before = (tmp_path / "maps" / "a.tif").read_bytes()
@@ -261,7 +261,7 @@ def test_the_bar_counts_the_pixels_of_all_inputs(
         return bars[-1]
 
     monkeypatch.setattr("segmenter.mapping.session.tqdm", bar)
-    monkeypatch.setattr("segmenter.mapping.state.LEAST_PIXELS", 1)
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
     for name, height in (("a", 20), ("b", 300)):
         make_geotiff(f"in/{name}.tif", np.ones((height, 30, 3), np.uint8))
     assert call("in/a.tif") == 0

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.errors import ConfigError
-from segmenter.geometry import Window
+from segmenter.base.errors import ConfigError
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap
 from segmenter.inference.regridding import ON_THE_GRID
-from segmenter.labels import ClassMap
 from segmenter.mapping.jobs import MapJob, RasterRequest
-from segmenter.mapping.request import MapRequest
+from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.tiling import _needs, tiling_for
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.in_memory import ArrayRaster

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Window
-from segmenter.mapping.partial import PartialMap
-from segmenter.windows import Columns
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Window
+from segmenter.grid.windows import Columns
+from segmenter.mapping.folder.partial import PartialMap
 from tests.helpers.made_runs import flipped
 
 PART = Window(3, 5, 37, 23)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.geometry import Size, Window
-from segmenter.labels import IGNORE, ClassMap
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.mapping.jobs import MapJob, RasterRequest
-from segmenter.mapping.outputs import MapStyle
-from segmenter.mapping.pictures import draw_view
+from segmenter.mapping.outputs.finished import MapStyle
+from segmenter.mapping.outputs.pictures import draw_view
 from segmenter.raster import RasterSpec, open_raster, raster_info, read_label, write_raster
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rasterio.features import rasterize
 
 from segmenter.config.datasets import FolderConfig
-from segmenter.mapping.polygons import PolygonFile
+from segmenter.extras.vectors.mapped import PolygonFile
 from tests.helpers.s3_server import Store
 
 Make = Callable[..., Path]
@@ -140,7 +140,7 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
         assert line in capfd.readouterr().err
         assert not Path("maps").exists()
         assert not Path("x.gpkg").exists()
-    for name in [name for name in sys.modules if name.startswith("segmenter.vectors.")]:
+    for name in [name for name in sys.modules if name.startswith("segmenter.extras.vectors.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "shapely", None)
     assert call("in", "--vectors", "x.gpkg") == 2

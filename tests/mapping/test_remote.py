@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import rasterio
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.datasets import FolderConfig
-from segmenter.errors import DatasetError
-from segmenter.labels import ClassMap, LandCoverClass
-from segmenter.mapping.inputs import find_inputs
-from segmenter.raster.remote import forget_all
+from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.mapping.request.inputs import find_inputs
+from segmenter.raster.remote.settings import forget_all
 from tests.helpers.exact_network import fake_run
 from tests.helpers.file_server import FileServer
 from tests.helpers.s3_server import Store

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.cluster.options import ClusterOptions
-from segmenter.errors import SegmenterError
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap
+from segmenter.base.errors import SegmenterError
+from segmenter.extras.dask.options import ClusterOptions
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap
 from segmenter.mapping.jobs import Bounds
-from segmenter.mapping.options import _parser, parse, request_of
-from segmenter.mapping.request import MapRequest
+from segmenter.mapping.request.map_request import MapRequest
+from segmenter.mapping.request.options import _parser, parse, request_of
 from segmenter.mapping.session import map_rasters
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_load_predictor, fake_run
 

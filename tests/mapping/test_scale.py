@@ -13,8 +13,8 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.transform import Affine
 
+from segmenter.grid.resampling import as_type, count_of, resampled, taps
 from segmenter.inference.prediction import ExtraOutputs
-from segmenter.resampling import as_type, count_of, resampled, taps
 from tests.helpers.dense_resampling import dense_resampled
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
 

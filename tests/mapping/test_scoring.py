@@ -16,12 +16,12 @@ import rasterio
 from numpy.typing import NDArray
 
 from datasets.check import check_dataset
-from segmenter.errors import RasterError
+from segmenter.base.errors import RasterError
+from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.predictor import FunctionPredictor, Prediction
-from segmenter.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from segmenter.raster.alignment import alignment_errors
-from segmenter.scenes import Dataset, Scene
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 
 Make = Callable[..., Path]
@@ -308,8 +308,8 @@ def test_a_png_that_loses_the_place_says_so(
 
 
 def test_a_png_too_large_for_memory_is_refused(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:
-    from segmenter.geometry import Size, Window
-    from segmenter.mapping.outputs import MapStyle
+    from segmenter.grid.geometry import Size, Window
+    from segmenter.mapping.outputs.finished import MapStyle
 
     info = SimpleNamespace(path=Path("a.tif"), georeferenced=False, size=Size(9000, 9000))
     with pytest.raises(RasterError, match=r"9000×9000 pixels is too large for a PNG; use --format geotiff"):

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from rasterio.transform import Affine
 
 import predict
-from segmenter.errors import run_script
-from segmenter.labels import ClassMap
-from segmenter.mapping.inputs import output_names
+from segmenter.base.errors import run_script
+from segmenter.grid.labels import ClassMap
+from segmenter.mapping.request.inputs import output_names
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from tests.helpers.child_predict import without_styles
@@ -322,9 +322,9 @@ INTERRUPTED = """
     import sys, time
     import predict, segmenter.inference.loading, segmenter.runs.run
     from tests.helpers.exact_network import exact_network, fake_load_predictor, fake_run
-    from segmenter.errors import run_tool
+    from segmenter.base.errors import run_tool
     from segmenter.inference.prediction import FunctionPredictor
-    from segmenter.labels import ClassMap, LandCoverClass
+    from segmenter.grid.labels import ClassMap, LandCoverClass
     import signal
     def slow(image, valid):
         print("computing", flush=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.config.datasets import FolderConfig
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 
 Make = Callable[..., Path]
@@ -240,7 +240,7 @@ def test_one_source_of_images_and_labels(
 
 def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
     from segmenter.mapping.jobs import Bounds
-    from segmenter.mapping.options import parse
+    from segmenter.mapping.request.options import parse
 
     orders = (
         "r a b --output o",

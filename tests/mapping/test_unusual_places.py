@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rasterio import Affine
 
-from segmenter.errors import RasterError
+from segmenter.base.errors import RasterError
 from segmenter.raster import raster_info
 
 Make = Callable[..., Path]

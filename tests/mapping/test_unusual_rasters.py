@@ -15,7 +15,7 @@ from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
 from rasterio.rpc import RPC
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from tests.helpers.raster_verdict import H, W, pixels, points, shape, verdict
 
 Make = Callable[..., Path]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.mapping import upload
+from segmenter.extras import upload
 from tests.helpers.child_predict import without_styles
 from tests.helpers.s3_server import Store
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from datasets.commands.gpu.matrix import Row, batch, difference
 from datasets.commands.gpu.replicas import strategy_of
+from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
-from segmenter.errors import CheckpointError
 from segmenter.runs.weights import assign_weights, transfer_weights, weight_arrays
 
 RATE = 0.3
@@ -201,7 +201,7 @@ def trained(replicas: int, steps: int = 2) -> dict[str, list[Any]]:
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
     keras.utils.set_random_seed(3)

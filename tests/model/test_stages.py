@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import ModelConfig, TrainingConfig, UNetConfig
-from segmenter.errors import ConfigError
 from segmenter.model.stages import Pace, is_decayed, pace_of, part_of, stages_told
 from segmenter.model.weight_shapes import stage_of, weight_shapes
 from tests.helpers.encoder_pairs import DECODERS, pair

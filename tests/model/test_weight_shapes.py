@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import ModelConfig, UNetConfig
-from segmenter.errors import CheckpointError
 from segmenter.model.weight_shapes import check_learned, weight_shapes
 
 CONFIGS: list[dict[str, Any]] = [

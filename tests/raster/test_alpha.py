@@ -11,8 +11,8 @@ import pytest
 import rasterio
 from numpy.typing import NDArray
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Window
 from segmenter.raster import alpha, open_raster, raster_info
 
 Make = Callable[..., Path]

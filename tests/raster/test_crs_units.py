@@ -11,9 +11,9 @@ from rasterio.crs import CRS
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
-from segmenter.geometry import Size
+from segmenter.extras.vectors.area import pixel_square_metres
+from segmenter.grid.geometry import Size
 from segmenter.raster import RasterInfo, RasterSpec, pixel_sides, raster_info, write_raster
-from segmenter.vectors.area import pixel_square_metres
 
 DEGREE, GRAD = math.pi / 180, math.pi / 200
 

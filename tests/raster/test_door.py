@@ -13,8 +13,8 @@ import rasterio.shutil
 from numpy.typing import NDArray
 from rasterio.crs import CRS
 
-from segmenter.errors import BandsError, RasterError
-from segmenter.geometry import Window
+from segmenter.base.errors import BandsError, RasterError
+from segmenter.grid.geometry import Window
 from segmenter.raster import LabelRaster, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
 from segmenter.raster.crs_units import same_ground

@@ -16,7 +16,7 @@ import pytest
 import rasterio
 from rasterio.errors import NotGeoreferencedWarning, RasterioIOError
 
-from segmenter.raster.gdal_private import GdalError, listen, messages, proj_data, quiet_libtiff
+from segmenter.raster.gdal.private import GdalError, listen, messages, proj_data, quiet_libtiff
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ def test_files_are_read_by_rasterios_own_gdal_beside_that_of_another_wheel() -> 
     """Pyogrio brings a GDAL too, with settings and caches of its own."""
     code = (
         "import pyogrio.raw, rasterio\n"
-        "from segmenter.raster.gdal_files import _gdal\n"
+        "from segmenter.raster.gdal.files import _gdal\n"
         "library = _gdal()\n"
         "library.CPLSetConfigOption(b'SEGMENTER_TEST', b'here')\n"
         "assert rasterio.env.get_gdal_config('SEGMENTER_TEST') == 'here', library\n"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster import open_raster
 from segmenter.raster.in_memory import ArrayRaster
 

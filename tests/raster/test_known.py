@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap, Encoding, LandCoverClass
-from segmenter.raster import KnownRasters, LabelRaster, known, open_raster
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap, Encoding, LandCoverClass
+from segmenter.raster import KnownRasters, LabelRaster, open_raster
+from segmenter.raster import reopened as known
 
 SIZE = (45, 61)
 WHOLE = Window(-3, 2, 60, 61)

@@ -14,9 +14,9 @@ import pytest
 import rasterio
 from numpy.typing import NDArray
 
-from segmenter.errors import LabelError, RasterError
-from segmenter.geometry import Size, Window
-from segmenter.labels import IGNORE, ClassMap
+from segmenter.base.errors import LabelError, RasterError
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster import LabelRaster
 from segmenter.raster.label import _palette
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster import open_raster, raster_info, read_label, reading
 
 Make = Callable[..., Path]
@@ -61,7 +61,7 @@ def png(path: Path, height: int, width: int, *, interlaced: bool) -> Path:
 def test_a_large_interlaced_png_is_refused_before_it_is_inflated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmenter.raster.png._fault", lambda *_: pytest.fail("it is inflated"))
+    monkeypatch.setattr("segmenter.raster.gdal.png._fault", lambda *_: pytest.fail("it is inflated"))
     with pytest.raises(RasterError, match=r"is an interlaced PNG of 305\d MiB, at most 256 are decoded"):
         open_raster(png(tmp_path / "a.png", 20_000, 20_000, interlaced=True))
 

@@ -13,8 +13,8 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.transform import Affine
 
-from segmenter.errors import DatasetError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import DatasetError
+from segmenter.grid.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
-from segmenter.errors import DatasetError, LabelError, RasterError
-from segmenter.labels import IGNORE, ClassMap
+from segmenter.base.errors import DatasetError, LabelError, RasterError
+from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster import placed
 from segmenter.raster.placed import PlacedLabels
 

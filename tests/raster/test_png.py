@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from segmenter.raster.png import check_png
+from segmenter.raster.gdal.png import check_png
 from segmenter.raster.stamps import stamp_of
 
 ADAM7 = ("16462646", "77777777", "56565656", "77777777", "36463646", "77777777", "56565656", "77777777")

@@ -14,8 +14,8 @@ import rasterio
 from rasterio.crs import CRS
 from rasterio.transform import Affine
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster import (
     RasterSpec,
     open_raster,

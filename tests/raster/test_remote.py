@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.addresses import joined, masked, masked_text
-from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.addresses import joined, masked, masked_text
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster import KnownRasters, open_raster, read_label
-from segmenter.raster.remote import RemotePath, set_up_remote
+from segmenter.raster.remote.settings import RemotePath, set_up_remote
 from tests.helpers.file_server import FileServer
 
 Make = Callable[..., Path]

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from rasterio.enums import Resampling
 from rasterio.vrt import WarpedVRT
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
+from segmenter.grid.windows import Columns
 from segmenter.raster import open_raster
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
-from segmenter.windows import Columns
 
 Make = Callable[..., Path]
 

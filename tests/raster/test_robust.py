@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_run, run_predict
 from tests.helpers.robust_files import REFUSED, RIGHT, Right
 

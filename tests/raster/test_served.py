@@ -14,14 +14,14 @@ import pytest
 
 from datasets import load_dataset
 from datasets.pack import pack_dataset
+from segmenter.base.errors import ChangedInputError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ChangedInputError
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import KnownRasters, open_raster, read_label
-from segmenter.raster.remote import RemotePath, forget_all
-from segmenter.tiles.cache import cache_folder
+from segmenter.raster.remote.settings import RemotePath, forget_all
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.file_server import FileServer
 from tests.helpers.s3_server import Store

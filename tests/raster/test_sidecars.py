@@ -14,10 +14,10 @@ import pytest
 import rasterio
 from rasterio.crs import CRS
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster import open_raster, raster_info
-from segmenter.raster.sidecars import check_beside
+from segmenter.raster.gdal.sidecars import check_beside
 
 Make = Callable[..., Path]
 H, W = 70, 90

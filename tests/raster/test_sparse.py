@@ -11,7 +11,7 @@ import pytest
 import rasterio
 from rasterio.windows import Window as GdalWindow
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from segmenter.raster import Raster, open_raster
 from segmenter.raster.mosaic import Mosaic
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 from rasterio.transform import Affine
 
-from segmenter.errors import DatasetError, RasterError
-from segmenter.geometry import Window
+from segmenter.base.errors import DatasetError, RasterError
+from segmenter.grid.geometry import Window
+from segmenter.grid.resampling import as_type, resampled, taps
 from segmenter.raster import open_raster, raster_info, stacked
 from segmenter.raster.stacked import StackedImages
-from segmenter.resampling import as_type, resampled, taps
 
 Make = Callable[..., Path]
 HERE = Affine(10, 0, 500_000, 0, -10, 5_600_000)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from segmenter.geometry import Window
+from segmenter.grid.geometry import Window
 from segmenter.raster import Raster, open_raster
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.raster.valid_rows import ValidRows

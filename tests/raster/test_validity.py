@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.geometry import Size, Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster import open_raster, raster_info
 
 Make = Callable[..., Path]

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.geometry import Size, Window
-from segmenter.labels import ClassMap
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import RasterSpec, open_raster, write_raster
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.raster.mosaic import Mosaic
 from segmenter.raster.resampled import ModelGrid, ResampledRaster
-from segmenter.scenes import Dataset, Scene
-from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.packed_scenes import pack_all, packs
 

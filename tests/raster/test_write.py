@@ -17,8 +17,8 @@ from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 from rasterio.transform import Affine
 
-from segmenter.errors import RasterError
-from segmenter.geometry import Size, Window
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Size, Window
 from segmenter.raster import (
     RasterSpec,
     RasterWriter,
@@ -236,8 +236,8 @@ WRITE = """
     import os, resource, signal, sys
     from pathlib import Path
     import numpy as np
-    from segmenter.errors import RasterError
-    from segmenter.geometry import Size, Window
+    from segmenter.base.errors import RasterError
+    from segmenter.grid.geometry import Size, Window
     from segmenter.raster import RasterSpec, RasterWriter, write_raster
     path, limit, rows = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     pixels = np.random.default_rng(0).integers(0, 255, (rows, 700), np.uint8)

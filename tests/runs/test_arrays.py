@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from segmenter.errors import DamagedCheckpointError
+from segmenter.base.errors import DamagedCheckpointError
 from segmenter.runs.arrays import load_arrays
 from tests.helpers.made_runs import crafted
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, OutputError, SegmenterError
+from segmenter.base.files import alone_in, remove_leftovers
 from segmenter.config.reading import recipe_from
-from segmenter.errors import CheckpointError, DamagedCheckpointError, OutputError, SegmenterError
-from segmenter.files import alone_in, remove_leftovers
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs import arrays as arrays_module
@@ -285,7 +285,7 @@ def test_a_full_disk_leaves_what_was_there(run: Run) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from segmenter.files import alone_in
+from segmenter.base.files import alone_in
 with alone_in(Path(sys.argv[1])):
     print("in it", flush=True)
     time.sleep(600)

@@ -8,10 +8,10 @@ from pathlib import Path
 import plotly.graph_objects as go
 import pytest
 
-from segmenter.errors import CheckpointError, SegmenterError
+from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.runs.__main__ import main
 from segmenter.runs.report.compared import compare_page, comparison
-from segmenter.runs.report.story import read_story
+from segmenter.runs.report.run_record import read_story
 from segmenter.runs.run import load_run
 from tests.helpers.made_diagnosis import HOSTILE
 from tests.helpers.report_page import Page

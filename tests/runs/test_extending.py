@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError
 from segmenter.runs.extending import check_extension, check_rates, extends, with_extension
 from segmenter.runs.resume import Position, checkpoint_to_resume
 from segmenter.runs.run import Extension, load_run
@@ -48,7 +48,7 @@ def refused(known: Recipe, now: Recipe, position: Position) -> bool:
 def test_it_is_refused_exactly_where_a_rate_of_the_past_would_be_another(
     tensorflow: ModuleType, schedule: str, warmup: int
 ) -> None:
-    from segmenter.training.schedules import schedule_of
+    from segmenter.training.optimiser.schedules import schedule_of
 
     setting = {"schedule": schedule, "warmup": warmup, **SCHEDULES[schedule]}
     known, seen = recipe_of(2, **setting), set()

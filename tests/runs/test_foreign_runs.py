@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import predict
+from segmenter.base.errors import run_script
 from segmenter.config.reading import load_recipe
-from segmenter.errors import run_script
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import save_checkpoint
@@ -125,7 +125,7 @@ def test_tags_in_a_recipe_are_refused(recipe: Path, run: Run, tmp_path: Path, ca
     ],
 )  # fmt: skip
 def test_a_checkpoint_of_another_make_is_refused(run: Run, changes: Any, message: str) -> None:
-    from segmenter.errors import CheckpointError
+    from segmenter.base.errors import CheckpointError
     from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
     from segmenter.sampling import Plan
 
@@ -158,8 +158,8 @@ def test_nothing_that_runs_code_is_used() -> None:
     files += [ROOT / script for script in ("train.py", "predict.py")]
     assert len(files) > 50
     # Between a training and the workers that it has started itself, over sockets that nobody else has.
-    ours = {ROOT / "segmenter/feeding" / name for name in ("sending.py", "processes.py", "worker.py")}
-    ours.add(ROOT / "segmenter/pretrained/torch_files.py")  # refuses every name but those of tensors
+    ours = {ROOT / "segmenter/tiles/feeding" / name for name in ("sending.py", "processes.py", "worker.py")}
+    ours.add(ROOT / "segmenter/model/pretrained/torch_files.py")  # refuses every name but those of tensors
     files = [path for path in files if path not in ours]
     found = [(path.name, word) for path in files for word in forbidden if word in path.read_text()]
     assert found == []

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from segmenter.errors import OutputError
+from segmenter.base.errors import OutputError
+from segmenter.base.sealed import sealed
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.runs.log import RunLog, log_line, log_records
-from segmenter.sealed import sealed
 from tests.helpers.made_runs import flipped
 
 RECORDS: list[dict[str, Any]] = [

@@ -13,14 +13,14 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from segmenter.errors import CheckpointError, SegmenterError
-from segmenter.files import remove_leftovers
-from segmenter.labels import MAX_CLASSES
+from segmenter.base.errors import CheckpointError, SegmenterError
+from segmenter.base.files import remove_leftovers
+from segmenter.grid.labels import MAX_CLASSES
 from segmenter.runs.__main__ import main
 from segmenter.runs.log import RunLog
+from segmenter.runs.report.run_record import finite, read_story
 from segmenter.runs.report.sections import REPORT, write_report
 from segmenter.runs.report.speed import duration, limit_text
-from segmenter.runs.report.story import finite, read_story
 from segmenter.runs.run import Extension
 from segmenter.runs.score_files import BEST_FILES
 from segmenter.runs.windows_file import WINDOWS, load_windows
@@ -284,7 +284,7 @@ def test_without_its_packages_one_line_says_so_and_the_training_is_done_all_the_
     capsys: pytest.CaptureFixture[str],
     package: str,
 ) -> None:
-    from segmenter.training.reporting import leave_report
+    from segmenter.training.end_report import leave_report
 
     run = trained_run(tmp_path / "run", epochs=1).path
     monkeypatch.delitem(sys.modules, "segmenter.pages.page", raising=False)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from segmenter.files import write_whole
+from segmenter.base.files import write_whole
 from segmenter.runs.report.compared import compare_page, comparison
+from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import write_report
-from segmenter.runs.report.story import read_story
 from tests.helpers.browser import (
     PAPER,
     PHONE,

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
+from segmenter.base.sealed import sealed
 from segmenter.config.reading import recipe_from
-from segmenter.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
 from segmenter.runs import resume
 from segmenter.runs.arrays import META, load_arrays
 from segmenter.runs.checkpoints import BEST, checkpoints, save_checkpoint
@@ -27,7 +28,6 @@ from segmenter.runs.resume import (
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 from segmenter.runs.windows_file import WINDOWS
 from segmenter.sampling import Plan
-from segmenter.sealed import sealed
 from segmenter.training.prepare import check_run_directory
 from tests.helpers.forbidden import forbidden
 from tests.helpers.made_checkpoints import MACHINE, RECIPE, plan_of, save

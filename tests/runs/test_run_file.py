@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import CheckpointError, SegmenterError
+from segmenter.base.sealed import sealed
 from segmenter.config.reading import recipe_from
-from segmenter.errors import CheckpointError, SegmenterError
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs import run as run_directory
 from segmenter.runs.arrays import load_arrays
 from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.run import Run, load_run
-from segmenter.sealed import sealed
 from tests.helpers.forbidden import forbidden
 from tests.helpers.made_runs import flipped, rewritten
 

@@ -8,8 +8,8 @@ from itertools import combinations, combinations_with_replacement, permutations
 import numpy as np
 import pytest
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
-from segmenter.errors import DatasetError
 from segmenter.sampling import exact, plan
 from segmenter.sampling.kinds import Kinds, cover_sizes
 from segmenter.sampling.search import _fewest_steps

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmenter.errors import DatasetError
+from segmenter.base.errors import DatasetError
 from segmenter.sampling.forecast import class_statistics, forecast, holds, scene_pixels
 
 SHARES = (Fraction(9, 10), Fraction(99, 100), Fraction(999, 1000), Fraction(1, 2))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.sampling import SamplingConfig
-from segmenter.errors import DatasetError
 from segmenter.sampling import Plan, plan
 from segmenter.sampling.methods import rare_class_odds, repeat_factors
 

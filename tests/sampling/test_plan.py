@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import segmenter
+from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
-from segmenter.errors import DatasetError
 from segmenter.sampling import Plan, batch_without_repeats, held_by_rows, plan, plan_epoch
 
 RELAXED = SamplingConfig()

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
-from segmenter.errors import DatasetError
+from segmenter.grid.gsd import scene_strata
 from segmenter.sampling import Part, TileStrata, plan
 from segmenter.sampling.strata import part_table
-from segmenter.scale import scene_strata
 
 CONFIG = SamplingConfig(scale_strata=(0.3, 1.0))
 TITLES = ("0.05–0.3 m", "0.3–1 m", "1–4 m")

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.errors import ConfigError
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 from segmenter.tiles.augment import Augmenter, Tile
 from tests.helpers.made_statistics import statistics_of
 

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from segmenter.tiles import cache, statistics
-from segmenter.tiles.cache import Entries, SceneTiles, load_entries, save_entries
+from segmenter.tiles import index_cache as cache
+from segmenter.tiles import statistics
+from segmenter.tiles.index_cache import Entries, SceneTiles, load_entries, save_entries
 from segmenter.tiles.statistics import BandStatistics
 from tests.helpers.made_runs import flipped, rewritten
 

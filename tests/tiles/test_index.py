@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import segmenter.tiles.index as index_module
+from segmenter.base.errors import DatasetError, LabelError, RasterError
+from segmenter.base.threads import in_threads
 from segmenter.config.recipe import TilesConfig
-from segmenter.errors import DatasetError, LabelError, RasterError
-from segmenter.geometry import Size, Window
-from segmenter.labels import IGNORE, ClassMap
-from segmenter.scenes import Dataset, Scene, Split
-from segmenter.threads import in_threads
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.scenes import Dataset, Scene, Split
+from segmenter.grid.windows import grid
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.pairs import row_strips
-from segmenter.windows import grid
 
 Make = Callable[..., Path]
 AREA = Size(53, 101)

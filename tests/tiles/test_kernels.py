@@ -11,7 +11,7 @@ import pytest
 from albumentations.augmentations.geometric.functional import d4
 from albumentations.augmentations.pixel.functional import shift_hsv
 
-from segmenter.labels import IGNORE, class_pixels
+from segmenter.grid.labels import IGNORE, class_pixels
 from segmenter.tiles.kernels import Planes, counted, shifted_hsv, transformed, turned
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 from segmenter.tiles.augment import Augmenter, Tile
-from segmenter.tiles.ground_scale import resampled
+from segmenter.tiles.augmented_gsd import resampled
 from segmenter.tiles.kernels import extended
 from tests.helpers.made_statistics import statistics_of
 

@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.errors import DatasetError, LabelError, OutputError
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset, Scene
-from segmenter.tiles import pack_file, pack_folder, packing
-from segmenter.tiles.cache import cache_folder
-from segmenter.tiles.pack_folder import PackFolder
+from segmenter.base.errors import DatasetError, LabelError, OutputError
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.tiles.cache import file as pack_file
+from segmenter.tiles.cache import folder as pack_folder
+from segmenter.tiles.cache import keys as packing
+from segmenter.tiles.cache.folder import PackFolder
+from segmenter.tiles.index_cache import cache_folder
 from tests.helpers.made_runs import flipped
 from tests.helpers.packed_scenes import SIZES, contents, equal, made_dataset, packs, store_of
 
@@ -196,7 +198,7 @@ def test_one_process_is_killed_while_several_pack_and_the_others_are_whole(
         "        yield rows\n"
         "        begun.touch(); time.sleep(600)\n"
         "packing.rows_of = slow\n"
-        "from segmenter.tiles.store import SceneStore; from segmenter.tiles.cache import cache_folder\n"
+        "from segmenter.tiles.store import SceneStore; from segmenter.tiles.index_cache import cache_folder\n"
         "dataset = pickle.loads(Path(sys.argv[2]).read_bytes())\n"
         "SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)\n"
     )

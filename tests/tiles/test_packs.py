@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datasets.__main__ import main
-from segmenter.errors import DatasetError
-from segmenter.geometry import Window
-from segmenter.labels import ClassMap
+from segmenter.base.errors import DatasetError
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import RasterSpec, write_raster
-from segmenter.scenes import Dataset, Scene
-from segmenter.tiles.cache import cache_folder
-from segmenter.tiles.pack_folder import PackFolder
+from segmenter.tiles.cache.folder import PackFolder
+from segmenter.tiles.index_cache import cache_folder
 from tests.helpers.packed_scenes import SIZES, contents, equal, made_dataset, pack_all, packs, store_of
 
 
@@ -225,5 +225,5 @@ def test_packs_that_are_gone_or_others_by_now_are_not_held(tmp_path: Path, monke
     (tmp_path / "a.pack").touch()
     there: Any = SimpleNamespace(path=tmp_path / "a.pack")
     assert PackFolder(tmp_path).hold([there])
-    monkeypatch.setattr("segmenter.tiles.pack_folder._same", lambda handle, path: False)
+    monkeypatch.setattr("segmenter.tiles.cache.folder._same", lambda handle, path: False)
     assert not PackFolder(tmp_path).hold([there])

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError
-from segmenter.labels import IGNORE, ClassMap
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.sampling import plan
-from segmenter.scenes import Dataset, Scene
 from segmenter.tiles.batches import Batch, BatchLoader
-from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.pasting import mosaic, paste, regions_of
 from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.store import SceneStore, Tile

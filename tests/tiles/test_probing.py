@@ -10,10 +10,10 @@ import albumentations
 import numpy as np
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.errors import ConfigError
-from segmenter.labels import IGNORE, ClassMap
-from segmenter.scenes import Dataset, Scene
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.tiles import transforms
 from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.probing import check_augmentation, check_transforms

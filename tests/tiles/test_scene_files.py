@@ -14,8 +14,8 @@ import pytest
 import rasterio
 
 from datasets import load_dataset
+from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.config.reading import load_recipe
-from segmenter.errors import CheckpointError, DatasetError
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.run import Run

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from segmenter.config.reading import recipe_from
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.sampling import plan
-from segmenter.scenes import Dataset, Scene
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.made_statistics import statistics_of
 

@@ -11,14 +11,14 @@ import pytest
 import rasterio
 from numpy.typing import NDArray
 
-from segmenter.errors import DatasetError
-from segmenter.geometry import Size
-from segmenter.labels import ClassMap
-from segmenter.scenes import Dataset, Scene, Split
+from segmenter.base.errors import DatasetError
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene, Split
+from segmenter.grid.windows import grid
 from segmenter.tiles import statistics
-from segmenter.tiles.cache import cache_folder
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
-from segmenter.windows import grid
 
 Make = Callable[..., Path]
 

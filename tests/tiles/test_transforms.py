@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.errors import ConfigError
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 from segmenter.tiles.augment import Augmenter, Tile
 from segmenter.tiles.transforms import known_transforms, shorthand, stages_of
 from tests.helpers.made_statistics import statistics_of

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 from segmenter.tiles.augment import Augmenter, Tile, Unit, _wide
 from segmenter.tiles.statistics import BandStatistics
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from datasets.commands.gpu.replicas import strategy_of
-from segmenter.errors import TrainingError
+from segmenter.base.errors import TrainingError
 
 REPLICAS = 3
 
@@ -21,7 +21,7 @@ class Copies:
         import keras
 
         from segmenter.devices.strategy import Devices
-        from segmenter.training.agreement import Agreement
+        from segmenter.training.optimiser.replicas_agree import Agreement
 
         strategy = strategy_of(REPLICAS)
         used: Any = [SimpleNamespace(name=f"CPU:{i}", model=model) for i, model in enumerate(models)]

@@ -8,8 +8,8 @@ import pytest
 
 from datasets import load_dataset
 from datasets.__main__ import main
+from segmenter.base.errors import ConfigError
 from segmenter.config.reading import load_recipe
-from segmenter.errors import ConfigError
 from segmenter.training.prepare import _check_same_recipe, prepare_tiles
 from tests.helpers.made_training import made
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from tests.helpers.made_trainer import BATCH, made_trainer
 
 REPLICAS = 2

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.errors import ConfigError
 from segmenter.training import checks
 from segmenter.training.checks import check_memory
 from segmenter.training.prepare import epoch_plan, few_steps

@@ -12,8 +12,8 @@ import rasterio
 
 from datasets import load_dataset
 from datasets.__main__ import main
+from segmenter.base.errors import DatasetError, SegmenterError, run_script
 from segmenter.config.reading import load_recipe
-from segmenter.errors import DatasetError, SegmenterError, run_script
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.made_training import ROOT, made
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig
-from segmenter.errors import ConfigError
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 
 SHARES = (0.7, 0.25, 0.05)
 WEIGHTS = (0.5, 2.0, 1.0)

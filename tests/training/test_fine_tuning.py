@@ -14,17 +14,17 @@ import pytest
 import yaml
 
 import train
+from segmenter.base.errors import CheckpointError, run_script
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import ModelConfig, UNetConfig
-from segmenter.errors import CheckpointError, run_script
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.weight_shapes import stage_of, weight_shapes
 from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.run import Run, load_run
 from segmenter.training import prepare
-from segmenter.training.fine_tuning import check_fit, describe_kept, find_source, fitting
+from segmenter.training.beginning.fine_tuning import check_fit, describe_kept, find_source, fitting
 from tests.helpers.made_training import made
 
 NAMES = ("left", "right", "scarce")

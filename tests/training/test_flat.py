@@ -51,7 +51,7 @@ def trained(
 
 
 def flat(settings: TrainingConfig) -> Callable[[Any], Any]:
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
 
     def make(model: Any) -> Any:
         optimiser, weights = build_optimiser(settings, model, 9), model.trainable_variables
@@ -62,7 +62,7 @@ def flat(settings: TrainingConfig) -> Callable[[Any], Any]:
 
 
 def keras_own(settings: TrainingConfig) -> Callable[[Any], Any]:
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
 
     def make(model: Any) -> Any:
         optimiser = build_optimiser(settings, model, 9, for_fit=True)
@@ -104,7 +104,7 @@ def test_a_loss_scale_is_that_of_keras_to_the_bit(
     """Finite, two overflows, and as many steps as double it."""
     import keras
 
-    from segmenter.training.flat import LossScale
+    from segmenter.training.optimiser.flat import LossScale
 
     monkeypatch.setattr(LossScale, "growth_steps", 2)
     initial = keras.optimizers.LossScaleOptimizer.__init__
@@ -134,7 +134,7 @@ def test_clipping_by_norm_is_that_of_keras_but_for_the_order_of_a_sum(tensorflow
 
 
 def test_state_survives_a_checkpoint_and_one_of_keras_goes_on(tensorflow: ModuleType) -> None:
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
     from segmenter.training.step import assign_optimiser, optimiser_arrays
 
     both = config(precision="mixed_float16")
@@ -162,7 +162,7 @@ def operations(settings: TrainingConfig, layers: int) -> int:
     """Of an update, those that compute with vectors; on a GPU assignments and reshapes launch nothing."""
     import tensorflow as tf
 
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
 
     model = network(layers)
     optimiser, weights = build_optimiser(settings, model, 9), model.trainable_variables

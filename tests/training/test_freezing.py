@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from datasets.commands.gpu.matrix import BATCH
+from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import TrainingConfig
-from segmenter.errors import ConfigError
 from tests.helpers.small_training import NORM, PER_IMAGE, PER_PIXEL, Training, batches, difference
 
 RATE, DECAY = 0.01, 0.1
@@ -150,7 +150,7 @@ def test_decay_spares_scales_and_shifts_and_nothing_else(tensorflow: ModuleType)
     """By computation: a step without any gradient is the decay alone."""
     import keras
 
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
 
     class Scale(keras.layers.Layer):  # type: ignore[misc]
         """As ConvNeXt's LayerScale, whose weight has no name."""
@@ -186,7 +186,7 @@ def test_decay_spares_scales_and_shifts_and_nothing_else(tensorflow: ModuleType)
 
 
 def test_an_optimiser_without_the_pace_refuses_a_recipe_with_one(tensorflow: ModuleType) -> None:
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
 
     model = Training(NORM, PER_IMAGE).model
     for settings in ({"freeze_encoder": 1}, {"freeze_norms": "all"}, {"rates": {"head": 2}}):

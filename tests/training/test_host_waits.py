@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
-from segmenter.errors import TrainingError
-from segmenter.labels import ClassMap
+from segmenter.base.errors import TrainingError
+from segmenter.grid.labels import ClassMap
 from tests.helpers.made_trainer import BATCH, made_trainer
 
 REPLICAS, STEPS, PER_CALL = 2, 22, 2
@@ -57,7 +57,7 @@ def test_an_epoch_waits_for_no_call_before_the_next_is_under_way(
     trainer = made_trainer(
         tmp_path, make_classes(classes), REPLICAS, STEPS, steps_per_call=PER_CALL, epochs=1
     )
-    from segmenter.training.together import Stop
+    from segmenter.training.workers_agree import Stop
 
     written: list[int] = []
     monkeypatch.setattr(trainer._log, "trained", lambda step, values: written.append(step))

@@ -89,7 +89,7 @@ def _applied(tensorflow: ModuleType, gradients: list[float], **settings: Any) ->
     import keras
 
     from segmenter.config.recipe import TrainingConfig
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
 
     tf = tensorflow
     names = [f"CPU:{i}" for i in range(len(gradients))]

@@ -10,7 +10,7 @@ import pytest
 
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import LossConfig
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 from segmenter.training.prepare import class_weights
 
 WEIGHTS = (0.5, 2.0, 1.0)

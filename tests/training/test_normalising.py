@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from datasets import load_dataset
+from segmenter.base.errors import WeightsError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe, TrainingConfig
 from segmenter.devices import strategy
-from segmenter.errors import WeightsError
-from segmenter.labels import ClassMap, LandCoverClass
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.stages import pace_of
 from segmenter.model.weight_shapes import weight_shapes
 from segmenter.runs.run import Run, load_run
 from segmenter.tiles.statistics import BandStatistics
-from segmenter.training.fine_tuning import Source
-from segmenter.training.normalising import normalisation_of
+from segmenter.training.beginning.fine_tuning import Source
+from segmenter.training.beginning.normalising import normalisation_of
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.made_checkpoints import RECIPE
 from tests.helpers.made_training import made

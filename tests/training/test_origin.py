@@ -16,15 +16,15 @@ from rasterio.crs import CRS
 
 from datasets import load_dataset
 from segmenter.config.reading import load_recipe
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.remote import RemotePath
+from segmenter.raster.remote.settings import RemotePath
 from segmenter.runs.origin import MOST_OUTLINES, load_origin
 from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.scales import some_of
-from segmenter.training.origin import origin_of, place_of, record_origin
+from segmenter.tiles.scene_gsd import some_of
+from segmenter.training.beginning.origin import origin_of, place_of, record_origin
 from tests.helpers.made_training import made
 
 MADE_ON = {"devices": "RTX 2080 Ti", "libraries": "cuDNN 9.24, NCCL 2.30"}

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from datasets.pack import pack_dataset
+from segmenter.base.errors import SegmenterError
 from segmenter.config.datasets import CacheCodec
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import SegmenterError
-from segmenter.labels import IGNORE, ClassMap
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.sampling import Plan, plan
-from segmenter.scenes import Dataset, Scene
 from segmenter.tiles.batches import Batch, BatchLoader
-from segmenter.tiles.cache import cache_folder
 from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 from segmenter.training.pipeline import epoch_dataset
 from tests.helpers.made_statistics import statistics_of
@@ -169,7 +169,7 @@ def test_tiles_are_the_pixels_of_their_files(dataset: Dataset) -> None:
 
 
 def test_packs_equal_the_files(dataset: Dataset) -> None:
-    from segmenter.geometry import Window
+    from segmenter.grid.geometry import Window
 
     direct = SceneStore(dataset, dataset.scenes, 4096, cache_folder(dataset))  # so large that all is cheap
     copied = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)

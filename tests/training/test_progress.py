@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.errors import TrainingError
+from segmenter.base.errors import TrainingError
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import DrawCounts
 from segmenter.training.progress import Meter, TimeLeft

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import TrainingConfig
-from segmenter.devices.workers import Workers
-from segmenter.errors import ConfigError
+from segmenter.devices.machines.workers import Workers
 from segmenter.evaluation.named import check_name
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.resume import Position
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, describe_scores
@@ -43,7 +43,7 @@ def validate(
     """`validate(wrong)`: the trainer's state after the validation of one more epoch of seven steps."""
     from segmenter.training import trainer
     from segmenter.training.log import TrainLog
-    from segmenter.training.together import Stop
+    from segmenter.training.workers_agree import Stop
 
     classes = make_classes(2)
     protocol = Protocol(tuple(classes.names), "full", "validation")

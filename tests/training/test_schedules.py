@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TrainingConfig
-from segmenter.errors import ConfigError
 
 
 def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
-    from segmenter.training.schedules import schedule_of
+    from segmenter.training.optimiser.schedules import schedule_of
 
     schedule = schedule_of(TrainingConfig(**settings), total)
     return [float(schedule(step)) for step in steps]
@@ -38,7 +38,7 @@ def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
 def test_the_peak_follows_the_rule(
     tensorflow: ModuleType, scaling: str, batch: int, reference: int | None, peak: float
 ) -> None:
-    from segmenter.training.schedules import peak_of
+    from segmenter.training.optimiser.schedules import peak_of
 
     config = TrainingConfig(global_batch=batch, scaling=scaling, reference_batch=reference)
     assert peak_of(config) == pytest.approx(peak, rel=1e-15)
@@ -51,7 +51,7 @@ def test_the_peak_follows_the_rule(
 
 
 def test_the_resolved_peak_is_said(tensorflow: ModuleType) -> None:
-    from segmenter.training.schedules import describe_schedule
+    from segmenter.training.optimiser.schedules import describe_schedule
 
     def said(**settings: Any) -> str:
         return describe_schedule(TrainingConfig(**settings), 2000)
@@ -139,7 +139,7 @@ def test_a_resumed_optimiser_is_where_it_was(tensorflow: ModuleType, settings: d
     """The step count is all the state: a fresh optimiser at step n goes on as one that came there."""
     import keras
 
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
 
     def optimiser() -> tuple[Any, Any]:
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -164,7 +164,7 @@ def test_a_schedule_is_kept_by_keras(tensorflow: ModuleType, settings: dict[str,
 
     from keras.optimizers import schedules
 
-    from segmenter.training.schedules import schedule_of
+    from segmenter.training.optimiser.schedules import schedule_of
 
     schedule = schedule_of(TrainingConfig(**settings), 100)
     again = schedules.deserialize(json.loads(json.dumps(schedules.serialize(schedule))))

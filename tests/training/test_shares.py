@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import CheckpointError, ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.errors import CheckpointError, ConfigError
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.run import MeasuredShares, Run, load_run
@@ -57,7 +57,7 @@ class Cards:
 
 
 def test_a_larger_part_than_was_timed_is_tried_before_it_is_chosen() -> None:
-    from segmenter.training.shares import measured
+    from segmenter.extras.unequal_cards.measured import measured
 
     cards = Cards({"a": 1.0, "b": 3.0})
     assert measured(cards, ("a", "b"), 24, 1)[0] == (18, 6)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def test_a_larger_part_than_was_timed_is_tried_before_it_is_chosen() -> None:
 
 
 def test_too_few_tiles_are_refused_before_anything_is_measured() -> None:
-    from segmenter.training.shares import measured
+    from segmenter.extras.unequal_cards.measured import measured
 
     cards = Cards({})
     with pytest.raises(ConfigError, match="for each of 2 devices, got 1 tiles"):
@@ -80,7 +80,7 @@ def test_too_few_tiles_are_refused_before_anything_is_measured() -> None:
 @pytest.fixture
 def cards(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cards]:
     """In the place of a probe."""
-    from segmenter.training import shares
+    from segmenter.extras.unequal_cards import measured as shares
 
     def put(*seconds: float) -> Cards:
         made = Cards(dict(zip(NAMES, seconds, strict=False)))
@@ -93,7 +93,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cards]:
 def test_what_was_measured_and_chosen_is_said(
     cards: Callable[..., Cards], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.training.shares import share_out
+    from segmenter.extras.unequal_cards.measured import share_out
 
     cards(0.01, 0.02, 0.02)
     devices = share_out(devices_of("fast", "slow", "slow"), recipe_of(), FORM, 3)
@@ -111,7 +111,7 @@ def test_what_was_measured_and_chosen_is_said(
 def test_a_resumed_run_has_the_shares_it_had_and_on_other_devices_new_ones(
     cards: Callable[..., Cards], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.training.shares import share_out
+    from segmenter.extras.unequal_cards.measured import share_out
 
     known = MeasuredShares((16, 4, 4), ("fast", "slow", "slow"))
     asked = cards(0.01, 0.01, 0.03)
@@ -127,7 +127,7 @@ def test_a_resumed_run_has_the_shares_it_had_and_on_other_devices_new_ones(
 
 
 def test_given_shares_are_whole_tiles_of_each_micro_batch() -> None:
-    from segmenter.training.shares import share_out
+    from segmenter.extras.unequal_cards.measured import share_out
 
     devices = replace(devices_of("a", "b", "c"), shares=(3, 2, 1))
     assert share_out(devices, recipe_of([3, 2, 1]), FORM, 3).shares == (12, 8, 4)
@@ -150,7 +150,7 @@ def test_the_memory_of_each_devices_part_and_its_micro_batches_are_said() -> Non
 
 def test_times_are_the_shortest_of_a_compiled_steps_for_each_tile() -> None:
     """By a clock that goes on by 1, 2, 3 … seconds from look to look."""
-    from segmenter.training.shares import Probe
+    from segmenter.extras.unequal_cards.measured import Probe
 
     looks: Iterator[int] = count(1)
     now = [0]
@@ -166,8 +166,8 @@ def test_times_are_the_shortest_of_a_compiled_steps_for_each_tile() -> None:
 def test_memory_that_is_full_halves_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
-    from segmenter.errors import TrainingError
-    from segmenter.training.shares import Probe
+    from segmenter.base.errors import TrainingError
+    from segmenter.extras.unequal_cards.measured import Probe
 
     def steps(self: Probe, device: str, tiles: int) -> float:
         if tiles > 5:

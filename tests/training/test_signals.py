@@ -26,7 +26,7 @@ BETWEEN = """
     import sys, time
     from pathlib import Path
     from tqdm import tqdm
-    from segmenter.terminal import enduring_output
+    from segmenter.base.terminal import enduring_output
     from segmenter.training.signals import stop_signal
     with enduring_output():
         with stop_signal() as stop, tqdm(total=10) as bar:
@@ -99,7 +99,7 @@ def test_handlers_are_as_they_were_afterwards() -> None:
 TAKEN = """
     import sys
     from pathlib import Path
-    from segmenter.terminal import enduring_output
+    from segmenter.base.terminal import enduring_output
     with enduring_output():
         for number in range(20_000):
             print("a line", number)

@@ -14,18 +14,18 @@ import pytest
 import rasterio
 
 from datasets import load_dataset
+from segmenter.base.errors import CheckpointError, ConfigError, SegmenterError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.devices import strategy
-from segmenter.errors import CheckpointError, ConfigError, SegmenterError
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import BEST, checkpoints
 from segmenter.runs.log import log_line
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
-from segmenter.scenes import Dataset
 from segmenter.training.prepare import Tiles, check_run_directory, prepare_tiles
 from tests.helpers.made_checkpoints import MACHINE, RECIPE, save
 from tests.helpers.made_training import made

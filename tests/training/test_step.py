@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from datasets.commands.gpu.matrix import BATCH, CLASSES, LIMIT, SEEN, WEIGHTS
+from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig
-from segmenter.errors import ConfigError
 from tests.helpers.small_training import (
     AVERAGE,
     NO_NORM,

@@ -15,8 +15,8 @@ from matplotlib.image import imread
 
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.evaluation.summary_figure import summary_figure
-from segmenter.geometry import Window
-from segmenter.labels import IGNORE, ClassMap, LandCoverClass
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 from segmenter.runs.windows_file import SIDE
 from segmenter.training.examples import SHOWN, Examples

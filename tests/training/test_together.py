@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from segmenter.base.errors import WorkerError
 from segmenter.config.reading import recipe_from
-from segmenter.devices.cluster import Cluster
-from segmenter.devices.workers import Workers
-from segmenter.errors import WorkerError
+from segmenter.devices.machines.cluster import Cluster
+from segmenter.devices.machines.workers import Workers
 
 DATA = {"name": "t", "dataset": {"kind": "potsdam", "root": "here"}}
 
@@ -33,7 +33,7 @@ class Others(Workers):
 
 
 def facts(make_classes: Any, tiles: str = "abc", devices: int = 2, **changes: Any) -> dict[str, str]:
-    from segmenter.training.together import facts_of
+    from segmenter.training.workers_agree import facts_of
 
     named: Any = SimpleNamespace(names=tuple(f"GPU:{i}" for i in range(devices)))
     classes = make_classes(changes.pop("classes", 3))
@@ -56,7 +56,7 @@ def facts(make_classes: Any, tiles: str = "abc", devices: int = 2, **changes: An
 def test_a_worker_that_differs_is_named(
     tensorflow: ModuleType, make_classes: Any, change: dict[str, Any], message: str
 ) -> None:
-    from segmenter.training.together import check_same
+    from segmenter.training.workers_agree import check_same
 
     other = Others(json.dumps(facts(make_classes, **change)))
     with pytest.raises(WorkerError, match=message) as caught:
@@ -65,7 +65,7 @@ def test_a_worker_that_differs_is_named(
 
 
 def test_other_programs_are_refused(tensorflow: ModuleType, make_classes: Any) -> None:
-    from segmenter.training.together import check_same
+    from segmenter.training.workers_agree import check_same
 
     own = facts(make_classes)
     for name, there in (("program", "0.1.0 123"), ("version of tensorflow", "2.20.0")):
@@ -74,7 +74,7 @@ def test_other_programs_are_refused(tensorflow: ModuleType, make_classes: Any) -
 
 
 def test_what_each_may_have_of_its_own_is_not_compared(tensorflow: ModuleType, make_classes: Any) -> None:
-    from segmenter.training.together import check_same
+    from segmenter.training.workers_agree import check_same
 
     dataset = {"dataset": {"kind": "potsdam", "root": "there", "cache": "elsewhere"}}
     other = facts(make_classes, **dataset, training={"input_workers": 3})
@@ -82,7 +82,7 @@ def test_what_each_may_have_of_its_own_is_not_compared(tensorflow: ModuleType, m
 
 
 def test_arrays_as_text_are_the_same_to_the_bit(tensorflow: ModuleType) -> None:
-    from segmenter.training.together import packed, unpacked
+    from segmenter.training.workers_agree import packed, unpacked
 
     arrays = {"a/b": np.array([-0.0, np.nan]), "c": np.arange(6).reshape(2, 3)}
     again = unpacked(packed(arrays))
@@ -93,7 +93,7 @@ def test_arrays_as_text_are_the_same_to_the_bit(tensorflow: ModuleType) -> None:
     ("heard", "signal"), [([2, 0], 2), ([0, 15], 15), ([2, 15], 15), ([2, 2], 2), ([0, 0], 0)]
 )
 def test_all_stop_for_the_same_signal(tensorflow: ModuleType, heard: list[int], signal: int) -> None:
-    from segmenter.training.together import Stop
+    from segmenter.training.workers_agree import Stop
 
     devices: Any = SimpleNamespace(workers=Others(""))
     stop = Stop(devices, [])

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from datasets.commands.gpu.matrix import BATCH, EMPHASES, SHARES, WEIGHTS
+from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TrainingConfig, UNetConfig
-from segmenter.errors import ConfigError, DeviceError
-from segmenter.labels import ClassMap
+from segmenter.grid.labels import ClassMap
 from tests.helpers.made_trainer import made_trainer
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches, difference
 

@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 from datasets.commands.gpu.replicas import strategy_of
+from segmenter.base.errors import TrainingError
 from segmenter.config.recipe import PredictionConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.errors import TrainingError
-from segmenter.evaluation.by_scale import ScaleConfusions
+from segmenter.evaluation.by_gsd import ScaleConfusions
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference import memory as memory_budget
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.prediction import FunctionPredictor, Prediction
-from segmenter.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.scenes import Dataset, Scene
 from segmenter.training.examples import Examples
 from tests.helpers.scaled_scenes import scaled_dataset
 

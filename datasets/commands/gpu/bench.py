@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from segmenter.base.errors import DeviceError
 from segmenter.config.devices import DistributionConfig, LogicalGpus
 from segmenter.config.recipe import UNetConfig
 from segmenter.devices.setup import smallest_card
 from segmenter.devices.strategy import Devices, load_tensorflow, make_devices
-from segmenter.errors import DeviceError
 
 from .figures import Value
 from .replicas import collectives_apart

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from segmenter.base.errors import DeviceError, OutputError
+from segmenter.base.invocation import ToolParser, invocation
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
-from segmenter.errors import DeviceError, OutputError
-from segmenter.invocation import ToolParser, invocation
 
 from . import page, running
 from .bench import Place

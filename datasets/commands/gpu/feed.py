@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segmenter.feeding.feed import Feed
-from segmenter.feeding.measure import rate_of
-from segmenter.feeding.processes import WorkerPool
-from segmenter.feeding.sizes import ahead_of
-from segmenter.feeding.slots import BatchShape
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.feeding.feed import Feed
+from segmenter.tiles.feeding.measure import rate_of
+from segmenter.tiles.feeding.processes import WorkerPool
+from segmenter.tiles.feeding.sizes import ahead_of
+from segmenter.tiles.feeding.slots import BatchShape
 
 from .bench import Bench
 from .figures import Figure
@@ -136,8 +136,8 @@ def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
     """The program's own loader of training batches, and the plan of an epoch."""
     from segmenter.config.reading import recipe_from
     from segmenter.sampling import plan
-    from segmenter.tiles.cache import cache_folder
     from segmenter.tiles.index import build_index
+    from segmenter.tiles.index_cache import cache_folder
     from segmenter.tiles.statistics import band_statistics
     from segmenter.tiles.store import SceneStore
 

@@ -131,7 +131,7 @@ class _Trainer:
     def __init__(
         self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str, traps: Traps | None
     ) -> None:
-        from segmenter.training.freezing import set_trained
+        from segmenter.training.optimiser.freezing import set_trained
         from segmenter.training.step import StepParts, make_step
 
         self._setting = setting
@@ -252,7 +252,7 @@ def _switchable(
 
 
 def _optimiser(setting: Setting, model: Any, traps: Traps | None) -> Any:
-    from segmenter.training.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser
 
     norm, value = (limit if setting.clip == kind else 0.0 for kind, limit in _CLIPS.items())
     config = TrainingConfig(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.config.recipe import LossConfig, UNetConfig
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 
 from .replicas import strategy_of as strategy_of
 

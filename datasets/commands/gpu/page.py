@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segmenter.files import write_whole
+from segmenter.base.files import write_whole
 
 from .figures import Figure, Section
 

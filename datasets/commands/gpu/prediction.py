@@ -12,7 +12,7 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.windows import Window as GdalWindow
 
-from segmenter.geometry import Size
+from segmenter.grid.geometry import Size
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from segmenter.errors import TrainingError
+from segmenter.base.errors import TrainingError
 
 from ..recipes import ready_made
 from .bench import Bench, distribution

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from segmenter.errors import SegmenterError
+from segmenter.base.errors import SegmenterError
 
 from .bench import TINY, Bench, Place, Sizes
 from .figures import Figure, Value, line_of

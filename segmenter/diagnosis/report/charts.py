@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from segmenter.base.errors import counted
 from segmenter.diagnosis.data import ClassFacts, Diagnosis, ForecastFacts
 from segmenter.diagnosis.report.classes import names, order
-from segmenter.errors import counted
 from segmenter.pages.layout import (
     GREY,
     HOVER,

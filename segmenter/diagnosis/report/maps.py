@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from segmenter.base.errors import counted
 from segmenter.diagnosis.data import Diagnosis, SceneMap
 from segmenter.diagnosis.report.classes import names, order
-from segmenter.errors import counted
 from segmenter.pages.parts import Maps, Named, Paragraph, Section, Table, colour, label, percent, plain
 
 _FEW_MAPS = 4  # up to so many are drawn large

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from segmenter.base.errors import counted
 from segmenter.diagnosis.data import Diagnosis, PlanFacts, Side
 from segmenter.diagnosis.report.classes import names, order
-from segmenter.errors import counted
 from segmenter.pages.layout import (
     FILLER,
     GREY,

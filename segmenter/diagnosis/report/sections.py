@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import segmenter.diagnosis.report.charts as report_charts
 import segmenter.diagnosis.report.plans as report_plans
+from segmenter.base.errors import counted
+from segmenter.base.invocation import invocation
 from segmenter.diagnosis.data import Diagnosis
 from segmenter.diagnosis.report.classes import names, order
+from segmenter.diagnosis.report.gsd import scale_section
 from segmenter.diagnosis.report.maps import map_data, map_section
-from segmenter.diagnosis.report.scales import scale_section
-from segmenter.errors import counted
-from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
 from segmenter.pages.parts import (
     Block,

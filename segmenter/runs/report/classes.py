@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from segmenter.evaluation.scores import FIGURES, Scores
 from segmenter.pages.layout import INK, ROW, bars, layout, names_axis, percent_axis, square
 from segmenter.pages.parts import Block, Chart, Named, Paragraph, Table, lines, listed, number, percent, plain
-from segmenter.runs.report.story import Story, finite
+from segmenter.runs.report.run_record import Story, finite
 
 _MOST_CONFUSED = 40
 """Classes in the chart of confusions: those with the most pixels."""

@@ -13,11 +13,11 @@ from itertools import cycle, islice, product
 
 import numpy as np
 
+from segmenter.base.errors import counted
+from segmenter.base.invocation import invocation
 from segmenter.config.reading import flat_settings
-from segmenter.errors import counted
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import FIGURES, Protocol, Scores
-from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
 from segmenter.pages.layout import Data, axis, layout, percent_axis
 from segmenter.pages.parts import (
@@ -33,9 +33,9 @@ from segmenter.pages.parts import (
     plain,
 )
 from segmenter.runs.report.curves import kept, line, losses, steps_axis, thinned
+from segmenter.runs.report.run_record import Story
 from segmenter.runs.report.settings import shown
 from segmenter.runs.report.speed import duration
-from segmenter.runs.report.story import Story
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f")
 _DASHES = ("solid", "dash", "dot", "dashdot")

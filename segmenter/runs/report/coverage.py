@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from segmenter.errors import counted
+from segmenter.base.errors import counted
 from segmenter.pages.layout import (
     COLOUR_BAR,
     HOVER,

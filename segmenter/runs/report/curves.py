@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from segmenter.errors import counted
-from segmenter.labels import LandCoverClass
+from segmenter.base.errors import counted
+from segmenter.grid.labels import LandCoverClass
 from segmenter.pages.layout import GREY, Data, axis, layout, percent_axis
 from segmenter.pages.parts import Chart, Table, colour, label, number, percent, plain, short
-from segmenter.runs.report.story import Line, Story, Validation
+from segmenter.runs.report.run_record import Line, Story, Validation
 
 MOST_POINTS = 600
 """Of a curve: of a longer one neighbours are taken together."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from segmenter.errors import counted
+from segmenter.base.errors import counted
 from segmenter.pages.parts import Block, Named, Paragraph, Picture, PictureRow, Pictures, percent, plain
-from segmenter.runs.report.story import Story
+from segmenter.runs.report.run_record import Story
 from segmenter.runs.windows_file import ShownWindow, ShownWindows
 
 _SMALLEST = 200

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from segmenter.errors import counted
+from segmenter.base.errors import counted
+from segmenter.base.files import check_writable, write_whole
+from segmenter.base.invocation import invocation
 from segmenter.evaluation.named import score_of, title_of
-from segmenter.files import check_writable, write_whole
-from segmenter.invocation import invocation
 from segmenter.pages.document import html_page
 from segmenter.pages.parts import Block, Chart, Charts, Head, Paragraph, Section, listed, percent, plain
 from segmenter.runs.report.classes import class_scores, confusion_chart, means_text
 from segmenter.runs.report.coverage import run_held, run_history, run_text
 from segmenter.runs.report.curves import loss_chart, rate_chart, scores_chart
 from segmenter.runs.report.pictures import picture_blocks
+from segmenter.runs.report.run_record import Story, finite, read_story
 from segmenter.runs.report.settings import setting_blocks
 from segmenter.runs.report.speed import speed_blocks
-from segmenter.runs.report.story import Story, finite, read_story
 
 REPORT = "report.html"
 """File of a run directory."""

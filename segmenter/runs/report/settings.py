@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from segmenter.base.errors import ConfigError, counted
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.errors import ConfigError, counted
 from segmenter.pages.parts import Block, Fold, Paragraph, Table, number
-from segmenter.runs.report.story import Story
+from segmenter.runs.report.run_record import Story
 
 _LONGEST = 300
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from segmenter.invocation import invocation
+from segmenter.base.invocation import invocation
 from segmenter.pages.layout import GREY, PLAN, SHUFFLE, Data, axis, layout, percent_axis
 from segmenter.pages.parts import Block, Chart, Charts, Paragraph, Table, percent
-from segmenter.runs.report.story import WAITING, EpochSpeed, Story
+from segmenter.runs.report.run_record import WAITING, EpochSpeed, Story
 
 _MOST_EPOCHS = 300
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 from segmenter.training.losses.emphasis import border_weight, of_class
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from segmenter.labels import IGNORE
+from segmenter.grid.labels import IGNORE
 
 DICE, JACCARD = (0.5, 0.5), (1.0, 1.0)
 """(α, β) for which the Tversky index is the Dice coefficient and the Jaccard index."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig
-from segmenter.errors import ConfigError
 from segmenter.training.losses.emphasis import hardest, log_priors
 from segmenter.training.losses.pixel import (
     Targets,

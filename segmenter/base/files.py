@@ -1,0 +1,279 @@
+"""Writing small files whole (law 8, *nothing half-written is ever visible*), and what files need besides."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import os
+import re
+import shutil
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from segmenter.base.errors import OutputError, SegmenterError
+from segmenter.base.locks import FileLock
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")
+"""What is written beside such files in folders of our own; elsewhere only what is `_of_killed` goes."""
+_LETTERS = re.compile(r"[a-z0-9_]{8}")
+"""What `tempfile` puts behind a name."""
+
+
+def check_writable(path: Path) -> None:
+    """Refuse, before long work, a file that could not be written at its end.
+
+    Raises:
+        SegmenterError: it is a folder, or lies in none that can be written to.
+    """
+    if path.is_dir():
+        raise SegmenterError(f"{path}: expected the name of a file to write, it is a folder")
+    if not path.parent.is_dir():
+        raise SegmenterError(f"{path}: cannot write there, there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise SegmenterError(f"{path}: cannot write to the folder {path.parent}; name a file elsewhere")
+
+
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """Write `content` to `path`, whole or not at all; as `written_whole`."""
+    with written_whole(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into that gets the name `path` once the block has ended without an error.
+
+    An older file stays until then. After it returns, the file is there even if the power fails: it and its
+    name are on the disk.
+
+    Raises:
+        SegmenterError: where the folder is missing or cannot be written; an OutputError, where the disk
+            is full.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        kind = OutputError if error.errno in _FULL else SegmenterError
+        raise kind(f"{path}: cannot write there: {error.strerror}") from None
+    aside = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _hold(handle)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.chmod(0o666 & ~_umask())  # mkstemp's 0600 would hide the result from colleagues
+        aside.replace(path)
+        _sync_names(path.parent)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot write it: {error.strerror}; is the disk full?") from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def folder_aside(path: Path) -> Iterator[Path]:
+    """A folder beside `path` for what is to get its name; it goes at the end. Those of killed calls go first.
+
+    Raises:
+        SegmenterError: it cannot be made.
+    """
+    remove_killed(path)
+    try:
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise SegmenterError(f"{path.parent}: cannot write there: {error.strerror}") from None
+    try:
+        _hold(handle)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def remove_killed(path: Path) -> None:
+    """Remove what calls that were killed left beside a file or folder that they were about to write."""
+    start = f".{path.name}."
+    for left in path.parent.glob(f"{glob.escape(start)}*"):
+        if _LETTERS.fullmatch(left.name.removeprefix(start)) and _of_killed(left):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+def _hold(handle: int) -> None:
+    """Show others that a process is at work, for as long as it has the file or folder open."""
+    with contextlib.suppress(OSError):  # without locks nothing is ever taken for a killed call's
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _of_killed(left: Path) -> bool:
+    try:
+        with opened(left, os.O_RDONLY) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def read_regular(path: Path, most: int = 1 << 24) -> bytes:
+    """Content of a small file; a pipe or a device, which might never end, is not waited for.
+
+    Raises:
+        SegmenterError: it is not there, no file, larger than `most` bytes, or cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise SegmenterError(f"{path}: expected a file, got a pipe, a device or a folder")
+            if state.st_size > most:
+                raise SegmenterError(f"{path}: expected at most {most} bytes, got {state.st_size}")
+            return file.read(most)
+    except OSError as error:
+        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
+
+
+def check_stored(archive: zipfile.ZipFile, size: int) -> None:
+    """Refuse a zip file that could become larger than its own bytes: compressed, or one part under two names.
+
+    Args:
+        size: of the file, in bytes.
+
+    Raises:
+        ValueError: saying which it is.
+    """
+    parts = archive.infolist()
+    for part in parts:
+        if part.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{part.filename}: expected it stored as it is, got it compressed")
+    if len({part.filename for part in parts}) < len(parts):
+        raise ValueError("a part is named twice")
+    if sum(part.file_size for part in parts) > size:
+        raise ValueError("its parts would be larger than the file")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; after it returns, each one's name is on the disk.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        with contextlib.suppress(PermissionError):  # a folder can be written to that cannot be read
+            _sync_names(made.parent)
+
+
+def caches() -> Path:
+    """The folder of this program in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coverage-segmenter"
+
+
+def gibibytes(count: float) -> str:
+    """A number of bytes for people."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def real(path: Path) -> Path:
+    """A path without links; `Path.resolve` raises what is no OSError where links go round in a circle."""
+    return Path(os.path.realpath(path))
+
+
+def special(status: os.stat_result) -> bool:
+    """Whether a file is a pipe, a device or a socket: what waits for ever, or never ends."""
+    return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """The number of a file opened with `os.open`'s flags; a link in its place is not followed but refused."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _sync_names(folder: Path) -> None:
+    """Bring a folder's names to the disk: a rename is only in memory until then."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems cannot, and do it at once anyway
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
+    with opened(path, os.O_RDONLY) as handle:
+        os.fsync(handle)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[str | None]:
+    """Keep another process out of a folder, which is made; one that was killed holds nothing back.
+
+    Gives a warning where the file system has no locks, so that nothing keeps another process out.
+
+    Raises:
+        SegmenterError: another process is in it, or it cannot be written.
+    """
+    lock = FileLock(folder / ".lock")
+    try:
+        make_folder(folder)
+        lock.take()
+    except BlockingIOError:
+        raise SegmenterError(
+            f"{folder}: another process is writing there; wait until it has ended, or stop it"
+        ) from None
+    except OSError as error:
+        raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None
+    try:
+        yield None if lock.missing is None else no_locks(folder, lock.missing)
+    finally:
+        lock.give_back()
+
+
+def no_locks(folder: Path, why: str) -> str:
+    """The warning of a folder on a file system without locks."""
+    return f"{folder}: its file system has no file locks ({why}); make sure that only one call writes there"
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove what killed processes were writing into a folder; gives the number of files.
+
+    For folders that one process alone writes to.
+    """
+    left = [path for path in folder.glob(".*") if _ASIDE.fullmatch(path.name) and path.is_file()]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return len(left)
+
+
+def may_be_full(error: BaseException | None) -> bool:
+    """Whether an error of writing may be a full disk's: the system says why, GDAL does not."""
+    number: int | None = None
+    while error is not None and number is None:
+        number = error.errno if isinstance(error, OSError) else None  # GDAL's errors have one of its own
+        error = error.__context__
+    return number is None or number in _FULL
+
+
+def _umask() -> int:
+    """The process's file mode mask; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,140 @@
+"""Calls of our tools as a person types them: scripts and modules in a clone, one command where installed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+from segmenter.base.errors import EXIT_WRONG_CALL, plain
+
+COMMAND = "segmenter"
+"""The installed command; its first argument is a tool."""
+
+TOOLS = {
+    "train": "python train.py",
+    "predict": "python predict.py",
+    "datasets": "python -m datasets",
+    "devices": "python -m segmenter.devices",
+    "input": "python -m datasets.commands.input",
+    "gpu": "python -m benchmarks.gpu",
+    "vectorise": "python -m segmenter.extras.vectors",
+    "export": "python -m segmenter.extras.export",
+    "runs": "python -m segmenter.runs",
+    "convert-weights": "python -m segmenter.model.pretrained.convert",
+}
+"""Tool → what starts it from the root of a clone."""
+
+_PACKAGE = "coverage-segmenter"
+_CLONE = Path(__file__).parents[2]
+
+
+def invocation(tool: str) -> str:
+    """What starts a tool, for usage lines and hints: in the same way as this process was started.
+
+    `segmenter predict` below that command and wherever there is no clone; else `python predict.py`.
+    """
+    return TOOLS[tool] if _in_clone() else f"{COMMAND} {tool}"
+
+
+def recipes_hint() -> str:
+    """Where ready-made recipes are, for hints."""
+    return "see configs/ for recipes" if _in_clone() else f"`{COMMAND} recipes` lists ready-made ones"
+
+
+def installation(extra: str) -> str:
+    """What installs an extra of ours: `make …` in a clone, else pip."""
+    if _in_clone():
+        return "make " + {"cpu": "setup", "gpu": "setup GPU=1", "report": "setup"}.get(extra, extra)
+    # Two wheels of TensorFlow in one environment overwrite each other.
+    first = "pip uninstall -y tensorflow-cpu; " if extra == "gpu" else ""
+    return f"{first}pip install '{_PACKAGE}[{extra}]'"
+
+
+def for_installed(text: str) -> str:
+    """A text for people, with all that is typed in a clone replaced by what an installed package takes."""
+    for tool, typed in TOOLS.items():
+        text = text.replace(typed, f"{COMMAND} {tool}")
+    return text.replace("make pretrained", f"pip install '{_PACKAGE}[pretrained]'")
+
+
+def as_started(text: str) -> str:
+    """A text for people, with tools as this process was started: for descriptions in `--help`."""
+    return text if _in_clone() else for_installed(text)
+
+
+def _in_clone() -> bool:
+    """Whether the tools are started from a clone; its own environment has the command `segmenter` too."""
+    return Path(sys.argv[0] if sys.argv else "").name != COMMAND and (_CLONE / "train.py").is_file()
+
+
+class ToolParser(argparse.ArgumentParser):
+    """Parser of a tool's words: a mistake is one line that says what may have been meant, and exit code 2.
+
+    Numbers of an option that takes several may have commas between them.
+    """
+
+    settings: Callable[[], Iterable[str]] | None = None
+    """Gives the names that `--set` takes; asked for only where a word is no option."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse what argparse would, once every option is known."""
+        words = list(self._split_numbers(sys.argv[1:] if args is None else args))
+        if self._subparsers is None:  # else the words behind the command are for another parser
+            self._refuse_unknown(words)
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with one line."""
+        if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            near = get_close_matches(wrong[1], re.findall(r"[\w-]+", wrong[2]), 1)
+            message += f"; did you mean {near[0]}?" if near else ""
+        elif "did you mean" not in message:
+            message += "; --help shows what there is"
+        self.exit(EXIT_WRONG_CALL, f"error: {plain(message)}\n")
+
+    def _split_numbers(self, words: Sequence[str]) -> Iterator[str]:
+        left = 0
+        for word in words:
+            option, equals, value = word.partition("=")
+            action = self._option_string_actions.get(option)
+            if action is not None and isinstance(action.nargs, int) and action.nargs > 1:
+                left = action.nargs
+                yield option
+                if not equals:
+                    continue
+                word = value
+            yield from word.split(",") if left and word.count(",") == left - 1 else [word]
+            left = 0
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        known = self._option_string_actions
+        for place, word in enumerate(words):
+            if word == "--":
+                return
+            option, equals, value = word.partition("=")
+            is_option = re.fullmatch(r"--[A-Za-z][\w.-]*", option) is not None
+            if not is_option or option in known:
+                continue
+            if self.allow_abbrev and any(name.startswith(option) for name in known):
+                continue
+            following = words[place + 1 : place + 2]
+            given = value if equals else next((w for w in following if not w.startswith("-")), "…")
+            self.error(f"{option}: there is no such option{self._meant(option, given)}")
+
+    def _meant(self, option: str, value: str) -> str:
+        """A hint: an option that is spelt nearly so, or the setting of a recipe that has the name."""
+        name = option.removeprefix("--").replace("-", "_")
+        settings = {} if self.settings is None else {s.rpartition(".")[2]: s for s in self.settings()}
+        settings |= {s: s for s in settings.values()}
+        options = [known for known in self._option_string_actions if len(known) > 2]
+        near = get_close_matches(option, options, 1, 0.7) or [o for o in options if o.startswith(option)]
+        if near and name not in settings:
+            return f"; did you mean {near[0]}?"
+        if meant := [name] if name in settings else get_close_matches(name, settings, 1, 0.8):
+            return f"; did you mean --set {settings[meant[0]]}={value}?"
+        return ""

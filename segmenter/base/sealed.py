@@ -1,0 +1,63 @@
+"""Sealed JSON, in which damage is detected: the CRC-32 of an object's text is its own last entry.
+
+`{"a": 1}` is written as `{"a": 1, "crc": "0123abcd"}`: any JSON reader takes it, in one line or indented. The
+checksum is over the bytes before it, so that nothing has to be brought into a canonical form; it tells
+damage (a flipped bit, a torn line, an edit), not forgery.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import Any
+
+from segmenter.base.errors import shortened
+
+_SEAL = re.compile(rb',\s*"crc": "([0-9a-f]{8})"\s*\}\s*\Z')
+_LONGEST_SEAL = 64
+
+
+def sealed(text: str) -> str:
+    """The text of a JSON object that is not empty, with its checksum as the last entry."""
+    body, end = text.rstrip(), "}"
+    body = body.removesuffix("}")
+    if body.endswith("\n"):  # indented
+        end, space = "\n}", re.findall(r"\n\s*", body[1:])[0]
+        body = body.rstrip()
+    else:
+        space = " "
+    return f'{body},{space}"crc": "{zlib.crc32(body.encode()):08x}"{end}'
+
+
+def unsealed_text(text: bytes) -> bytes | None:
+    """The JSON object as `sealed` took it, but for spaces; None where it is damaged or has no checksum."""
+    start = max(0, len(text) - _LONGEST_SEAL)
+    seal = _SEAL.search(text, start)
+    if seal is None:
+        return None
+    body = text[: seal.start()]
+    return body + b"}" if zlib.crc32(body) == int(seal[1], 16) else None
+
+
+def unsealed(text: bytes) -> dict[str, Any] | None:
+    """The JSON object in a text that `sealed` gave; None where it is damaged or has no checksum."""
+    whole = unsealed_text(text)
+    return None if whole is None else json_object(whole)
+
+
+def json_object(text: bytes) -> dict[str, Any] | None:
+    """The JSON object in a text, whoever wrote it; None where it is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def other_format(expected: int, got: object) -> str:
+    """The refusal of a file whose format is another than this program's."""
+    shown = "none" if got is None else shortened(repr(got))
+    return (
+        f"expected format {expected}, got {shown}: written by another version of this program, use that one"
+    )

@@ -1,0 +1,324 @@
+"""Workers of a training over several processes: their start, what they tell each other, and how they end.
+
+TensorFlow's coordination service, which worker 0 runs, carries all of it: it knows who is there, by
+heartbeats, holds texts that all can read, and ends the others' collectives where one reports an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from segmenter.base.errors import SegmenterError, WorkerError, plain, shortened
+from segmenter.config.devices import DistributionConfig
+from segmenter.devices.machines.cluster import Cluster
+from segmenter.devices.machines.rendezvous import listening, meet
+
+GO_ON = "go on with the same command and --resume, on as many workers or others"
+_POLL_MS = 1000
+_LINGER = 1.5
+"""Seconds that a failed worker stays, so that the others hear of it from itself, and not of its silence."""
+_GRACE = 15.0
+"""Seconds that a program, once it is known that a worker hangs, has to end by itself."""
+_JOIN = 120
+"""Seconds that TensorFlow has to join workers that are all there."""
+_INTERNAL = 13
+_FAILED = "failed"
+_TASK = re.compile(r"/job:\w+(?:/replica:\d+)?/task:(\d+)")
+
+
+class Place(NamedTuple):
+    """How far a worker is: comparable between workers, which all do the same in the same order.
+
+    Attributes:
+        steps: optimiser steps done.
+        exchanges: begun so far.
+        stage: of `STAGES`.
+    """
+
+    steps: int
+    exchanges: int
+    stage: int
+
+
+STAGES = ("waits for its batches", "computes a step", "works on its share", "waits for the others")
+BATCHES, STEP, SHARE, OTHERS = range(len(STAGES))
+
+
+class Workers:
+    """Workers that train together: here, this process alone.
+
+    Attributes:
+        index: number of this one, from 0.
+        count: how many there are.
+    """
+
+    index, count = 0, 1
+
+    @property
+    def chief(self) -> bool:
+        """Whether this worker writes the run."""
+        return self.index == 0
+
+    def name(self, index: int | None = None) -> str:
+        """A worker for messages: this one, or that of a number."""
+        return f"worker {self.index if index is None else index}"
+
+    def exchange(self, text: str) -> list[str]:
+        """The texts of all workers, in their order; all of them must come here.
+
+        Raises:
+            WorkerError: one does not.
+        """
+        return [text]
+
+    def mark(self, stage: int, steps: int | None = None) -> None:
+        """Progress: what of `STAGES` is begun, and after how many optimiser steps; None: as before."""
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """In here, what ends one worker ends all, each with a line that names it."""
+        yield
+
+
+class ClusterWorkers(Workers):
+    """Workers in several processes, after `started`."""
+
+    def __init__(self, cluster: Cluster, config: DistributionConfig) -> None:
+        self.cluster, self.index, self.count = cluster, cluster.index, cluster.workers
+        self._config = config
+        self._exchanges = 0
+        self._place, self._since = Place(0, 0, SHARE), time.monotonic()
+        self._ended = threading.Event()
+        self._own_failure = False
+
+    def name(self, index: int | None = None) -> str:
+        return self.cluster.name(index)
+
+    def mark(self, stage: int, steps: int | None = None) -> None:
+        done = self._place.steps if steps is None else steps
+        self._place, self._since = Place(done, self._exchanges, stage), time.monotonic()
+
+    def exchange(self, text: str) -> list[str]:
+        self._exchanges += 1
+        self.mark(OTHERS)
+        number = self._exchanges
+        self._put(f"said/{number}/{self.index}", text)
+        texts = [text if i == self.index else self._await(f"said/{number}/{i}") for i in range(self.count)]
+        if number > 1:  # who has come here has read all that was said before
+            _service().delete_config_key_value(f"said/{number - 1}/{self.index}")
+        self.mark(SHARE)
+        return texts
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        import tensorflow as tf
+
+        self._probe()
+        watch = threading.Thread(target=self._watch, name="watch", daemon=True)
+        watch.start()
+        try:
+            yield
+            self.exchange("end")  # the chief's service must not go before all are done
+        except tf.errors.OpError as error:
+            raise self._told(error) from None
+        except WorkerError:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            line = str(error) if isinstance(error, SegmenterError) else type(error).__name__
+            self._fail(line or type(error).__name__)
+            raise
+        finally:
+            self._ended.set()
+
+    # ------------------------------------------------------------------------------------ failures
+
+    def _probe(self) -> None:
+        """Call once what is called later where no error may stop: TensorFlow's service is no public one.
+
+        Raises:
+            WorkerError: this TensorFlow has not those calls: it would not be noticed that a worker hangs.
+        """
+        service, key = _service(), f"probe/{self.index}"
+        try:
+            service.set_config_key_value(key, "here")
+            service.get_config_key_value(key, _POLL_MS)
+            service.delete_config_key_value(key)
+            service.get_task_states([("worker", self.count)])
+            inspect.signature(service.report_error_to_cluster).bind(_INTERNAL, "")
+        except (AttributeError, TypeError) as error:
+            raise WorkerError(
+                f"{self.name()}: TensorFlow's service for several workers has changed ({error}): expected a "
+                "TensorFlow of the versions that pyproject.toml names"
+            ) from None
+
+    def _fail(self, line: str) -> None:
+        """Tell the others that this worker ends, and why."""
+        self._own_failure = True
+        self._report(self.index, f"ended: {line}")
+        time.sleep(_LINGER)
+
+    def _report(self, index: int, what: str) -> None:
+        with contextlib.suppress(Exception):  # the first who says it is heard; the service may be gone
+            self._put(_FAILED, json.dumps([index, what]))
+        with contextlib.suppress(Exception):
+            _service().report_error_to_cluster(_INTERNAL, plain(shortened(what)))
+
+    def _told(self, error: Exception) -> Exception:
+        """The line on a worker that has failed; the error itself where it is not of the others' making."""
+        return self._failure() or self._said_by_tensorflow(str(error)) or error
+
+    def _failure(self) -> WorkerError | None:
+        with contextlib.suppress(Exception):
+            index, what = json.loads(_service().get_config_key_value(_FAILED, 1))
+            return self._line(index, what)
+        return None
+
+    def _said_by_tensorflow(self, text: str) -> WorkerError | None:
+        """What TensorFlow knows of a lost worker."""
+        silent = text.partition("stopped sending heartbeats")[2]
+        numbers = [int(number) for number in _TASK.findall(silent or text)]
+        others = [number for number in numbers if number != self.index]
+        if not others:
+            return None
+        why = "no sign of life for" if silent else "its connection broke, or it was silent for"
+        return self._line(others[0], f"was lost: {why} {self._config.heartbeat_timeout} s")
+
+    def _line(self, index: int, what: str) -> WorkerError:
+        return WorkerError(f"{self.name(index)} {what}; all workers end, {GO_ON}")
+
+    # -------------------------------------------------------------------------------------- hanging
+
+    def _watch(self) -> None:
+        """End a training in which nothing goes on, and name the worker that is least far.
+
+        Each tells the others now and then where it is. A thread of Python's cannot raise in another, which
+        may be in a system call for ever: this ends the program.
+        """
+        limit = self._config.progress_timeout
+        heard: dict[int, tuple[str, float]] = {}
+        number = 0
+        while not self._ended.wait(min(limit / 5, 10.0)):
+            number, idle = number + 1, time.monotonic() - self._since
+            with contextlib.suppress(Exception):  # where the service is gone, heartbeats tell of it
+                with contextlib.suppress(Exception):
+                    _service().delete_config_key_value(f"at/{self.index}")
+                self._put(f"at/{self.index}", json.dumps([number, idle, *self._place]))
+            if idle < limit:
+                heard.clear()
+                continue
+            with contextlib.suppress(Exception):
+                hanging = self._least_far(heard, limit)
+                if hanging is not None:
+                    self._end_for(hanging)
+
+    def _least_far(self, heard: dict[int, tuple[str, float]], limit: float) -> tuple[int, str] | None:
+        """The worker that all wait for and what it does; None while some worker goes on."""
+        places = {self.index: self._place}
+        for i in range(self.count):
+            if i == self.index:
+                continue
+            with contextlib.suppress(Exception):
+                text = _service().get_config_key_value(f"at/{i}", 200)
+                if heard.get(i, ("", 0.0))[0] != text:
+                    heard[i] = text, time.monotonic()
+            text, when = heard.setdefault(i, ("", time.monotonic()))
+            if time.monotonic() - when > limit:
+                return i, f"hangs: it says nothing for {limit} s"
+            if not text or json.loads(text)[1] < limit:
+                return None
+            places[i] = Place(*json.loads(text)[2:])
+        least = min(places, key=lambda i: (places[i], i))
+        doing = f"{STAGES[places[least].stage]} after step {places[least].steps}"
+        return least, f"hangs: no progress for {limit} s while it {doing}"
+
+    def _end_for(self, hanging: tuple[int, str]) -> None:
+        index, what = hanging
+        self._report(index, what)
+        if not self._ended.wait(_GRACE):
+            print(f"error: {self._line(index, what)}", file=sys.stderr, flush=True)
+            os._exit(WorkerError.exit_code)
+
+    # -------------------------------------------------------------------------------------- messages
+
+    def _put(self, key: str, text: str) -> None:
+        _service().set_config_key_value(key, text)
+
+    def _await(self, key: str) -> str:
+        import tensorflow as tf
+
+        number = int(key.rpartition("/")[2])
+        while True:
+            try:
+                return str(_service().get_config_key_value(key, _POLL_MS))
+            except tf.errors.DeadlineExceededError:
+                if (failure := self._failure()) is not None:
+                    raise failure from None
+                if _service().get_task_states([("worker", self.count)])[number] is not None:
+                    seconds = self._config.heartbeat_timeout
+                    raise self._line(number, f"was lost: no sign of life for {seconds} s") from None
+
+
+def _service() -> Any:
+    """TensorFlow's own context, which talks to the coordination service; nothing public does."""
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
+# ------------------------------------------------------------------------------------------ the start
+
+
+def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tuple[Any, ClusterWorkers]:
+    """The strategy over all workers, once all are there; before TensorFlow starts its devices.
+
+    Sums go by NCCL between GPUs, each of which must be a card of its own, and by rings of gRPC between CPUs.
+
+    Raises:
+        DeviceError: the port is in use.
+        WorkerError: not all workers came in time.
+    """
+    import tensorflow as tf
+
+    print(
+        f"{cluster.name()} of {cluster.workers}, by {cluster.source}; the chief is {cluster.name(0)}: "
+        f"waiting for all, at most {config.start_timeout} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    meet(cluster, config.start_timeout)
+    listening(cluster).close()
+    os.environ["TF_CONFIG"] = cluster.tf_config()
+    _configure(cluster, config)
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    kind = kinds.NCCL if gpus and config.logical_gpus is None else kinds.RING
+    options = tf.distribute.experimental.CommunicationOptions(implementation=kind)
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    except (tf.errors.OpError, RuntimeError) as error:
+        what = shortened(" ".join(str(error).split()), 160)
+        raise WorkerError(f"{cluster.name()}: TensorFlow cannot join the workers: {what}") from None
+    return strategy, ClusterWorkers(cluster, config)
+
+
+def _configure(cluster: Cluster, config: DistributionConfig) -> None:
+    """The coordination service as the strategy would start it, but for its limits of time."""
+    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2 as proto
+
+    _service().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        cluster_register_timeout_in_ms=_JOIN * 1000,
+        heartbeat_timeout_in_ms=config.heartbeat_timeout * 1000,
+        shutdown_barrier_timeout_in_ms=5000,
+        coordinated_jobs=[proto.CoordinatedJob(name="worker", num_tasks=cluster.workers)],
+    )

@@ -1,0 +1,80 @@
+"""Scores by the scale of the scenes, where these differ: a total over all hides at which a model fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from segmenter.base.terminal import aligned
+from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
+from segmenter.grid.gsd import OCTAVES, scene_strata
+from segmenter.grid.labels import ClassMap
+
+KEY = "per_scale"
+"""Of the block in a file of scores."""
+
+
+class ScaleConfusions:
+    """Confusion matrices of scenes, kept by their metres a pixel."""
+
+    def __init__(self, classes: ClassMap) -> None:
+        self._classes = classes
+        self._found: dict[float | None, tuple[ConfusionMatrix, list[str]]] = {}
+
+    def add(self, scene: str, metres: float | None, confusion: ConfusionMatrix) -> None:
+        """Add a scene's; `metres` is None where its scale is not known."""
+        # Four digits: scenes in degrees or beside each other differ in the last ones.
+        key = None if metres is None else float(f"{metres:.4g}")
+        total, scenes = self._found.setdefault(key, (ConfusionMatrix(self._classes), []))
+        total.merge(confusion)
+        scenes.append(scene)
+
+    def scores(
+        self, protocol: Callable[[Sequence[str]], Protocol], boundaries: Sequence[float] = ()
+    ) -> dict[str, Scores]:
+        """Scores of each stratum by its title, finest first; empty where all scenes are of one.
+
+        Args:
+            protocol: of scenes of these names.
+            boundaries: of the strata, in metres a pixel; without, octaves.
+        """
+        found = scene_strata(list(self._found), boundaries or OCTAVES)
+        if not found.differ:
+            return {}
+        totals = [(ConfusionMatrix(self._classes), list[str]()) for _ in found.titles]
+        for number, (confusion, scenes) in zip(found.number_S, self._found.values(), strict=True):
+            totals[number][0].merge(confusion)
+            totals[number][1].extend(scenes)
+        return {
+            title: confusion.scores(protocol(sorted(scenes)))
+            for title, (confusion, scenes) in zip(found.titles, totals, strict=True)
+        }
+
+
+def scale_facts(scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """The block of a file of scores: stratum → scenes, means, IoU of each class, pixels; empty for none."""
+    if not scores:
+        return {}
+    return {KEY: {title: _facts(each) for title, each in scores.items()}}
+
+
+def _facts(scores: Scores) -> dict[str, Any]:
+    found = scores.to_dict()
+    return {
+        "scenes": len(scores.protocol.scenes),
+        **{key: found[key] for key in (*FIGURES, "iou", "pixels", "without_data", "confusion", "missed")},
+    }
+
+
+def scale_table(scores: Mapping[str, Scores]) -> str:
+    """For a terminal: a line per stratum in percent."""
+    rows = [
+        (
+            title,
+            *(percent(getattr(each, key)) for key in FIGURES),
+            str(len(each.protocol.scenes)),
+            f"{each.pixels:,}",
+        )
+        for title, each in scores.items()
+    ]
+    return "\n".join(aligned(("metres a pixel", *FIGURES.values(), "scenes", "pixels"), rows, gap="   "))

@@ -1,0 +1,1 @@
+"""Hold what the core works without: the doors (commands, api) name these, the core imports none of them."""

@@ -1,0 +1,110 @@
+"""Options that name a cluster: `--workers N`, or `--scheduler ADDRESS` with the certificates of TLS."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from segmenter.base.errors import ClusterError
+
+_SCHEMES = ("tcp", "tls", "inproc")
+"""inproc: a cluster of threads in this process, for Python users."""
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where work is done beside this process.
+
+    Attributes:
+        workers: processes to start on this machine.
+        scheduler: address of a running Dask scheduler, as tcp://host:8786.
+        tls_ca, tls_cert, tls_key: PEM files, for a scheduler at tls://….
+
+    Raises:
+        ClusterError: they exclude each other, or something is missing.
+    """
+
+    workers: int | None = None
+    scheduler: str | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.scheduler is not None:
+            raise ClusterError(
+                f"--workers {self.workers}: starts processes here, and --scheduler {self.scheduler} has its "
+                "own; give one of the two"
+            )
+        if self.workers is None and self.scheduler is None:
+            raise ClusterError(
+                "--tls-ca, --tls-cert and --tls-key are for --scheduler tls://HOST:PORT, got none"
+            )
+        if self.workers is not None and self.workers < 1:
+            raise ClusterError(f"--workers: expected 1 or more, got {self.workers}")
+        if self.scheduler is not None:
+            _check_address(self.scheduler)
+        self._check_tls()
+
+    @property
+    def asked(self) -> str:
+        """The option as it was given."""
+        return f"--scheduler {self.scheduler}" if self.scheduler else f"--workers {self.workers}"
+
+    def _check_tls(self) -> None:
+        given = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
+        encrypted = (self.scheduler or "").startswith("tls://")
+        named = [name for name, path in given.items() if path is not None]
+        if named and not encrypted:
+            raise ClusterError(
+                f"{named[0]}: is for --scheduler tls://HOST:PORT, got {self.asked}"
+                + ("" if self.scheduler else "; --workers encrypts with a certificate of its own")
+            )
+        if not encrypted:
+            return
+        for name, path in given.items():
+            if path is None:
+                raise ClusterError(
+                    f"{self.asked}: expected --tls-ca, --tls-cert and --tls-key, got no {name}"
+                )
+            if not path.is_file():
+                raise ClusterError(f"{name} {path}: expected a PEM file, there is none")
+
+
+def _check_address(address: str) -> None:
+    scheme, _, rest = address.partition("://")
+    if scheme in _SCHEMES and rest and (scheme == "inproc" or rest.rpartition(":")[2].isdigit()):
+        return
+    raise ClusterError(f"--scheduler: expected tcp://HOST:PORT or tls://HOST:PORT, got {address}")
+
+
+def add_cluster_options(group: Any, what: str) -> None:
+    """Add the options to a parser or a group of one; `what` is done by the workers."""
+    group.add_argument(
+        "--workers",
+        metavar="N",
+        type=int,
+        help=f"{what} in N processes of this machine (Dask; docs/map_cluster.md)",
+    )
+    group.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help=f"{what} by the workers of a running Dask scheduler, as tcp://host:8786",
+    )
+    for name, content in (("ca", "certificate authority"), ("cert", "certificate"), ("key", "private key")):
+        group.add_argument(
+            f"--tls-{name}", metavar="FILE", type=Path, help=f"{content} (PEM), for --scheduler tls://…"
+        )
+
+
+def taken_from(given: dict[str, Any] | argparse.Namespace) -> ClusterOptions | None:
+    """The options, which are taken out of the parsed arguments; None where none is given.
+
+    Raises:
+        ClusterError: see `ClusterOptions`.
+    """
+    arguments = given if isinstance(given, dict) else vars(given)
+    values = {field.name: arguments.pop(field.name) for field in fields(ClusterOptions)}
+    return None if all(value is None for value in values.values()) else ClusterOptions(**values)

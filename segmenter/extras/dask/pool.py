@@ -1,0 +1,313 @@
+"""Items dealt to the workers of a cluster, and their results in order.
+
+A few items for each worker are with the scheduler, never all, and at most `_HELD_BYTES` of results wait for
+an earlier one: so the memory of the scheduler and of this process does not depend on how much there is to do.
+A worker that is lost costs the items that it had, which others get.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import dask
+from distributed import Client, Future, KilledWorker
+from distributed.protocol.pickle import dumps
+
+from segmenter.base.errors import ClusterError, LostClusterError, SegmenterError
+from segmenter.extras.dask import remote
+from segmenter.extras.dask.options import ClusterOptions
+from segmenter.extras.dask.remote import Answer
+from segmenter.extras.dask.versions import versions
+
+Item = TypeVar("Item")
+
+_AHEAD = 3
+"""Items for each place: one is worked on, one waits there, and one result waits for an earlier one."""
+_HELD_BYTES = 1 << 30
+_POLL_SECONDS, _LOOK_SECONDS = 0.1, 1.0
+_SILENT_SECONDS = 15.0
+"""Without an answer of a scheduler whose connection stands: it may be busy for a while."""
+_PATIENCE_SECONDS = 60.0
+"""Without any worker, until it is given up: one that was killed is started anew within seconds."""
+_KEPT = "what is done is kept, and the same call goes on from there"
+_END: Any = object()
+
+
+class PieceKilledError(ClusterError):
+    """An item ended one worker after the other."""
+
+
+@dataclass(eq=False)
+class _Task:
+    item: Any
+    future: Any = None
+    answer: Answer | None = None
+    bytes: int = 0
+    patience: float = 1.0
+    """Seconds in which its result is fetched, once it is there."""
+
+
+class Pool:
+    """Workers of a cluster.
+
+    Args:
+        options: as they were given, for messages.
+        patience: seconds without any worker until that is an error.
+        warn: is called with a line when a worker is lost.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        options: ClusterOptions,
+        *,
+        patience: float = _PATIENCE_SECONDS,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._client, self._options, self._patience, self.warn = client, options, patience, warn
+        self._looked = self._last_seen = self._answered = 0.0
+        self._numbers, self._idle = itertools.count(), 0
+        self._places: dict[str, int] = {}
+
+    @property
+    def local(self) -> int | None:
+        """Processes that were started on this machine; None: the workers are others'."""
+        return self._options.workers
+
+    @property
+    def asked(self) -> str:
+        """The option that named the workers."""
+        return self._options.asked
+
+    def machines(self) -> dict[str, tuple[int | None, int, int]]:
+        """`remote.machine` of each worker.
+
+        Raises:
+            ClusterError: they cannot be asked.
+        """
+        try:
+            found: dict[str, Any] = self._client.run(remote.machine)
+        except Exception as error:  # whatever a foreign environment raises
+            raise self._unusable(error) from None
+        return found
+
+    def in_order(
+        self,
+        work: Callable[[Item], Any],
+        items: Iterable[Item],
+        *,
+        alone: bool = True,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Generator[tuple[Item, Answer], None, None]:
+        """Each item with what came of it, in the order of the items, which are asked for as they are needed.
+
+        Args:
+            work: is sent to each worker once, with all that it holds, and called there with each item; as a
+                pickle, so that it may be a closure.
+            alone: a worker does one item at a time, else one for each of its threads.
+            stop: is asked now and then, in this thread.
+
+        Raises:
+            LostClusterError: the scheduler or all workers are gone.
+            ClusterError: a worker cannot be used.
+        """
+        name = f"segmenter-{uuid.uuid4().hex[:16]}"
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._take_back, name)
+            self._give(name, work, alone)
+            tasks: deque[_Task] = deque()
+            stack.callback(_cancel, tasks)
+            yield from self._run(name, items, tasks, alone, stop)
+
+    def _run(
+        self, name: str, items: Iterable[Item], tasks: deque[_Task], alone: bool, stop: Callable[[], bool]
+    ) -> Iterator[tuple[Item, Answer]]:
+        rest, ready = iter(items), queue.SimpleQueue[tuple[_Task, Future]]()
+        self._look(name, now=True)
+        more = True
+        while not stop():
+            while more and self._room(tasks):
+                item = next(rest, _END)
+                if more := item is not _END:
+                    tasks.append(_Task(item))
+                    self._submit(tasks[-1], name, alone, ready)
+            if not tasks:
+                return
+            while tasks[0].answer is None and not stop():
+                if (lost := self._settle(ready)) is not None:
+                    self._submit(lost, name, alone, ready)
+                if self._look(name) and self._stuck(name):
+                    for task in tasks:
+                        if task.answer is None:
+                            self._submit(task, name, alone, ready)
+            if tasks[0].answer is not None:
+                task = tasks.popleft()
+                yield task.item, task.answer  # type: ignore[misc]
+
+    def _room(self, tasks: deque[_Task]) -> bool:
+        places = max(1, sum(self._places.values()))
+        return len(tasks) < 1 + _AHEAD * places and sum(task.bytes for task in tasks) < _HELD_BYTES
+
+    def _submit(
+        self, task: _Task, name: str, alone: bool, ready: queue.SimpleQueue[tuple[_Task, Future]]
+    ) -> None:
+        key = f"{name}-{next(self._numbers)}"
+        try:
+            if task.future is not None:
+                task.future.cancel()
+            future = self._client.submit(
+                remote.run, name, task.item, alone, key=key, resources={name: 1}, pure=False
+            )
+        except Exception as error:  # also what Dask raises of a connection that is just lost
+            if self._client.status != "running":
+                raise self._lost() from error
+            raise
+        task.future = future
+        future.add_done_callback(lambda done: ready.put((task, done)))
+
+    def _settle(self, ready: queue.SimpleQueue[tuple[_Task, Future]]) -> _Task | None:
+        """Fetch what is done, at once: what lies here is not lost with a worker.
+
+        Gives a task whose result was lost with its worker, to be submitted again.
+        """
+        try:
+            task, future = ready.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            return None
+        if task.answer is not None or task.future is not future:
+            return None
+        answer = self._answer(task, future)
+        if answer is None:
+            if future.status != "finished":
+                return task
+            task.patience *= 2  # a large result over a slow line is not fetched from the beginning for ever
+            ready.put((task, future))
+            return None
+        task.answer, task.future, task.bytes = answer, None, _bytes(answer.value)
+        future.release()
+        self._idle = 0
+        return None
+
+    def _stuck(self, name: str) -> bool:
+        """Whether workers are ready, and none is at work: twice, since what is done may be on its way.
+
+        Where all workers were lost at once, the scheduler does not look again at what waits for a resource
+        when one of them has it.
+        """
+        keys = (key for keys in self._client.processing().values() for key in keys)
+        at_work = not any(self._places.values()) or any(str(key).startswith(name) for key in keys)
+        self._idle = 0 if at_work else self._idle + 1
+        if self._idle < 2:
+            return False
+        self._idle = 0
+        return True
+
+    def _answer(self, task: _Task, future: Future) -> Answer | None:
+        """What came of a task; None where that is not to be had, for now or for good."""
+        if future.status == "error":
+            error = future.exception()
+            if isinstance(error, KilledWorker):
+                count = dask.config.get("distributed.scheduler.allowed-failures") + 1
+                return Answer(error=PieceKilledError(f"ended {count} workers, one after the other"))
+            raise error
+        there = self._client.status == "running"
+        if future.status != "finished":
+            self._check_there(there)
+            return None
+        try:
+            # Not without end: the worker that has the result may go at this very moment, with all others.
+            answer = future.result(timeout=task.patience)
+        except TimeoutError:
+            self._check_there(there)
+            return None
+        except (OSError, SegmenterError) as error:
+            raise self._lost() from error
+        except BaseException as error:
+            if type(error).__name__.endswith("CancelledError"):
+                self._check_there(there)
+                return None
+            raise
+        assert isinstance(answer, Answer)
+        return answer
+
+    def _check_there(self, there: bool) -> None:
+        """Where nothing is to be had because the scheduler is gone, and not a worker, raise that."""
+        if not there:
+            raise self._lost()
+
+    def _look(self, name: str, *, now: bool = False) -> bool:
+        """Whether the scheduler and some worker are there; counts the places. Gives whether it has looked.
+
+        Raises:
+            LostClusterError: they are not.
+        """
+        moment = time.monotonic()
+        if not now and moment - self._looked < _LOOK_SECONDS:
+            return False
+        self._looked = moment
+        if self._client.status != "running":
+            raise self._lost()
+        try:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        except Exception as error:  # it is busy, or the connection broke in the middle
+            if self._client.status == "running" and moment - self._answered < _SILENT_SECONDS:
+                return True
+            raise self._lost() from error
+        self._answered = moment
+        places = {address: int(facts["resources"].get(name, 0)) for address, facts in workers.items()}
+        for address in self._places.keys() - places.keys():
+            self.warn(f"worker {address} is gone; what it had is done by others")
+        self._places = places
+        if now or any(places.values()):
+            self._last_seen = moment
+        elif moment - self._last_seen >= self._patience:
+            raise LostClusterError(f"{self.asked}: all workers are gone; {_KEPT}")
+        return True
+
+    def _lost(self) -> LostClusterError:
+        return LostClusterError(f"{self.asked}: the scheduler is gone; {_KEPT}")
+
+    def _give(self, name: str, work: Callable[[Item], Any], alone: bool) -> None:
+        setup = remote.Setup(name, dumps(work), versions(), alone=alone)
+        try:
+            self._client.register_plugin(setup, name)
+        except SegmenterError:
+            raise
+        except Exception as error:  # whatever a foreign environment raises
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: Exception) -> ClusterError:
+        if self._client.status != "running":
+            return self._lost()
+        return ClusterError(
+            f"{self.asked}: its workers cannot be used: {type(error).__name__}: {error}; scheduler and "
+            "workers need the environment and the code of this call"
+        )
+
+    def _take_back(self, name: str) -> None:
+        with contextlib.suppress(Exception):  # the connection may be gone, and the workers with it
+            if self._client.status == "running":
+                self._client.unregister_worker_plugin(name)
+
+
+def _cancel(tasks: deque[_Task]) -> None:
+    with contextlib.suppress(Exception):
+        for task in tasks:
+            if task.future is not None:
+                task.future.cancel()
+    tasks.clear()
+
+
+def _bytes(value: Any) -> int:
+    """Of what is held of an answer: answers of bytes count, others are small."""
+    if isinstance(value, bytes):
+        return len(value)
+    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0

@@ -1,0 +1,106 @@
+"""`threads.in_threads` over the workers of a cluster: the same call, the same results, other places."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from tqdm import tqdm
+
+from segmenter.base.errors import ClusterError, SegmenterError, plain
+from segmenter.base.threads import Spread, in_threads
+from segmenter.extras.dask.connect import connected
+from segmenter.extras.dask.options import ClusterOptions
+
+if TYPE_CHECKING:
+    from segmenter.extras.dask.pool import Pool
+    from segmenter.extras.dask.remote import Answer
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_AT_ONCE, _EACH = 256, 16
+"""Items that are dealt together, at most, and in how many lots for each place: dealing takes milliseconds."""
+
+
+@contextlib.contextmanager
+def spread_over(options: ClusterOptions | None, root: Path) -> Iterator[Spread]:
+    """What does work for many items: threads here, or the workers of a cluster.
+
+    Args:
+        root: a folder that the workers have to see.
+
+    Raises:
+        ClusterError: they cannot be had.
+    """
+    if options is None:
+        yield in_threads
+        return
+    with connected(options) as pool:
+        pool.warn = lambda text: tqdm.write(f"warning: {plain(text)}")
+        yield OnWorkers(pool, root)
+
+
+class OnWorkers:
+    """Work for many items on a cluster's workers.
+
+    Args:
+        root: see `spread_over`.
+    """
+
+    def __init__(self, pool: Pool, root: Path) -> None:
+        self._pool, self._root = pool, root.absolute()
+        self._places = sum(threads for *_, threads in pool.machines().values())
+
+    def __call__(
+        self,
+        work: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        description: str,
+        unit: str,
+        workers: int | None = None,
+        progress: bool = True,
+        note: Callable[[Result], str] | None = None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> Iterator[Result]:
+        """As `in_threads`; `work` is sent with what it holds, and does not share it with this process."""
+        at_once = max(1, min(_AT_ONCE, len(items) // (_EACH * max(1, self._places))))
+        lots = [items[first : first + at_once] for first in range(0, len(items), at_once)]
+        with (
+            tqdm(total=len(items), desc=description, unit=unit, disable=not progress or not items) as bar,
+            contextlib.closing(self._pool.in_order(_lot(work, self._root), lots, alone=False)) as found,
+        ):
+            try:
+                for _, answers in found:
+                    for answer in [answers] if answers.error is not None else answers.value:
+                        if answer.error is not None:
+                            raise answer.error
+                        bar.update()
+                        if note is not None:
+                            bar.set_postfix_str(note(answer.value), refresh=False)
+                        yield answer.value
+            finally:
+                at_end()
+
+
+def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]], list[Answer]]:
+    def each(items: Sequence[Item]) -> list[Answer]:
+        """What came of the items, to the first error."""
+        if not root.is_dir():
+            raise ClusterError(
+                f"{root}: is not there; workers read files themselves, under the caller's paths: mount it"
+            )
+        from segmenter.extras.dask.remote import Answer
+
+        found: list[Answer] = []
+        for item in items:
+            try:
+                found.append(Answer(work(item)))
+            except SegmenterError as error:
+                return [*found, Answer(error=error)]
+        return found
+
+    return each

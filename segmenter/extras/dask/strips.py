@@ -1,0 +1,293 @@
+"""Strips of rasters as a cluster's workers compute them: how a raster is cut, and what comes back.
+
+A strip is some rows of one of a job's columns, or the whole column; small rasters are given out together.
+Its windows are those that one process would compute: exact windows belong to the strip in which the first
+row lies that is kept of them, so that none is cut; blended ones are those of the whole raster, of which
+the ones on a border between strips are computed for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from segmenter.base.errors import ClusterError, SegmenterError
+from segmenter.grid.geometry import Window
+from segmenter.grid.windows import Columns, Placement
+from segmenter.inference.events import Failed, Finished, Mapped, Readable
+from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor
+from segmenter.inference.predictor import classify_all
+from segmenter.inference.reading import Tiling
+from segmenter.mapping.folder.partial import read_windows, write_window
+from segmenter.mapping.jobs import MapJob
+from segmenter.raster.mosaic import Mosaic
+
+PIXELS = 1 << 24
+"""Of what is given out at once: seconds on a GPU, half a minute on a core; 16 MB of class ids."""
+_LEAST_PIXELS = 1 << 20
+"""Not smaller, for however many workers: each takes some milliseconds to be dealt."""
+_EACH = 8
+"""Pieces for each worker of what there is, so that they end at about the same time."""
+_RESULT_BYTES = 1 << 26
+"""Of what comes back at once, before it is compressed; but for a band of windows, which is not cut."""
+_BLENDED_BANDS = 8
+"""Least bands of blended windows in a strip: one more is computed, and computed for the next strip too."""
+_COMPRESSION = 1
+"""zlib's fastest: class ids take a twentieth of their bytes on the way."""
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """Part of a job.
+
+    Attributes:
+        column: of the job's, or what is left of it; None: nothing is left, the raster is only looked at.
+        rows: first and after the last, in the raster's coordinates; None: all of the column.
+        last: whether the job ends with it.
+    """
+
+    job: MapJob
+    column: Window | None
+    rows: tuple[int, int] | None = None
+    last: bool = False
+
+    @property
+    def part(self) -> Window:
+        """Its pixels; exact windows may reach below it."""
+        column = self.column or Window(self.job.part.row, self.job.part.col, 0, 0)
+        if self.rows is None:
+            return column
+        return Window(self.rows[0], column.col, self.rows[1] - self.rows[0], column.width)
+
+    def to_send(self) -> Strip:
+        """The same with what a worker needs of the job; the mosaic, which may be large, was sent before."""
+        info = replace(self.job.info, path=self.job.info.path.absolute())
+        job = replace(self.job, info=info, mosaic=None, label=None, label_classes=None, beside=())
+        return replace(self, job=job)
+
+
+@dataclass(frozen=True)
+class StripResult:
+    """What came of a strip.
+
+    Attributes:
+        windows: in the format of a partial map, compressed.
+        remark: a warning about the raster.
+        error: why no more of it came.
+        unseen: whether the raster is not there, where the worker looked.
+    """
+
+    windows: bytes
+    remark: str | None = None
+    error: SegmenterError | None = None
+    unseen: bool = False
+
+    def __iter__(self) -> Iterator[tuple[Window, Prediction]]:
+        """The windows in order; raises ClusterError where they are damaged."""
+        try:
+            content = zlib.decompress(self.windows)
+        except zlib.error as error:
+            raise ClusterError(f"a worker's result is damaged: {error}") from None
+        file = io.BytesIO(content)
+        for window, arrays in read_windows(file, len(content)):
+            yield window, Prediction(**arrays)
+        if file.tell() != len(content):
+            raise ClusterError("a worker's result is damaged: its end cannot be read")
+
+
+# ------------------------------------------------------------------------------------- how it is cut
+
+
+def strip_pixels(pixels: int, workers: int, out_bytes: int) -> int:
+    """Pixels that are given out at once, of so many for so many workers.
+
+    Args:
+        out_bytes: that come back for a pixel.
+    """
+    share = max(_LEAST_PIXELS, pixels // (_EACH * max(1, workers)))
+    return min(PIXELS, share, max(1, _RESULT_BYTES // out_bytes))
+
+
+def cut(jobs: Iterable[MapJob], tiling: Tiling, pixels: int) -> Iterator[tuple[Strip, ...]]:
+    """Jobs as strips, in order: several whole small columns at a time, or one strip of a large one."""
+    together: list[Strip] = []
+    for job in jobs:
+        for strip in _strips(job, tiling, pixels):
+            if strip.rows is None:
+                together.append(strip)
+                if sum(each.part.size.pixels for each in together) < pixels:
+                    continue
+            elif together:
+                yield tuple(together)
+                together = [strip]
+            else:
+                together = [strip]
+            yield tuple(together)
+            together = []
+    if together:
+        yield tuple(together)
+
+
+def _strips(job: MapJob, tiling: Tiling, pixels: int) -> Iterator[Strip]:
+    """Of one job; none after it was abandoned."""
+    columns = list(job.columns.left(job.done_rows))
+    if not columns:
+        yield Strip(job, None, last=True)
+    for column in columns:
+        end = column == columns[-1]
+        height = _rows(column, tiling, pixels)
+        if height >= column.height:
+            yield Strip(job, column, last=end)
+            continue
+        for row in range(column.row, column.row_stop, height):
+            if job.abandoned:
+                return
+            stop = min(row + height, column.row_stop)
+            yield Strip(job, column, (row, stop), last=end and stop == column.row_stop)
+
+
+def _rows(column: Window, tiling: Tiling, pixels: int) -> int:
+    """Rows of a strip: whole bands of windows, in number the nearest."""
+    band = tiling.band_rows
+    bands = max(1, round(pixels / (band * max(1, column.width))))
+    return band * (bands if tiling.blend is None else max(bands, _BLENDED_BANDS))
+
+
+# ------------------------------------------------------------------------------------- on a worker
+
+
+@dataclass(eq=False)
+class StripWork:
+    """Computes strips; sent to each worker once, which loads the model when the first strip comes.
+
+    Attributes:
+        runs: run directories, as the workers see them.
+        model: their checksum.
+        mosaic: what the windows look into beside the jobs' own files.
+    """
+
+    runs: tuple[Path, ...]
+    model: str
+    wanted: ExtraOutputs
+    tta: str
+    precision: tuple[str, ...]
+    tiling: Tiling
+    mosaic: Mosaic | None = None
+    _predictor: Predictor | None = None
+
+    def __call__(self, strips: tuple[Strip, ...]) -> list[StripResult]:
+        """The results of the strips, in order."""
+        predictor = self._predictor = self._predictor or self._loaded()
+        jobs = [_StripJob(replace(strip.job, mosaic=self.mosaic), strip, self.tiling) for strip in strips]
+        results = [_Result() for _ in jobs]
+        of = {id(job): result for job, result in zip(jobs, results, strict=True)}
+        # Strips with rows come alone: the windows of others are theirs to the end.
+        rows = strips[0].rows if len(strips) == 1 else None
+        tiling = self.tiling if rows is None or self.tiling.blend else _rows_of(self.tiling, rows)
+        for event in classify_all(jobs, tiling, predictor):
+            of[id(event.job)].take(event)
+        return [result.given(job) for job, result in zip(jobs, results, strict=True)]
+
+    def _loaded(self) -> Predictor:
+        from segmenter.extras.dask.share import take_share
+        from segmenter.inference.loading import load_predictor
+        from segmenter.mapping.quiet import quiet_libraries
+        from segmenter.raster import quiet_libtiff
+        from segmenter.runs.ensemble import joined
+        from segmenter.runs.run import load_run
+
+        take_share(_threads())
+        quiet_libraries()
+        quiet_libtiff()
+        try:
+            run = joined([load_run(path) for path in self.runs])
+            if run.checksum() != self.model:
+                raise ClusterError(f"{self.runs[0]}: holds another model here than where the call was made")
+            return load_predictor(run, self.wanted, self.tta, self.precision)
+        except ClusterError:
+            raise
+        except SegmenterError as error:
+            raise ClusterError(
+                f"{error}; workers read runs and images themselves, under the caller's paths"
+            ) from None
+
+
+def _threads() -> int:
+    from distributed import get_worker
+
+    return int(get_worker().state.nthreads)
+
+
+@dataclass(eq=False)
+class _StripJob:
+    """A `predictor.Job`."""
+
+    job: MapJob
+    strip: Strip
+    tiling: Tiling
+    done_rows: int = 0
+    abandoned: bool = False
+
+    @property
+    def part(self) -> Window:
+        whole = self.tiling.blend is None and self.strip.column is not None
+        return self.strip.column if whole and self.strip.column else self.strip.part
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.part, max(1, self.part.width))
+
+    def open(self) -> contextlib.AbstractContextManager[Readable]:
+        return self.job.open()
+
+
+@dataclass(frozen=True)
+class _Rows(Tiling):
+    """A tiling of which only the windows are computed whose kept part begins in some rows."""
+
+    rows: tuple[int, int] = (0, 0)
+
+    def placements(self, extent: Window, part: Window) -> Iterator[Placement]:
+        for place in super().placements(extent, part):
+            if self.rows[0] <= place.keep.row < self.rows[1]:
+                yield place
+
+
+def _rows_of(tiling: Tiling, rows: tuple[int, int]) -> _Rows:
+    return _Rows(**{**vars(tiling), "rows": rows})
+
+
+class _Result:
+    """Windows of one strip as they come, compressed at once."""
+
+    def __init__(self) -> None:
+        self._compress, self._parts = zlib.compressobj(_COMPRESSION), list[bytes]()
+        self._error: SegmenterError | None = None
+
+    def take(self, event: Any) -> None:
+        if isinstance(event, Mapped):
+            arrays = {name: array for name, array in vars(event.prediction).items() if array is not None}
+            file = io.BytesIO()
+            write_window(file, event.window, arrays)
+            self._parts.append(self._compress.compress(file.getbuffer()))
+        elif isinstance(event, Failed):
+            self._error = event.error
+        else:
+            assert isinstance(event, Finished)
+
+    def given(self, job: _StripJob) -> StripResult:
+        windows = b"".join((*self._parts, self._compress.flush()))
+        unseen = self._error is not None and not _is_there(job.job.info.path)
+        return StripResult(windows, job.job.remark, self._error, unseen)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False

@@ -1,0 +1,210 @@
+"""From a run to a checked file: written aside, read by its runtime, compared, and only then in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError
+from segmenter.base.files import alone_in, sync, write_whole
+from segmenter.extras.export.check import TOLERANCE, TOLERANCE_FP16, Agreement, compare
+from segmenter.extras.export.deepness import Tile, behind_plugin, choose_tile, keys
+from segmenter.extras.export.facts import facts_of
+from segmenter.extras.export.formats import (
+    SUFFIX,
+    check_libraries,
+    read_model,
+    versions,
+    write_model,
+)
+from segmenter.extras.export.probes import Source, find_source, probes
+from segmenter.extras.export.request import ExportRequest
+from segmenter.inference.loading import load_member
+from segmenter.runs.run import Run, load_run
+
+if TYPE_CHECKING:
+    from segmenter.extras.export.graph import Shape
+    from segmenter.inference.function import Member
+
+_ASIDE = ".export."
+
+
+@dataclass(frozen=True)
+class Written:
+    """Attributes:
+    path: the file, or the folder of a SavedModel; `PATH.json` lies beside it.
+    bytes: of it.
+    checked_on: what it was compared with predict.py on.
+    agreement: of both.
+    facts: as in the .json.
+    """
+
+    path: Path
+    bytes: int
+    checked_on: str
+    agreement: Agreement
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Attributes:
+    size: fixed side; None: any.
+    tile: that Deepness cuts; None without that profile.
+    name: of the file.
+    """
+
+    size: int | None
+    tile: Tile | None
+    name: str
+
+
+def export(request: ExportRequest) -> Written:
+    """Export a run's model; where anything fails, the folder is as it was before.
+
+    Raises:
+        ExportError: the format has no operation for it, or it gives other classes than predict.py.
+        SegmenterError: a library is missing, the run cannot be read, the file exists, or cannot be written.
+    """
+    check_libraries(request.format)
+    run = load_run(request.run)
+    plan = _plan(request, run)
+    target = request.output / plan.name
+    if target.exists() and not request.overwrite:
+        raise SegmenterError(f"{target}: exists already; name another folder, or add --overwrite")
+    source = find_source(run, request.images)
+    member = load_member(run)
+    with _folder(request.output) as aside:
+        try:
+            return _written(request, run, plan, member, source, aside)
+        except ExportError as error:
+            raise ExportError(f"{request.run}: {error}; nothing was written") from None
+        except OSError as error:
+            raise OutputError(
+                f"{request.output}: cannot write it: {error.strerror}; is the disk full?"
+            ) from None
+
+
+def _plan(request: ExportRequest, run: Run) -> _Plan:
+    name = run.path.resolve().name + (".fp16" if request.fp16 else "")
+    size, stride, tile = request.size, run.network.stride, None
+    if request.profile == "deepness":
+        tile = choose_tile(run.network, size)
+        size, name = tile.size, f"{name}.deepness"
+    if size is not None and size % stride:
+        raise ConfigError(f"--size: expected a multiple of {stride}, the model's stride, got {size}")
+    return _Plan(size, tile, name + SUFFIX[request.format])
+
+
+def _written(
+    request: ExportRequest, run: Run, plan: _Plan, member: Member, source: Source, aside: Path
+) -> Written:
+    from segmenter.extras.export.graph import Shape, exported_function
+
+    shape = Shape(
+        run.band_count,
+        run.network.stride,
+        plan.size,
+        None if plan.tile is None else 1,
+        channels_first=request.format == "onnx",
+        standardised=plan.tile is not None,
+    )
+    computing = load_member(run, "mixed_float16") if request.fp16 else member
+    facts = _facts(request, run, plan, shape)
+    file = aside / plan.name
+    exported = exported_function(computing, shape)
+    write_model(request.format, exported, file, facts)
+    agreement = _checked(request, run, member, shape, source, file)
+    facts["checked"] = {
+        "on": source.kind,
+        "windows": agreement.windows,
+        "pixels": agreement.pixels,
+        "largest_difference": agreement.largest,
+        "other_classes": agreement.ties,
+        "tolerance": agreement.tolerance,
+        "versions": versions(request.format),
+    }
+    beside = file.with_name(f"{file.name}.json")
+    write_whole(beside, json.dumps(facts, indent=2, ensure_ascii=False).encode())
+    total = sum(path.stat().st_size for path in _files(file))
+    for each in (file, beside):
+        _put(each, request.output / each.name)
+    return Written(request.output / plan.name, total, source.said, agreement, facts)
+
+
+def _facts(request: ExportRequest, run: Run, plan: _Plan, shape: Shape) -> dict[str, Any]:
+    names = (
+        ["batch", "bands", "height", "width"]
+        if shape.channels_first
+        else ["batch", "height", "width", "bands"]
+    )
+    image = [name if length is None else length for name, length in zip(names, shape.image, strict=True)]
+    rows = [length for name, length in zip(names, image, strict=True) if name != "bands"]
+    probabilities = [len(run.classes) if name == "bands" else n for name, n in zip(names, image, strict=True)]
+    outputs = {"classes": rows, "probabilities": probabilities}
+    if shape.standardised:
+        outputs.pop("classes")
+    half = "mixed_float16" if request.fp16 else ""
+    facts = facts_of(run, image=image, outputs=outputs, standardised=shape.standardised, fp16=half)
+    return facts if plan.tile is None else facts | keys(run, plan.tile)
+
+
+def _checked(
+    request: ExportRequest, run: Run, member: Member, shape: Shape, source: Source, file: Path
+) -> Agreement:
+    """Both on the same windows; the exported one gets what its profile's program gives it."""
+    from segmenter.inference.function import predict_function
+
+    runtime = read_model(request.format, file, shape)
+    if shape.standardised:
+        runtime = behind_plugin(runtime, run)
+    return compare(
+        predict_function(member.model, member.normalisation),
+        runtime,
+        probes(run, source, shape.size, shape.batch or 2),
+        run.network.stride,
+        nodata=not shape.standardised,
+        tolerance=TOLERANCE_FP16 if request.fp16 else TOLERANCE,
+    )
+
+
+def _put(file: Path, target: Path) -> None:
+    """Move it into its place; what was there goes in that moment."""
+    for path in (*_files(file), *([file] if file.is_dir() else [])):
+        sync(path)
+    if target.exists():
+        target.rename(file.with_name(f"before-{file.name}"))
+    file.rename(target)
+    sync(target.parent)
+
+
+def _files(path: Path) -> list[Path]:
+    return [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+
+
+@contextlib.contextmanager
+def _folder(output: Path) -> Iterator[Path]:
+    """A folder within the output folder for what is not finished; both go where nothing came of it."""
+    missing = [folder for folder in (output, *output.absolute().parents) if not folder.exists()]
+    try:
+        with alone_in(output) as unlocked:
+            if unlocked:
+                print(f"warning: {unlocked}", file=sys.stderr)
+            for left in output.glob(f"{_ASIDE}*"):  # of a call that was killed: nobody else is here
+                shutil.rmtree(left, ignore_errors=True)
+            aside = Path(tempfile.mkdtemp(dir=output, prefix=_ASIDE))
+            try:
+                yield aside
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+    finally:
+        with contextlib.suppress(OSError):  # one that holds something stays, and those above it
+            for folder in missing:
+                folder.rmdir()

@@ -1,0 +1,143 @@
+"""Files for other runtimes, and these runtimes to read them again; libraries are imported when needed.
+
+A runtime is a function of float32 pixels (B, H, W, C) to probabilities (B, H, W, K) and classes (B, H, W),
+whatever the order of axes in the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import ExportError, SegmenterError, shortened
+from segmenter.base.invocation import installation
+from segmenter.extras.export.request import Format
+
+if TYPE_CHECKING:
+    from segmenter.extras.export.graph import Exported, Shape
+
+Runtime = Callable[[NDArray[np.float32]], tuple[NDArray[np.float32], NDArray[np.uint8]]]
+
+INSTALL = installation("export")
+SUFFIX: dict[Format, str] = {"onnx": ".onnx", "savedmodel": ".savedmodel"}
+RUNTIME: dict[Format, str] = {"onnx": "onnxruntime", "savedmodel": "TensorFlow"}
+_NEEDED: dict[Format, tuple[str, ...]] = {
+    "onnx": ("tf2onnx", "onnx", "onnxruntime"),
+    "savedmodel": (),
+}
+_LOUD = ("tf2onnx", "tensorflow", "absl")
+
+
+def check_libraries(format: Format) -> None:
+    """Refuse a format whose libraries are not installed, before anything is computed.
+
+    Raises:
+        SegmenterError: naming the package.
+    """
+    for name in _NEEDED[format]:
+        if find_spec(name) is None:
+            raise SegmenterError(f"--format {format} needs the package {name.replace('_', '-')}: {INSTALL}")
+
+
+def write_model(format: Format, exported: Exported, path: Path, facts: Mapping[str, Any]) -> None:
+    """Write the file, or the folder of a SavedModel.
+
+    Args:
+        facts: JSON values that go into the file, where its format has a place for them (ONNX).
+
+    Raises:
+        ExportError: the format has no operation for a part of the model; names it.
+    """
+    with _quiet():
+        if format == "onnx":
+            from segmenter.extras.export import onnx_files
+
+            texts = {key: json.dumps(value, ensure_ascii=False) for key, value in facts.items()}
+            onnx_files.write(exported, path, texts)
+            return
+        from segmenter.extras.export import tensorflow_files
+
+        tensorflow_files.write_savedmodel(exported, path)
+
+
+def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
+    """The written file in its runtime, on the CPU.
+
+    Raises:
+        ExportError: it does not take the file; so the function, for pixels.
+    """
+    with _quiet(), _naming(format):
+        outputs = _opened(format, path)
+
+    def run(image_BHWC: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        image = image_BHWC.transpose(0, 3, 1, 2) if shape.channels_first else image_BHWC
+        with _naming(format):
+            found = outputs(np.ascontiguousarray(image))
+        probabilities = found["probabilities"]
+        if shape.channels_first:
+            probabilities = probabilities.transpose(0, 2, 3, 1)
+        classes = found.get("classes")
+        return probabilities, probabilities.argmax(axis=-1).astype(np.uint8) if classes is None else classes
+
+    return run
+
+
+def _opened(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
+    """The file in its runtime: image → the outputs by their names."""
+    if format == "onnx":
+        from segmenter.extras.export import onnx_files
+
+        return onnx_files.read(path)
+    from segmenter.extras.export import tensorflow_files
+
+    return tensorflow_files.read_savedmodel(path)
+
+
+def versions(format: Format) -> dict[str, str]:
+    """Versions of the libraries that made and checked a file."""
+    from segmenter.extras.export.tensorflow_files import tensorflow_version
+
+    names = [name.replace("_", "-") for name in (*_NEEDED[format], "keras")]
+    return {**{name: version(name) for name in names}, "tensorflow": tensorflow_version()}
+
+
+@contextlib.contextmanager
+def _naming(format: Format) -> Iterator[None]:
+    """Errors of a runtime, which has kinds of its own, as one line."""
+    try:
+        yield
+    except Exception as error:
+        text = shortened(" ".join(str(error).split()))
+        raise ExportError(f"{RUNTIME[format]} does not take the file that was written: {text}") from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what converters log, from Python or on the process's stderr: our line says what is wrong."""
+    before = {name: logging.getLogger(name).level for name in _LOUD}
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        for name in _LOUD:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        with tempfile.TemporaryFile() as unheard:
+            os.dup2(unheard.fileno(), 2)
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,169 @@
+"""Roles of the processes of a cluster, as the command line or TF_CONFIG says them; knows no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from segmenter.base.errors import ConfigError, shortened
+
+ROLES = ("chief", "worker", "ps")
+"""As TensorFlow calls them; `ps` is a parameter server."""
+_FORM = "--cluster chief=HOST:PORT worker=HOST:PORT,HOST:PORT ps=HOST:PORT"
+_MOST_PORT = 65535
+
+Jobs = dict[str, tuple[str, ...]]
+"""Role → the addresses of its processes, HOST:PORT, by their index."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A cluster of a chief, workers and parameter servers, and which of its processes this is.
+
+    Attributes:
+        chief: address at which the others find the chief.
+        workers, servers: addresses at which they serve, by index.
+        role: of this process, one of `ROLES`.
+        index: among those of its role.
+    """
+
+    chief: str
+    workers: tuple[str, ...]
+    servers: tuple[str, ...]
+    role: str = "chief"
+    index: int = 0
+
+    @property
+    def members(self) -> dict[tuple[str, int], str]:
+        """(role, index) → address of all but the chief."""
+        pairs = (("worker", self.workers), ("ps", self.servers))
+        return {(role, i): address for role, listed in pairs for i, address in enumerate(listed)}
+
+    @property
+    def address(self) -> str:
+        """Of this process."""
+        return self.chief if self.role == "chief" else self.members[self.role, self.index]
+
+    @property
+    def place_on_host(self) -> int:
+        """How many workers of a lower index are on this worker's host: its place among the host's GPUs."""
+        host = host_of(self.address)
+        return sum(host_of(other) == host for other in self.workers[: self.index])
+
+    def title(self, role: str, index: int) -> str:
+        """Of a process, for messages: `worker 1 (host:port)`."""
+        return f"{role} {index} ({self.members[role, index]})"
+
+
+def host_of(address: str) -> str:
+    """HOST of HOST:PORT, without the brackets of IPv6."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def port_of(address: str) -> int:
+    """PORT of HOST:PORT."""
+    return int(address.rpartition(":")[2])
+
+
+def parse_cluster(words: Sequence[str]) -> Jobs:
+    """Addresses by role of `ROLE=HOST:PORT,HOST:PORT …`; a list without a role is of workers.
+
+    Raises:
+        ConfigError: a role or address that is none, or one that comes twice.
+    """
+    jobs: Jobs = {}
+    for word in words:
+        role, equals, listed = word.partition("=")
+        role, listed = (role, listed) if equals else ("worker", role)
+        if role not in ROLES or role in jobs:
+            got = f"{role} twice" if role in jobs else shortened(role)
+            raise ConfigError(f"--cluster: expected each of the roles {', '.join(ROLES)} once, got {got}")
+        jobs[role] = tuple(part.strip() for part in listed.split(","))
+    _check_addresses(jobs, "--cluster")
+    return jobs
+
+
+def cluster_of_environment(text: str) -> tuple[Jobs, str, int]:
+    """Addresses, own role and own index of TF_CONFIG, as TensorFlow has it.
+
+    Raises:
+        ConfigError: it is not of the form {"cluster": {"chief": […], …}, "task": {"type": …, "index": …}}.
+    """
+    form = 'TF_CONFIG: expected {"cluster": {ROLE: [HOST:PORT, …]}, "task": {"type": ROLE, "index": I}}'
+    try:
+        data = json.loads(text)
+        jobs = {str(role): tuple(map(str, listed)) for role, listed in data["cluster"].items()}
+        role, index = str(data["task"]["type"]), int(data["task"]["index"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        what = shortened(" ".join(f"{type(error).__name__}: {error}".split()))
+        raise ConfigError(f"{form}, got {shortened(text)} ({what})") from None
+    if others := [name for name in (*jobs, role) if name not in ROLES]:
+        raise ConfigError(f"TF_CONFIG: expected the roles {', '.join(ROLES)}, got {shortened(others[0])}")
+    _check_addresses(jobs, "TF_CONFIG")
+    return jobs, role, index
+
+
+def roles_of(
+    words: Sequence[str] | None,
+    role: str | None = None,
+    index: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Roles:
+    """This process' role in a cluster with parameter servers.
+
+    Args:
+        words: of `--cluster`; None: TF_CONFIG says it.
+        role, index: of `--role` and `--index`; None: the chief, and 0 where there is but one.
+        environment: None: that of the process.
+
+    Raises:
+        ConfigError: naming what is missing, or is no part of the cluster.
+    """
+    known = os.environ if environment is None else environment
+    if words:
+        jobs, own, number, where = parse_cluster(words), role or "chief", index, "--cluster"
+    elif text := known.get("TF_CONFIG"):
+        if role is not None or index is not None:
+            raise ConfigError("--role, --index: TF_CONFIG says them; expected --cluster with them, got none")
+        (jobs, own, number), where = cluster_of_environment(text), "TF_CONFIG"
+    else:
+        raise ConfigError(
+            f"distribution.strategy: parameter_server: expected its processes by {_FORM}, with --role and "
+            "--index for each but the chief, or by TF_CONFIG, got neither"
+        )
+    if missing := [name for name in ROLES if not jobs.get(name)]:
+        raise ConfigError(f"{where}: expected a chief, workers and servers ({_FORM}), got no {missing[0]}")
+    if len(jobs["chief"]) != 1:
+        raise ConfigError(f"{where}: expected one chief, got {len(jobs['chief'])}")
+    return Roles(jobs["chief"][0], jobs["worker"], jobs["ps"], own, _index(jobs, own, number))
+
+
+def _index(jobs: Jobs, role: str, index: int | None) -> int:
+    count = len(jobs[role])
+    if index is None and count > 1:
+        raise ConfigError(f"--index: expected which of the {count} of role {role} this is, from 0, got none")
+    if not 0 <= (number := index or 0) < count:
+        raise ConfigError(f"--index: expected 0 to {count - 1} for role {role}, got {number}")
+    return number
+
+
+def _check_addresses(jobs: Jobs, where: str) -> None:
+    seen: set[str] = set()
+    for role, listed in jobs.items():
+        for address in listed:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) <= _MOST_PORT:
+                raise ConfigError(f"{where}: {role}: expected HOST:PORT, got {shortened(address)!r}")
+            if address in seen:
+                raise ConfigError(f"{where}: {role}: expected each address once, got {address} twice")
+            seen.add(address)
+
+
+def refuse_options(options: Mapping[str, Any], why: str) -> None:
+    """Refuse options of the command line that would do nothing, by name."""
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(f"--{name}: expected {why}")

@@ -1,0 +1,99 @@
+"""A worker or a parameter server: TensorFlow's server in a process that ends with the chief."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any, NoReturn
+
+from segmenter.base.errors import DeviceError, run_script
+from segmenter.config.devices import DistributionConfig
+from segmenter.devices.setup import load_tensorflow
+from segmenter.extras.parameter_servers.control import check_port, stay
+from segmenter.extras.parameter_servers.roles import Roles
+
+
+def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
+    """Serve the chief until it ends, and end the process: 0, or 1 where the chief is gone without a word.
+
+    Raises:
+        DeviceError: the port is taken, or this worker has no GPU of its own.
+    """
+    title = roles.title(roles.role, roles.index)
+    check_port(title, roles.address)
+    load_tensorflow(remote=True)
+    import tensorflow as tf
+
+    own = {roles.role: {roles.index: roles.address}}  # the chief says the others
+    try:
+        server = tf.distribute.Server(
+            tf.train.ClusterSpec(own),
+            job_name=roles.role,
+            task_index=roles.index,
+            protocol="grpc",
+            config=_session(config, roles),
+        )
+    except tf.errors.OpError as error:
+        raise DeviceError(f"{title}: TensorFlow cannot serve there: {str(error).splitlines()[0]}") from None
+    print(f"{title}: serves as {server.target}", flush=True)
+    leave(run_script(functools.partial(stay, roles, lambda line: print(line, flush=True))))
+
+
+def leave(code: int) -> NoReturn:
+    """End a process of a cluster at once.
+
+    TensorFlow's server cannot be stopped, and crashes where Python ends around it in the middle of a step;
+    a chief that ends waits for ever for a worker that was lost.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+_LEAST = 4
+"""Threads for operations. TensorFlow takes as many as there are cores; with one, operations that wait for
+each other wait for ever."""
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _session(config: DistributionConfig, roles: Roles) -> Any:
+    """What the server's devices are to be: one GPU for a worker, none for a parameter server."""
+    import tensorflow as tf
+
+    session = tf.compat.v1.ConfigProto()
+    if _cores() < _LEAST:
+        session.inter_op_parallelism_threads = _LEAST
+    gpus = 0 if roles.role == "ps" else len(tf.config.list_physical_devices("GPU"))
+    if not gpus:
+        session.device_count["GPU"] = 0
+        return session
+    session.allow_soft_placement = config.soft_placement
+    session.gpu_options.visible_device_list = str(own_gpu(config, roles, gpus))
+    session.gpu_options.allow_growth = config.memory_growth
+    return session
+
+
+def own_gpu(config: DistributionConfig, roles: Roles, gpus: int) -> int:
+    """The GPU of a worker on a machine with so many: the next for each of the workers on its host.
+
+    Raises:
+        DeviceError: there are fewer GPUs than workers on the host, or not those that the recipe numbers.
+    """
+    visible = list(range(gpus)) if config.visible_devices is None else sorted(config.visible_devices)
+    if missing := [number for number in visible if number >= gpus]:
+        raise DeviceError(
+            f"distribution.visible_devices: expected numbers from 0 to {gpus - 1}, got {missing[0]}"
+        )
+    if gpus == 1:  # a scheduler has given each process its own
+        return 0
+    if roles.place_on_host >= len(visible):
+        raise DeviceError(
+            f"{roles.title(roles.role, roles.index)}: expected a GPU for each worker of this machine, it is "
+            f"the {roles.place_on_host + 1}th, there are {len(visible)}"
+        )
+    return visible[roles.place_on_host]

@@ -1,0 +1,85 @@
+"""The chief's side of a cluster with parameter servers: `tf.distribute.ParameterServerStrategy`."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from segmenter.base.errors import DeviceError
+from segmenter.extras.parameter_servers.control import Watch
+from segmenter.extras.parameter_servers.roles import Roles, host_of
+
+
+@dataclass(frozen=True)
+class ServerCluster:
+    """Workers and parameter servers that a chief computes with.
+
+    Attributes:
+        coordinator: TensorFlow's; takes what a worker is to do, and does it again where one is lost.
+        watch: who of the members is there.
+    """
+
+    coordinator: Any
+    watch: Watch
+
+    @property
+    def roles(self) -> Roles:
+        """Of all its processes."""
+        return self.watch.roles
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self.roles.workers)
+
+    @property
+    def servers(self) -> list[str]:
+        """TensorFlow's name of each parameter server's processor."""
+        return [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(len(self.roles.servers))]
+
+    def describe(self) -> str:
+        """A line on who does what."""
+        pairs = ("worker", self.roles.workers), ("server", self.roles.servers)
+        workers, servers = (f"{len(a)} {name}{'s' * (len(a) > 1)} ({', '.join(a)})" for name, a in pairs)
+        return (
+            f"parameter_server: {workers}, each on whole batches of its own, {servers}; the chief makes the "
+            "batches and validates"
+        )
+
+    @property
+    def computed_on(self) -> dict[str, str]:
+        """What no bit can be repeated under, for checkpoints."""
+        return {"updates": f"asynchronous, by {self.workers} workers"}
+
+
+def connect(watch: Watch) -> ServerCluster:
+    """Wait for all members and connect TensorFlow with them; what it had made before is void then.
+
+    Raises:
+        DeviceError: a member is not there, or TensorFlow cannot reach it.
+    """
+    import tensorflow as tf
+
+    watch.wait_for_all()
+    tf.get_logger().setLevel(logging.CRITICAL)  # pages for each lost worker, where we say a line
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    roles = watch.roles
+    spec = {"chief": [_own_address(roles)], "worker": list(roles.workers), "ps": list(roles.servers)}
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(spec), task_type="chief", task_id=0, rpc_layer="grpc"
+    )
+    try:
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    except (tf.errors.OpError, ValueError) as error:
+        raise DeviceError(f"TensorFlow cannot connect the cluster: {str(error).splitlines()[0]}") from None
+    return ServerCluster(coordinator, watch)
+
+
+def _own_address(roles: Roles) -> str:
+    """An address of TensorFlow's server in the chief, which none of the members calls: any free port."""
+    with closing(socket.create_server(("", 0))) as free:
+        return f"{host_of(roles.chief)}:{free.getsockname()[1]}"

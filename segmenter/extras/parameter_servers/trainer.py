@@ -1,0 +1,218 @@
+"""Training loop on parameter servers: the chief plans, makes the batches, validates and saves.
+
+Each step of the plan is one whole batch on one worker; no worker waits for another. At the end of an epoch,
+before a checkpoint and at a stop, the steps under way are waited for: what is saved is, as elsewhere, the
+state after the first n steps of the plan, each done once. Only a step whose worker is lost after it has
+updated a server, and before it has said so, is done again and counts twice.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from segmenter.base.errors import TrainingError
+from segmenter.base.threads import Prefetch
+from segmenter.extras.parameter_servers.in_flight import InFlight
+from segmenter.extras.parameter_servers.state import ServedState
+from segmenter.extras.parameter_servers.step import make_served_step
+from segmenter.runs.checkpoints import checkpoints
+from segmenter.training.checks import in_memory
+from segmenter.training.pipeline import epoch_dataset
+from segmenter.training.progress import Meter
+from segmenter.training.step import StepResult
+from segmenter.training.trainer import PATIENCE, Trainer
+from segmenter.training.workers_agree import Stop
+
+_EACH = 2
+"""Steps under way for each worker: one is computed, the next one's batch is there."""
+_LOOK = 0.5
+"""Seconds between two looks at who is lost and whether to stop, while no step ends."""
+_SILENCE = 60.0
+"""Seconds without the end of a step, after which it is said who is waited for."""
+_GRACE = 30.0
+"""Seconds without the end of a step, after which a stop no longer waits for one."""
+_TOLD = 10.0
+"""Seconds in which a lost server has been noticed once a step has failed."""
+
+
+@dataclass
+class _Lateness:
+    """How many updates by others came between the reading of a step and its own update."""
+
+    steps: int = 0
+    total: int = 0
+    most: int = 0
+
+    def add(self, late: int) -> None:
+        self.steps, self.total, self.most = self.steps + 1, self.total + late, max(self.most, late)
+
+    def __str__(self) -> str:
+        mean = self.total / max(self.steps, 1)
+        return f"asynchrony: {mean:.2f} updates by others within a step on average, {self.most} at most"
+
+
+@dataclass
+class ServedTrainer(Trainer):
+    """A `Trainer` whose steps are done by the workers of `devices.cluster`."""
+
+    _late: _Lateness = field(default_factory=_Lateness, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.devices.cluster is not None
+        self._cluster = self.devices.cluster
+        self._state = ServedState(
+            self.model,
+            self._optimiser,
+            self.averaged,
+            self.run.recipe.training,
+            self.steps,
+            self.pace,
+            self._cluster.servers,
+            self._cluster.workers,
+        )
+        self._ahead = False
+        """Whether the servers have what the chief has not."""
+
+    def train(self) -> None:
+        """Train to the last epoch, or to the validation that ends it early.
+
+        Raises:
+            TrainingError: a parameter server is lost, with what it kept; or as of `Trainer.train`.
+            StoppedError: a signal came; the checkpoint of the steps that are done is written.
+        """
+        try:
+            self._state.push()
+            super().train()
+        except tf.errors.OpError as error:
+            self._raise_if_lost(error, _TOLD)
+            raise
+
+    def _arrays(self) -> dict[str, Any]:
+        self._pull()
+        return super()._arrays()
+
+    def _validate(self, bar: Any, stop: Stop) -> None:
+        self._pull()
+        super()._validate(bar, stop)
+
+    def _pull(self) -> None:
+        if self._ahead:
+            self._state.pull()
+            self._ahead = False
+
+    def _use_step_of(self, epoch: int) -> None:
+        frozen = self._frozen
+        super()._use_step_of(epoch)
+        if self._frozen != frozen:
+            self._steps = make_served_step(self._parts, self._state)
+
+    # ----------------------------------------------------------------------------------- loop
+
+    def _epoch(self, bar: Any, stop: Stop) -> None:
+        epoch, begun = self.position.epoch, self.position
+        self._use_step_of(epoch)
+        rows, self._late = self._plan(epoch), _Lateness()
+        meter = self._meter(rows, bar)
+        batches = epoch_dataset(self.feed, rows, epoch, begun.step)
+        feeder = Prefetch(iter(batches), 1, "feeder", given_up=lambda: bool(stop), patience=PATIENCE)
+        flight = InFlight(self._cluster.coordinator, self._steps, _EACH * self._cluster.workers)
+        every = self.run.recipe.training.checkpoint_every
+        self._ahead = True
+        with closing(feeder):
+            for number, batch in enumerate(self._fed(feeder), begun.step):
+                flight.give(number, batch)
+                self._take(flight, meter, feeder, stop, until=lambda: not flight.full)
+                if stop:
+                    break
+                if (begun.done + number + 1 - begun.step) % every == 0:
+                    self._finish(flight, meter, feeder, stop)
+                    meter.close()  # what the log lacks cannot be had again after a resume
+                    self.save()
+                    self._ahead = True
+            self._finish(flight, meter, feeder, stop)
+        if flight.under_way:  # only where a stop came, and no worker answers
+            first = flight.under_way[0]
+            self._say(
+                f"steps from {begun.done + 1 + first - begun.step} on were not all done, and will be again"
+            )
+            self.position = begun.after(first - begun.step)
+        self._say(str(self._late) if self._late.steps else "")
+        self._end_epoch(rows, meter, stop)
+
+    def _finish(self, flight: InFlight, meter: Meter, feeder: Prefetch[Any], stop: Stop) -> None:
+        """Take all steps that are under way."""
+        self._take(flight, meter, feeder, stop, until=lambda: not flight.under_way, patient=True)
+
+    def _take(
+        self,
+        flight: InFlight,
+        meter: Meter,
+        feeder: Prefetch[Any],
+        stop: Stop,
+        *,
+        until: Any,
+        patient: bool = False,
+    ) -> None:
+        """Take the steps that are done, at least until something holds.
+
+        Raises:
+            TrainingError: a parameter server is lost.
+        """
+        heard, said = time.monotonic(), False
+        while True:
+            enough = until()
+            if enough and patient:
+                return
+            done = self._done(flight, 0 if enough else _LOOK)
+            if done is not None:
+                result, late = done
+                self._late.add(int(late))
+                meter.push(self.position.done + 1, _of_one(result), feeder.waited)
+                self.position = self.position.after(1)
+                heard, said = time.monotonic(), False
+                continue
+            if enough:
+                return
+            self._raise_if_lost(None)
+            silent = time.monotonic() - heard
+            if stop and (not patient or silent > _GRACE):
+                return
+            if silent > _SILENCE and not said:
+                who = self._cluster.watch.lost_workers or "the workers"
+                self._say(f"no step has ended for {silent:.0f} s: waiting for {who}; Ctrl-C stops and saves")
+                said = True
+
+    def _done(self, flight: InFlight, seconds: float) -> Any:
+        try:
+            with in_memory(self.run.recipe, self.devices.replicas):
+                return flight.done(seconds)
+        except TrainingError:
+            raise
+        except Exception as error:
+            self._raise_if_lost(error, _TOLD)
+            raise
+
+    def _raise_if_lost(self, error: Exception | None, patience: float = 0.0) -> None:
+        """Raise TrainingError where a parameter server is gone, or is found to be within some seconds."""
+        watch, end = self._cluster.watch, time.monotonic() + patience
+        while not (lost := watch.lost_servers) and time.monotonic() < end:
+            time.sleep(_LOOK / 5)
+        if lost:
+            there = list(checkpoints(self.run.path).values())
+            since, how = (f" after {there[-1].name}", "--resume") if there else ("", "the same command")
+            raise TrainingError(
+                f"{lost} is lost, and with it what was trained{since}: start the cluster again, the chief "
+                f"with {how}"
+            ) from error
+
+
+def _of_one(result: StepResult) -> StepResult:
+    """A step's result as that of a call of one step."""
+    return StepResult(*(np.asarray(value)[None] for value in result))

@@ -1,0 +1,101 @@
+"""Copy of a run without what it knows of its owner's machine and places.
+
+Left out are the paths in the recipe and in all copies of it, a TPU's address, the outlines of the training
+scenes, and the pictures and the page that show imagery. Weights, scores and settings stay as they are: the
+copy predicts to the same bits, and training goes on with `--set dataset.root=…`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segmenter.base.errors import SegmenterError
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe
+from segmenter.extras.sharing.contents import RECIPE, REPORT
+from segmenter.extras.sharing.known_facts import Known
+from segmenter.runs.arrays import META, load_arrays, save_arrays
+from segmenter.runs.origin import FILE as ORIGIN
+from segmenter.runs.origin import load_origin, save_origin
+from segmenter.runs.resume import Facts
+from segmenter.runs.run import RUN_FILE, Run
+from segmenter.runs.score_files import SUMMARY
+from segmenter.runs.windows_file import WINDOWS
+
+LEFT_OUT = "left-out"
+"""In the place of a folder's path."""
+_SHOWING = (SUMMARY, REPORT, WINDOWS)
+"""Files that show imagery or paths."""
+_PATHS = (("dataset", "root"), ("dataset", "files"), ("dataset", "cache"), ("distribution", "tpu"))
+
+
+def paths_of(recipe: Recipe) -> Iterator[str]:
+    """`dataset.root /data/city` for each setting that names a place on its owner's machine."""
+    data = recipe.model_dump(mode="json")
+    for section, key in _PATHS:
+        if data[section].get(key) is not None:
+            yield f"{section}.{key} {data[section][key]}"
+    if (weights := data["model"].get("weights")) not in (None, "imagenet"):
+        yield f"model.weights {weights}"
+
+
+def without_paths(recipe: Recipe) -> Recipe:
+    """The recipe with no path in it but the name of a file of weights."""
+    data: dict[str, Any] = recipe.model_dump(mode="json")
+    for section, key in _PATHS:
+        if key in data[section]:
+            data[section][key] = LEFT_OUT if key == "root" else None
+    if data["model"].get("weights") is not None:
+        data["model"]["weights"] = Path(data["model"]["weights"]).name
+    return recipe_from(data, "recipe without paths")
+
+
+def copy_without_paths(known: Known, names: Iterable[str], folder: Path) -> list[str]:
+    """Copy files of a run into an empty folder; gives the names of those that are there then.
+
+    Raises:
+        SegmenterError: one cannot be read or written.
+    """
+    run = replace(known.run, path=folder, recipe=without_paths(known.run.recipe))
+    run.save()
+    copied = [RUN_FILE, RECIPE]
+    for name in names:
+        if name in _SHOWING or name in copied:
+            continue
+        source, target = known.run.path / name, folder / name
+        try:
+            target.parent.mkdir(exist_ok=True)
+            _copy(source, target, run)
+            times = source.stat()
+            os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
+        except OSError as error:
+            raise SegmenterError(f"{source}: cannot copy it: {error.strerror}; is the disk full?") from None
+        copied.append(name)
+    return copied
+
+
+def _copy(source: Path, target: Path, run: Run) -> None:
+    if target.suffix == ".npz":
+        save_arrays(target, _rewritten(source, run))
+    elif target.name == ORIGIN and (origin := load_origin(source.parent)) is not None:
+        save_origin(target.parent, origin.model_copy(update={"place": None}))
+    else:
+        shutil.copyfile(source, target)
+
+
+def _rewritten(path: Path, run: Run) -> dict[str, Any]:
+    """The arrays of a checkpoint with the run's recipe in the place of its own copies."""
+    arrays = load_arrays(path)
+    arrays |= {name: text for name, text in run.text_arrays().items() if name in arrays}
+    if META in arrays:
+        facts = Facts.model_validate_json(arrays[META].tobytes())
+        facts = facts.model_copy(update={"recipe": run.recipe.model_dump(mode="json")})
+        arrays[META] = np.frombuffer(facts.model_dump_json().encode(), np.uint8)
+    return arrays

@@ -1,0 +1,297 @@
+"""Model card of a run: Markdown with a YAML header, as model hubs read it, made from what the run knows.
+
+It names no path and no machine, and never a figure that was not measured: what is not known is said to be.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+import yaml
+
+from segmenter.config.recipe import Recipe
+from segmenter.evaluation.named import title_of
+from segmenter.evaluation.scores import FIGURES, Scores, percent
+from segmenter.extras.sharing.known_facts import Known
+from segmenter.extras.sharing.limits import limits
+from segmenter.model.normalisation import Normalisation
+from segmenter.runs.origin import Place
+
+FILE = "README.md"
+"""Name under which hubs look for a card."""
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
+_HUB_METRICS = {"miou": "mean_iou", "mf1": "f1", "oa": "accuracy"}
+"""Score → name of the metric on the Hugging Face hub."""
+
+
+def card_text(known: Known, licence: str | None = None) -> str:
+    """The card.
+
+    Args:
+        licence: of the weights, as its owner says it (an SPDX identifier); None: not stated.
+    """
+    parts = [
+        _header(known, licence),
+        [f"# {plain_markdown(known.name)}", "", *_introduction(known, licence)],
+        ["## Classes", "", *_classes(known)],
+        ["## Input", "", *_input(known)],
+        ["## Model", "", *_model(known)],
+        ["## Data", "", *_data(known)],
+        ["## Training", "", *_training(known)],
+        ["## Scores", "", *_scores(known)],
+        ["## Limits", "", *(f"- {plain_markdown(line)}" for line in limits(known))],
+        ["## Use", "", *_use()],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def plain_markdown(text: str) -> str:
+    """A text that Markdown shows as it is: names of classes hold anything."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.2f} %" if whole else "–"
+
+
+# ------------------------------------------------------------------------------------------ header
+
+
+def _header(known: Known, licence: str | None) -> list[str]:
+    data: dict[str, object] = {} if licence is None else {"license": licence}
+    data |= {
+        "library_name": "coverage-segmenter",
+        "pipeline_tag": "image-segmentation",
+        "tags": ["semantic-segmentation", "land-cover", "remote-sensing", "tensorflow", "keras"],
+    }
+    if known.scores is not None:
+        data["model-index"] = [{"name": known.name, "results": [_hub_result(known, known.scores)]}]
+    return ["---", yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip(), "---"]
+
+
+def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
+    protocol = scores.protocol
+    found = {key: getattr(scores, key) for key in _HUB_METRICS}
+    return {
+        "task": {"type": "image-segmentation"},
+        "dataset": {
+            "name": f"{known.run.recipe.dataset.title}, {protocol.split} split, {protocol.labels} labels",
+            "type": known.run.dataset,
+        },
+        "metrics": [
+            {"type": _HUB_METRICS[key], "name": FIGURES[key], "value": round(value, 4)}
+            for key, value in found.items()
+            if not math.isnan(value)
+        ],
+    }
+
+
+# ---------------------------------------------------------------------------------------- sections
+
+
+def _introduction(known: Known, licence: str | None) -> list[str]:
+    metres = known.run.metres_per_pixel
+    scale = "of a scale that is not known" if metres is None else f"at {metres:.3g} m a pixel"
+    return [
+        f"A land-cover model: {known.architecture}, {len(known.run.classes)} classes, for imagery {scale}. "
+        f"Trained on {known.run.recipe.dataset.title}.",
+        "",
+        "This card was made from the files of the run. A figure that is not in it was not measured.",
+        "",
+        f"- Licence of the weights: {plain_markdown(licence) if licence else 'not stated; ask their owner'}",
+        f"- Fingerprint of the weights: `{known.fingerprint}` (SHA-256 of what predicts, by name)",
+    ]
+
+
+def _classes(known: Known) -> list[str]:
+    classes, scores, trained = known.run.classes, known.scores, known.trained_pixels
+    head = ["class", "id", "code", "colour", "share in training", "share in validation"]
+    total = sum(trained.values()) if trained else 0
+    truth = dict(zip(scores.protocol.classes, scores.truth_pixels.tolist(), strict=True)) if scores else {}
+    rows = []
+    for number, each in enumerate(classes.classes):
+        name, colour = plain_markdown(each.name), "#{:02x}{:02x}{:02x}".format(*each.colour)
+        learned = "not known" if trained is None else _share(trained.get(each.name, 0), total)
+        seen = _share(truth[each.name], scores.pixels) if scores and each.name in truth else "not known"
+        rows.append([name, str(number), str(each.code), f"`{colour}`", learned, seen])
+    note = (
+        []
+        if trained is None
+        else ["", f"Shares in training are of the {total:,} labelled pixels of its tiles."]
+    )
+    return [*_table(head, rows), *note]
+
+
+def _input(known: Known) -> list[str]:
+    run = known.run
+    bands = ", ".join(known.band_names)
+    chosen = "" if run.bands else " (all but an alpha band, in the order of the file)"
+    shown, origin = run.metres_per_pixel, known.origin
+    scale = "- Ground resolution of the training: " + (
+        "not known" if shown is None else f"{shown:.4g} m a pixel"
+    )
+    if origin is not None and origin.metres_per_pixel is not None:
+        low, high = origin.metres_per_pixel
+        scale += f"; its scenes have {low:.4g} to {high:.4g} m" if high > 1.001 * low else ""
+    own = (
+        "the training scenes' own" if run.scenes is None else "those that the first weights were trained with"
+    )
+    return [
+        f"- Bands: {run.band_count}: {bands}{chosen}. The run knows no wavelengths.",
+        f"- Type of the values: {run.dtype}",
+        scale,
+        f"- Normalisation, (value − mean) / deviation, by {own}:",
+        "",
+        *_normalisation(known.band_names, run.normalisation),
+        "",
+        "- Pixels without data become 0 after normalisation; maps have 255 there.",
+    ]
+
+
+def _normalisation(names: Sequence[str], found: Normalisation) -> list[str]:
+    rows = zip(names, found.mean, found.std, strict=True)
+    return _table(["band", "mean", "deviation"], [[n, f"{m:.6g}", f"{s:.6g}"] for n, m, s in rows])
+
+
+def _model(known: Known) -> list[str]:
+    network = known.run.network
+    sees = (
+        f"every pixel of a window ({network.unlimited})" if network.radius is None else f"{network.radius} px"
+    )
+    metres = known.run.metres_per_pixel
+    if network.radius is not None and metres is not None:
+        sees += f", {network.radius * metres:.3g} m,"
+    return [
+        f"- Architecture: {known.architecture}; {known.parameters:,} parameters, with BatchNorm's statistics",
+        f"- Output: {len(known.run.classes)} logits a pixel, at the resolution of the input",
+        f"- Stride {network.stride} px; an output pixel depends on {sees} to each side",
+        f"- Started from {plain_markdown(known.describe_start())}",
+    ]
+
+
+def _data(known: Known) -> list[str]:
+    run, origin = known.run, known.origin
+    lines = [f"- Data: {run.recipe.dataset.title}, {run.labels} labels"]
+    if origin is None:
+        lines.append("- Scenes, tiles and place: not known: the run has no origin.json (an older program)")
+    else:
+        scenes = ", ".join(f"{count} {split}" for split, count in origin.scenes.items())
+        lines.append(f"- Scenes: {scenes}")
+        lines.append(
+            f"- {origin.tiles:,} training tiles of {origin.tile_px}² pixels; {origin.tiles_left_out:,} were "
+            "left out, which have too few labels"
+        )
+        lines.append(_place(origin.place, origin.scenes.get("train", 0)))
+    digest = f"`{run.tiles}` (tiles, class counts and files)" if run.tiles else "not known"
+    return [*lines, f"- Fingerprint of the training data: {digest}"]
+
+
+def _place(place: Place | None, total: int) -> str:
+    if place is None:
+        return "- Place: not known: the training scenes have no georeference, or it was left out"
+    points = [point for ring in place.rings for point in ring]
+    (west, south), (east, north) = (tuple(f(p[i] for p in points) for i in (0, 1)) for f in (min, max))
+    return (
+        f"- Place, by {place.scenes} of {total} training scenes: longitude {west:.4f} to {east:.4f}, "
+        f"latitude {south:.4f} to {north:.4f} (WGS 84)"
+    )
+
+
+def _training(known: Known) -> list[str]:
+    recipe, training, facts = known.run.recipe, known.run.recipe.training, known.facts
+    done = "not known" if known.steps is None else f"{known.steps:,}"
+    lines = [
+        f"- Optimiser steps: {done}, of {training.global_batch} tiles of {recipe.tiles.size}² pixels; the "
+        f"recipe plans {training.epochs} epochs",
+        f"- Optimiser {training.optimizer}, learning rate {training.learning_rate:g}, schedule "
+        f"{training.schedule}, precision {training.precision}",
+        f"- Loss: {_loss(recipe)}; sampling: {_sampling(recipe)}",
+    ]
+    if facts is None:
+        lines.append("- Hardware and versions: not known")
+    else:
+        on = facts.computed_on
+        where = "; ".join(f"{key}: {on[key]}" for key in ("devices", "processor", "updates") if key in on)
+        versions = ", ".join(f"{name} {number}" for name, number in facts.versions.items())
+        lines.append(
+            f"- Hardware: {facts.replicas} replica{'s' * (facts.replicas != 1)}; {plain_markdown(where)}"
+        )
+        lines.append(f"- Versions: {plain_markdown(versions)}")
+    begun = known.origin.begun if known.origin else None
+    lines.append(f"- Begun: {begun or 'not known'}. How long it took was not recorded.")
+    return [*lines, "- All settings: `recipe.yaml`"]
+
+
+def _loss(recipe: Recipe) -> str:
+    """The terms with their weights, and all else that was chosen."""
+    loss = recipe.loss
+    terms = " + ".join(f"{getattr(loss, name):g} × {name.replace('_', '-')}" for name in loss.used_terms)
+    others = [
+        f"{name.replace('_', ' ')} {value}"
+        for name, field in type(loss).model_fields.items()
+        if name not in loss.terms() and (value := getattr(loss, name)) != field.default
+    ]
+    return ", ".join([terms, *others])
+
+
+def _sampling(recipe: Recipe) -> str:
+    if recipe.sampling.plans_classes:
+        return (
+            f"planned, so that each step holds every class that can be promised ({recipe.sampling.coverage})"
+        )
+    return "shuffle" if recipe.sampling.method == "plan" else recipe.sampling.method.replace("_", " ")
+
+
+def _scores(known: Known) -> list[str]:
+    scores = known.scores
+    if scores is None:
+        return [f"None: {plain_markdown(known.no_scores)}."]
+    columns = (scores.iou, scores.f1, scores.precision, scores.recall)
+    rows = [
+        [plain_markdown(name), *(percent(float(column[i])) for column in columns)]
+        for i, name in enumerate(scores.protocol.classes)
+    ]
+    means = ", ".join(f"{title} {percent(getattr(scores, key))}" for key, title in FIGURES.items())
+    return [
+        f"In percent, on the {scores.protocol.split} scenes that the best weights were chosen by "
+        f"({title_of(known.run.recipe.training.best_by)}).",
+        "",
+        f"**{means}**",
+        "",
+        *_table(["class", "IoU", "F1", "precision", "recall"], rows),
+        "",
+        f"Protocol: {scores.protocol}, {scores.pixels:,} pixels. Scores of other protocols cannot be put",
+        "beside these.",
+        *_per_scale(known),
+    ]
+
+
+def _per_scale(known: Known) -> list[str]:
+    if not known.per_scale:
+        return []
+    rows = [
+        [
+            plain_markdown(title),
+            percent(float(found.get("miou") or math.nan)),
+            f"{int(found.get('pixels', 0)):,}",
+        ]
+        for title, found in known.per_scale.items()
+    ]
+    return ["", *_table(["metres a pixel", "mIoU", "pixels"], rows)]
+
+
+def _use() -> list[str]:
+    return [
+        "```",
+        "python predict.py THIS_FOLDER scenes/ --output maps/",
+        "```",
+        "with coverage-segmenter. `run.json` says what input and output mean; nothing in this folder is run",
+        "when it is loaded.",
+    ]

@@ -1,0 +1,166 @@
+"""Facts that a run knows of itself, gathered from its files for those who describe it.
+
+The law of this room: **what was not measured is not said.** Scores count only where they are of the very
+weights that are described.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from segmenter.base.errors import CheckpointError, SegmenterError
+from segmenter.base.files import read_regular
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.evaluation.scores import Scores
+from segmenter.model.pretrained.packages import PACKAGE_LICENCE, package_of
+from segmenter.runs.arrays import META, Arrays, arrays_digest
+from segmenter.runs.checkpoints import BEST
+from segmenter.runs.origin import Origin, load_origin
+from segmenter.runs.resume import Facts
+from segmenter.runs.run import Run, load_run
+from segmenter.runs.score_files import BEST_FILES
+from segmenter.runs.weights import learned_weights
+
+
+@dataclass(frozen=True)
+class Known:
+    """Facts of a run.
+
+    Attributes:
+        run: its record.
+        weights: the file that predicts.
+        sha256, size: of that file; size in bytes.
+        fingerprint: SHA-256 of the weights that predict, by name: the same in any file that holds them.
+        parameters: numbers in them, with BatchNorm's statistics.
+        steps: optimiser steps after which these weights were; None: the file does not say.
+        facts: how they were computed; None: the file does not say.
+        origin: what the run was made from; None: an older program trained it.
+        scores: of the validation of these very weights; None: there are none.
+        no_scores: why there are none; empty where there are.
+        per_scale: strata of the validation scenes' scale that have scores of their own.
+    """
+
+    run: Run
+    weights: Path
+    sha256: str
+    size: int
+    fingerprint: str
+    parameters: int
+    steps: int | None
+    facts: Facts | None
+    origin: Origin | None
+    scores: Scores | None
+    no_scores: str
+    per_scale: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """Of the run."""
+        return self.run.recipe.name
+
+    @property
+    def architecture(self) -> str:
+        """Of the model, as the literature calls it."""
+        model = self.run.recipe.model
+        return f"{model.encoder} + {model.decoder}" if isinstance(model, EncoderDecoderConfig) else "U-Net"
+
+    @property
+    def band_names(self) -> tuple[str, ...]:
+        """A name for each band of the model's input: its place in the image file."""
+        numbers = self.run.bands or range(1, self.run.band_count + 1)
+        return tuple(f"band {number}" for number in numbers)
+
+    @property
+    def trained_pixels(self) -> Mapping[str, int] | None:
+        """Labelled pixels of the training tiles by class; None: not known."""
+        return None if self.origin is None else self.origin.pixels
+
+    def describe_start(self) -> str:
+        """Where the weights came from that training started from, and their licence as far as known."""
+        origin, model = self.origin, self.run.recipe.model
+        if origin is not None and origin.started_from:
+            return f"the weights of the run {origin.started_from}; their origin and licence are that run's"
+        asked = model.weights if isinstance(model, EncoderDecoderConfig) else None
+        unless = "" if origin and origin.started_from == "" else "; or another run's: that was not recorded"
+        if asked is None:
+            return f"random weights{unless}"
+        assert isinstance(model, EncoderDecoderConfig)
+        package = package_of(model.encoder)
+        if asked != "imagenet":
+            return f"the encoder from the file {Path(asked).name}; its licence is not recorded{unless}"
+        if package is None:
+            return f"the encoder with Keras' ImageNet weights; their licence is not recorded{unless}"
+        return f"the encoder with ImageNet weights of the package {package}, {PACKAGE_LICENCE}{unless}"
+
+
+def read_known(path: Path) -> Known:
+    """The facts of the run in a directory; imports no TensorFlow.
+
+    Raises:
+        CheckpointError: it is no run directory, has no weights, or they are damaged.
+        SegmenterError: a file cannot be read.
+    """
+    run = load_run(path)
+    weights, arrays = run.weights_file(), run.weights()
+    learned = {n: a for n, a in learned_weights(arrays).items() if not n.endswith("/masks")}
+    if not learned:
+        raise CheckpointError(f"{weights}: expected the weights of a model, it holds none")
+    steps = _steps(arrays)
+    scores, why, per_scale = _scores(path, weights, steps)
+    with weights.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return Known(
+        run=run,
+        weights=weights,
+        sha256=sha256,
+        size=weights.stat().st_size,
+        fingerprint=arrays_digest(learned).tobytes().hex(),
+        parameters=sum(math.prod(array.shape) for array in learned.values()),
+        steps=steps,
+        facts=_facts(arrays),
+        origin=load_origin(path),
+        scores=scores,
+        no_scores=why,
+        per_scale=per_scale,
+    )
+
+
+def _steps(arrays: Arrays) -> int | None:
+    position = arrays.get("position", np.zeros(0))
+    return int(position.ravel()[0]) if position.size else None
+
+
+def _facts(arrays: Arrays) -> Facts | None:
+    with suppress(KeyError, ValidationError):
+        return Facts.model_validate_json(arrays[META].tobytes())
+    return None
+
+
+def _scores(
+    run: Path, weights: Path, steps: int | None
+) -> tuple[Scores | None, str, Mapping[str, Mapping[str, Any]]]:
+    """The scores of these weights, why there are none, and those of each stratum of scale."""
+    file = run / BEST_FILES[0]
+    if weights.name != BEST:
+        return None, f"{weights.name} was not validated: the run has no best validation", {}
+    if not file.is_file():
+        return None, f"the run has no {file.name}", {}
+    try:
+        found = json.loads(read_regular(file))
+        scores, step = Scores.from_dict(found), found.get("step")
+        per_scale = dict(found.get("per_scale", {}))
+    except (SegmenterError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return None, f"{file.name} cannot be read as scores", {}
+    if steps is None or step != steps:
+        return None, f"{file.name} is of other weights (step {step}, these are of step {steps})", {}
+    return scores, "", per_scale

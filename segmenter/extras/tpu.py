@@ -1,0 +1,41 @@
+"""Strategy over the cores of a TPU, found and started here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segmenter.base.errors import DeviceError, shortened
+from segmenter.config.devices import DistributionConfig
+from segmenter.devices.setup import Device
+
+
+def make_tpu(config: DistributionConfig) -> tuple[Any, tuple[Device, ...]]:
+    """The strategy and the cores of the recipe's TPU, which forgets what another program had on it.
+
+    Raises:
+        DeviceError: there is none, or it does not answer.
+    """
+    import tensorflow as tf
+
+    name = config.tpu or "local"
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+        if name != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        strategy = tf.distribute.TPUStrategy(resolver)
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
+        raise DeviceError(
+            f"distribution.strategy: tpu: expected a TPU ({name}), found none ({_first_line(error)}); on a "
+            "TPU VM install TensorFlow's package for TPUs, else name it with distribution.tpu, or use "
+            "strategy: auto"
+        ) from None
+    tf.config.set_soft_device_placement(config.soft_placement)
+    cores = strategy.extended.worker_devices
+    names = [core.rpartition("device:")[2] if name == "local" else core for core in cores]
+    return strategy, tuple(Device(each, "TPU", "", each) for each in names)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return shortened(lines[0].rstrip("."), 90) if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""Deal the tiles of a step to cards of unequal speed."""

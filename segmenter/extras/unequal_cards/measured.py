@@ -1,0 +1,198 @@
+"""Tiles of a step for each device: equal parts, by the recipe's shares, or by what each was measured at.
+
+Measuring comes before the training starts, and what was chosen is kept in run.json: a clock would not choose
+the same in the next run, and everything after it is to be the same.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from segmenter.base.errors import TrainingError
+from segmenter.base.terminal import say
+from segmenter.config.recipe import Recipe
+from segmenter.devices.strategy import Devices
+from segmenter.extras.unequal_cards.shares import dealt, quickest
+from segmenter.model.building import build_model
+from segmenter.model.normalisation import Normalisation
+from segmenter.runs.run import MeasuredShares
+from segmenter.training.losses import segmentation_loss
+from segmenter.training.optimiser.optimisers import build_optimiser
+from segmenter.training.step import StepParts, make_step
+
+_STEPS = 3
+"""Timed on each device, after one that compiles; the quickest counts, as nothing makes a step too quick."""
+
+
+def share_out(
+    devices: Devices,
+    recipe: Recipe,
+    form: tuple[int, str],
+    classes: int,
+    known: MeasuredShares | None = None,
+) -> Devices:
+    """The devices with the tiles that each gets of a step; says what was measured and chosen.
+
+    Args:
+        form: bands and dtype of the images.
+        known: what the run to go on with has chosen, on the devices it had.
+
+    Raises:
+        ConfigError: the global batch cannot be dealt so.
+        TrainingError: a single tile does not fit into a device's memory.
+    """
+    asked, training = recipe.distribution.shares, recipe.training
+    if asked is None or devices.replicas == 1:
+        return devices
+    if asked != "auto":
+        return _with(devices, dealt(training.global_batch, asked, training.accumulate))
+    if known is not None and known.devices == models_of(devices):
+        say(f"shares: {_tiles(devices, known.tiles)} of each step, as this run has measured before")
+        return _with(devices, known.tiles)
+    probe = Probe(recipe, *form, classes)
+    tiles, seconds = measured(probe, devices.names, training.global_batch, training.accumulate)
+    say(_chosen(devices, tiles, seconds))
+    return _with(devices, tiles)
+
+
+def models_of(devices: Devices) -> tuple[str, ...]:
+    """The hardware of each replica, by which measured shares are known again."""
+    return tuple(device.model for device in devices.used)
+
+
+def _with(devices: Devices, tiles: tuple[int, ...]) -> Devices:
+    """Equal parts are none: what is computed is then what it was without shares, to the bit."""
+    return replace(devices, shares=() if len(set(tiles)) == 1 else tiles)
+
+
+def measured(
+    probe: Probe, names: Sequence[str], global_batch: int, unit: int
+) -> tuple[tuple[int, ...], list[float]]:
+    """Tiles of a step for each device, by the seconds that a tile takes there, and these.
+
+    A part that is larger than what was timed is tried before it is chosen; where the memory does not hold
+    it, the device gets at most what it holds.
+    """
+    quickest(global_batch, [1.0] * len(names), unit)  # refuses too few tiles before minutes of measuring
+    first = max(unit, global_batch // len(names) // unit * unit)
+    found = [probe.seconds(name, first, unit) for name in names]
+    fits = [tiles for tiles, _ in found]
+    most: list[int | None] = [tiles // unit if tiles < first else None for tiles in fits]
+    seconds = [each for _, each in found]
+    while True:
+        chosen = quickest(global_batch, seconds, unit, most)
+        larger = [i for i, tiles in enumerate(chosen) if tiles > fits[i] and most[i] is None]
+        if not larger:
+            return chosen, seconds
+        for i in larger:
+            fits[i] = probe.seconds(names[i], chosen[i], unit)[0]
+            if fits[i] < chosen[i]:
+                most[i] = fits[i] // unit
+
+
+@dataclass
+class Probe:
+    """Steps of a recipe's training on one device at a time, on made tiles, to be timed.
+
+    Attributes:
+        bands, dtype: of the images.
+        now: seconds of a clock.
+        changed: makes the loss on a device another one.
+    """
+
+    recipe: Recipe
+    bands: int
+    dtype: str
+    classes: int
+    now: Callable[[], float] = time.perf_counter
+    changed: Callable[[Any, str], Any] = field(default=lambda loss, device: loss)
+
+    def seconds(self, device: str, tiles: int, unit: int = 1) -> tuple[int, float]:
+        """So many tiles, or what of them the memory holds, and the seconds that one takes.
+
+        Raises:
+            TrainingError: not even `unit` tiles fit.
+        """
+        while True:
+            try:
+                return tiles, self._steps(device, tiles) / tiles
+            except tf.errors.ResourceExhaustedError:
+                if tiles <= unit:
+                    raise TrainingError(
+                        f"distribution.shares: auto: out of memory at {tiles} tiles of "
+                        f"{self.recipe.tiles.size} pixels on {device}: lower tiles.size or "
+                        f"{self.recipe.model.smaller_by}"
+                    ) from None
+                tiles = max(unit, tiles // 2 // unit * unit)
+            finally:
+                gc.collect()  # its variables lie on the device
+
+    def _steps(self, device: str, tiles: int) -> float:
+        """The shortest time of a step."""
+        batch = self._batch(device, tiles)
+        # Made once, for this batch: TensorFlow warns of a function that is made again and again.
+        step = self._step(device, tiles).get_concrete_function(batch)
+        float(step(batch).loss)
+        times = []
+        for _ in range(_STEPS):
+            before = self.now()
+            float(step(batch).loss)  # which waits for it
+            times.append(self.now() - before)
+        return min(times)
+
+    def _step(self, device: str, tiles: int) -> Any:
+        recipe, strategy = self.recipe, tf.distribute.OneDeviceStrategy(device)
+        alike = {"rates": {}, "freeze_encoder": 0, "freeze_norms": "none"}
+        training = recipe.training.model_copy(update=alike)
+        with strategy.scope():
+            policy = training.precision
+            model = build_model(recipe.model, self.bands, self.classes, dtype=policy, synchronised=True)
+            optimiser = build_optimiser(training, model, training.warmup + 1000)
+        weighted = recipe.loss.class_weights != "none"
+        loss = segmentation_loss(
+            *(recipe.loss, (1.0,) * self.classes if weighted else None, tiles),
+            class_shares=[1 / self.classes] * self.classes,
+        )
+        plain = Normalisation.of([0.0] * self.bands, [1.0] * self.bands)
+        accumulate = training.accumulate if tiles % training.accumulate == 0 else 1
+        return make_step(
+            StepParts(
+                *(strategy, model, optimiser, self.changed(loss, device), plain),
+                *(recipe.sampling.min_pixels, accumulate),
+                xla=training.xla is True,
+            )
+        )
+
+    def _batch(self, device: str, tiles: int) -> Any:
+        rng = np.random.default_rng(0)
+        shape = (tiles, self.recipe.tiles.size, self.recipe.tiles.size)
+        image = rng.integers(0, 100, (*shape, self.bands), np.uint8).astype(self.dtype)
+        label = rng.integers(0, self.classes, shape, np.uint8)
+        with tf.device(device):
+            return tuple(map(tf.constant, (image, np.ones(shape, np.bool_), label)))
+
+
+def _chosen(devices: Devices, tiles: Sequence[int], seconds: Sequence[float]) -> str:
+    times = ", ".join(
+        f"{1000 * each:.3g} ms on {name}" for name, each in zip(devices.names, seconds, strict=True)
+    )
+    if len(set(tiles)) == 1:
+        return f"shares: a tile takes {times}: alike, {tiles[0]} tiles of each step for every device"
+    equal = sum(tiles) / len(tiles) * max(seconds)
+    slowest = max(count * each for count, each in zip(tiles, seconds, strict=True))
+    return (
+        f"shares: a tile takes {times}: {_tiles(devices, tiles)} of each step, "
+        f"{equal / slowest:.2f} times as fast as equal parts by these times"
+    )
+
+
+def _tiles(devices: Devices, tiles: Sequence[int]) -> str:
+    of = ", ".join(f"{count} on {name}" for name, count in zip(devices.names, tiles, strict=True))
+    return f"tiles {of}"

@@ -1,0 +1,373 @@
+"""Upload of finished outputs into a bucket: each object appears whole, and what is there and equal stays.
+
+An object says what it is by its metadata: `sha256` of its bytes, and for outputs of an input `made-of`, a
+digest of the input, the run and the options. So the same command goes on from any machine, with an empty
+working folder.
+
+**Two callers of one prefix** do not mix: an object is written on the condition that it is what it was when
+this caller looked (`If-None-Match`, `If-Match`). Of two that make the same map the second finds it; where
+they make different ones, the first to finish wins, and the other says so in a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from segmenter.base.addresses import masked
+from segmenter.base.errors import DatasetError, OutputError, RasterError, SegmenterError, plain
+from segmenter.base.files import caches, gibibytes
+from segmenter.base.terminal import say
+from segmenter.mapping.folder.journal import Entry, Facts, digest, file_facts
+from segmenter.raster.remote.buckets import Place, client, code_of, listing, naming_store, payer
+from segmenter.raster.remote.settings import RemotePath
+
+if TYPE_CHECKING:
+    from segmenter.mapping.jobs import MapJob
+    from segmenter.mapping.outputs.finished import MapStyle
+    from segmenter.mapping.request.map_request import MapRequest
+
+PART_BYTES = 1 << 23
+"""Of an object that is sent in parts; one that is not larger goes at once. A thread holds two parts."""
+_MOST_PARTS = 9_000
+_THREADS = 4
+SCORE_FILES = ("scores.json", "confusion.png")
+_REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+_NONE = ("404", "NoSuchKey", "NotFound")
+
+
+@dataclass(frozen=True)
+class _There:
+    """An object as the store knows it."""
+
+    etag: str
+    size: int
+    sha256: str
+    made_of: str
+
+
+def made_of(entry: Entry) -> str:
+    """A digest of all that the outputs of an entry depend on."""
+    return digest({"input": entry.input, "run": entry.run, "options": entry.options})
+
+
+class Uploads:
+    """The outputs of one call on their way into a bucket; made and used by one thread, which `finish` ends.
+
+    Attributes:
+        sent, equal: objects that were uploaded, and that were there already.
+        sent_bytes: of the first.
+
+    Args:
+        place: where they go; the names of the files are added.
+        keep: whether files stay in the working folder until the end: scores and pictures read them.
+    """
+
+    def __init__(self, place: Place, *, keep: bool = False) -> None:
+        self.place, self.keep = place, keep
+        self.sent = self.equal = self.sent_bytes = 0
+        self._client = client(place.scheme)
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="upload")
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._waiting: list[tuple[Future[None], list[Path]]] = []
+        self._listed: set[str] | None = None
+
+    def check(self) -> None:
+        """Refuse a bucket that is not there or may not be read, before anything is computed.
+
+        Raises:
+            SegmenterError: naming it.
+        """
+        with naming_store(f"--output {self.place}", "cannot be used"):
+            self._client.head_bucket(Bucket=self.place.bucket)
+
+    def holds(self, files: Sequence[Path], entry: Entry, *, now: bool = False) -> bool:
+        """Whether all outputs of an input are there, made of what they would be made of now.
+
+        Args:
+            now: look again, and not only where there was something when this was first asked.
+
+        Raises:
+            SegmenterError: the store does not tell.
+        """
+        if not now and not all(self.has(path.name) for path in files):
+            return False
+        found = [self._look(path.name) for path in files]
+        return all(one is not None and one.made_of == made_of(entry) for one in found)
+
+    def has(self, name: str) -> bool:
+        """Whether an object was there when this was first asked.
+
+        Raises:
+            SegmenterError: the store does not tell.
+        """
+        if self._listed is None:
+            self._listed = {one.name for one in listing(self.place)}
+        return name in self._listed
+
+    def fetch(self, files: Sequence[Path]) -> None:
+        """Bring outputs back into the working folder that are not in it.
+
+        Raises:
+            SegmenterError: they do not come.
+        """
+        for path in files:
+            if path.exists():
+                continue
+            aside = path.with_name(f".{path.name}.fetched")
+            try:
+                with naming_store(self._where(path.name), "cannot be fetched"), aside.open("wb") as file:
+                    key = self.place.key(path.name)
+                    self._client.download_fileobj(self.place.bucket, key, file, ExtraArgs=payer())
+                found = self._look(path.name)
+                if found is None or file_facts(aside)["sha256"] != found.sha256:
+                    raise RasterError(f"{self._where(path.name)}: is not what it was when it was uploaded")
+                aside.replace(path)
+            except OSError as error:
+                raise OutputError(f"{path}: cannot write it: {error.strerror}") from None
+            finally:
+                aside.unlink(missing_ok=True)
+
+    def add(self, files: Sequence[Path], entry: Entry | None = None) -> None:
+        """Upload files that are finished, in threads of their own.
+
+        Args:
+            entry: of the journal, that they are the outputs of.
+        """
+        there = [path for path in files if path.exists()]
+
+        def send_all() -> None:
+            for path in there:
+                self._send(path, entry)
+            if not self.keep:
+                for path in there:
+                    path.unlink(missing_ok=True)
+
+        self._waiting.append((self._pool.submit(send_all), there))
+
+    def finish(self) -> list[SegmenterError]:
+        """Wait for all uploads; gives what went wrong. What is in the bucket leaves the working folder."""
+        failures: list[SegmenterError] = []
+        for future, files in self._waiting:
+            try:
+                future.result()
+            except SegmenterError as error:
+                failures.append(error)
+                continue
+            for path in files:
+                path.unlink(missing_ok=True)
+        self._waiting.clear()
+        self._pool.shutdown()
+        return failures
+
+    def close(self) -> None:
+        """Give up what is not sent, after an error or Ctrl-C; a part that is on its way is waited for."""
+        self._stopped.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    # ------------------------------------------------------------------------------ objects
+
+    def _where(self, name: str) -> str:
+        return f"{self.place}/{name}"
+
+    def _look(self, name: str) -> _There | None:
+        with naming_store(self._where(name), "cannot be looked at"):
+            try:
+                found = self._client.head_object(
+                    Bucket=self.place.bucket, Key=self.place.key(name), **payer()
+                )
+            except Exception as error:
+                if code_of(error) in _NONE:
+                    return None
+                raise
+        said = found.get("Metadata", {})
+        return _There(found["ETag"], found["ContentLength"], said.get("sha256", ""), said.get("made-of", ""))
+
+    def _send(self, path: Path, entry: Entry | None) -> None:
+        try:
+            facts = (entry.outputs if entry is not None else {}).get(path.name) or file_facts(path)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot read it: {error.strerror}") from None
+        marks = {"sha256": facts["sha256"], **({"made-of": made_of(entry)} if entry is not None else {})}
+        before = self._look(path.name)
+        if self._is_equal(before, facts, marks):
+            return
+        condition = {"IfNoneMatch": "*"} if before is None else {"IfMatch": before.etag}
+        where = self._where(path.name)
+        with naming_store(where, "cannot be uploaded"):
+            try:
+                self._write(path, facts, marks, condition)
+            except Exception as error:
+                if code_of(error) not in _REFUSED:
+                    raise
+                if not self._is_equal(self._look(path.name), facts, marks):
+                    raise OutputError(
+                        f"{where}: was written by another call in the meantime, and is left as it is; the "
+                        "same command again replaces it"
+                    ) from None
+                return
+        with self._lock:
+            self.sent += 1
+            self.sent_bytes += facts["bytes"]
+
+    def _is_equal(self, there: _There | None, facts: Facts, marks: dict[str, str]) -> bool:
+        """Whether an object is the file, which is counted."""
+        equal = there is not None and (there.size, there.sha256) == (facts["bytes"], facts["sha256"])
+        equal = equal and there is not None and there.made_of == marks.get("made-of", "")
+        with self._lock:
+            self.equal += equal
+        return equal
+
+    def _write(self, path: Path, facts: Facts, marks: dict[str, str], condition: dict[str, str]) -> None:
+        what = {"Bucket": self.place.bucket, "Key": self.place.key(path.name), **payer()}
+        with _checked(path, facts) as parts:
+            if facts["bytes"] <= PART_BYTES:
+                body = b"".join(parts)
+                self._client.put_object(**what, Body=body, Metadata=marks, **condition)
+                return
+            self._write_parts(what, parts, marks, condition)
+
+    def _write_parts(
+        self, what: dict[str, str], parts: Iterator[bytes], marks: dict[str, str], condition: dict[str, str]
+    ) -> None:
+        """Nothing shows of it before the last request; where that is not reached, the parts are removed."""
+        upload = self._client.create_multipart_upload(**what, Metadata=marks)["UploadId"]
+        done = []
+        try:
+            for number, body in enumerate(parts, 1):
+                if self._stopped.is_set():
+                    raise OutputError(f"{what['Key']}: interrupted")  # nobody hears of it
+                found = self._client.upload_part(**what, UploadId=upload, PartNumber=number, Body=body)
+                done.append({"PartNumber": number, **{k: found[k] for k in _PART if k in found}})
+            self._client.complete_multipart_upload(
+                **what, UploadId=upload, MultipartUpload={"Parts": done}, **condition
+            )
+        except BaseException:
+            with contextlib.suppress(Exception):  # the store removes them by its own rules at last
+                self._client.abort_multipart_upload(**what, UploadId=upload)
+            raise
+
+
+_PART = ("ETag", "ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA256")
+
+
+@contextlib.contextmanager
+def _checked(path: Path, facts: Facts) -> Iterator[Iterator[bytes]]:
+    """A file's bytes in parts; the last comes only if all are what the journal says.
+
+    Raises:
+        OutputError: they are not, or it cannot be read.
+    """
+    size = max(PART_BYTES, -(-int(facts["bytes"]) // _MOST_PARTS))
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != facts["bytes"]:
+                raise OutputError(f"{path}: has changed since it was finished; it is not uploaded")
+            yield _parts(file, size, path, facts["sha256"])
+    except OSError as error:
+        if type(error).__module__ != "builtins":
+            raise
+        raise OutputError(f"{path}: cannot read it: {error.strerror}") from None
+
+
+def _parts(file: BinaryIO, size: int, path: Path, sha256: str) -> Iterator[bytes]:
+    total, part = hashlib.sha256(), file.read(size)
+    while True:
+        total.update(part)
+        after = file.read(size)
+        if not after and total.hexdigest() != sha256:
+            raise OutputError(f"{path}: has changed since it was finished; it is not uploaded")
+        yield part
+        if not after:
+            return
+        part = after
+
+
+@contextlib.contextmanager
+def uploading(request: MapRequest, style: MapStyle, jobs: Sequence[MapJob]) -> Iterator[Uploads | None]:
+    """The uploads of a call, once its bucket and working folder were looked at; None without a bucket.
+
+    Raises:
+        SegmenterError: the bucket cannot be used; an OutputError where the largest map would not fit on disk.
+    """
+    if request.upload is None:
+        yield None
+        return
+    place, scored = _place(request.upload), any(job.label is not None for job in jobs)
+    uploads = Uploads(place, keep=request.pictures or request.vectors is not None or scored)
+    try:
+        uploads.check()
+        sizes = [_most_bytes(style, job) for job in jobs]
+        free = shutil.disk_usage(style.folder).free
+        if max(sizes) > free:
+            raise OutputError(
+                f"{style.folder}: the largest map may take {gibibytes(max(sizes))} before it is uploaded, "
+                f"{gibibytes(free)} are free; make room, or name another folder with --work"
+            )
+        room = gibibytes(sum(sizes) if uploads.keep else min(sum(sizes), free))
+        say(
+            f"maps are written and checked in {plain(str(style.folder))} (at most {room} there, "
+            f"{gibibytes(free)} are free), then uploaded to {place}"
+        )
+        yield uploads
+    finally:
+        uploads.close()
+
+
+def finish_uploads(
+    uploads: Uploads | None, request: MapRequest, jobs: Iterable[MapJob]
+) -> list[SegmenterError]:
+    """Upload scores and pictures too, and wait for all; gives what went wrong, and says what was done.
+
+    Args:
+        jobs: whose maps are finished.
+    """
+    if uploads is None:
+        return []
+    others = [request.output / name for name in SCORE_FILES]
+    others += [job.view for job in jobs if request.pictures]
+    for path in others:
+        uploads.add([path])
+    failures = uploads.finish()
+    files = f"{uploads.sent} file{'s' * (uploads.sent != 1)}"
+    there = f"; {uploads.equal} were there and equal" if uploads.equal else ""
+    say(f"{files} uploaded to {uploads.place}: {gibibytes(uploads.sent_bytes)}{there}")
+    if failures:
+        folder = plain(str(request.output))
+        say(f"what is not uploaded stays in {folder}; the same command goes on", aside=True)
+    return failures
+
+
+def working_folder(address: str) -> Path:
+    """Where maps lie before they are uploaded, unless --work says it: one folder for each address.
+
+    Raises:
+        DatasetError: the address is none that can be written to.
+    """
+    name = f"{_place(address).bucket}-{hashlib.sha256(address.rstrip('/').encode()).hexdigest()[:12]}"
+    return caches() / "maps" / name
+
+
+def _place(address: str) -> Place:
+    place = Place.of(RemotePath.of(address).address)
+    if place is None or place.scheme != "s3" or not place.bucket:
+        raise DatasetError(
+            f"--output {masked(address)}: expected a folder or s3://BUCKET/PREFIX; for other stores write to "
+            "a folder, and copy it with their own tool"
+        )
+    return place
+
+
+def _most_bytes(style: MapStyle, job: MapJob) -> int:
+    """Bytes of a map's files without compression, and of what is kept against a kill."""
+    kind = style.wanted.probabilities
+    each = 0 if kind is None else len(style.classes) * (1 if kind == "uint8" else 2)
+    return job.part.size.pixels * (style.map_bytes + int(style.wanted.confidence) + each) * 2

@@ -1,0 +1,73 @@
+"""Class maps as polygons: `python -m segmenter.extras.vectors MAP… --output areas.gpkg`.
+
+Each area of one class, joined over any size of map, with its class, code, pixels, area in square metres
+and, where `STEM.confidence.tif` lies beside the map, its mean confidence. Rasterised again, the polygons
+are the map, unless `--min-area` or `--simplify` is given. Exit code 0, or 2 with one line of what is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from segmenter.base.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
+
+from segmenter.base.errors import SegmenterError, run_tool
+from segmenter.base.invocation import ToolParser, as_started, invocation
+from segmenter.base.terminal import enduring_output
+from segmenter.extras.vectors import INSTALL
+from segmenter.extras.vectors.mapped import add_polygon_options
+from segmenter.mapping.outputs.finished import BESIDE
+from segmenter.raster import quiet_gdal
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the file; gives the exit code."""
+    args = _parser().parse_args(arguments)
+    quiet_gdal()
+    maps = [path for given in args.maps for path in _maps(given)]
+    if args.output.exists() and not args.overwrite:
+        raise SegmenterError(f"{args.output}: exists already; name another file, or add --overwrite")
+    try:
+        from segmenter.extras.vectors.vectorise import Wanted, vectorise
+    except ModuleNotFoundError as error:
+        raise SegmenterError(f"polygons need the package {error.name}: {INSTALL}") from None
+    wanted = Wanted(args.min_area, args.simplify, tuple(args.only))
+    count = vectorise(maps, args.output, wanted)
+    print(f"{args.output}: {count:,} polygons of {len(maps)} map{'s' * (len(maps) > 1)}")
+    return 0
+
+
+def _maps(given: Path) -> list[Path]:
+    """A map, or those in a folder."""
+    if not given.is_dir():
+        return [given]
+    found = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]
+    if not found:
+        raise SegmenterError(f"{given}: expected GeoTIFF maps in this folder, there are none")
+    return found
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(
+        prog=invocation("vectorise"),
+        description=as_started(__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("maps", type=Path, nargs="+", metavar="MAP", help="GeoTIFFs, or folders of them")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="NAME.gpkg or NAME.parquet (GeoParquet)"
+    )
+    add_polygon_options(parser)
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE")
+    return parser
+
+
+if __name__ == "__main__":
+    with enduring_output():
+        sys.exit(run_tool(main))

@@ -1,0 +1,279 @@
+"""Class ids of an image's pixels from polygons: strip by strip, above and below as the rule says.
+
+The laws of this module: **strips do not show** (a strip has the bits of these rows of the whole), and **no
+overlap is decided by the order in a file**: where polygons of two classes cover one pixel, the recipe says
+which counts, or it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from segmenter.base.errors import DatasetError, LabelError
+from segmenter.extras.vectors.components import strips_of
+from segmenter.extras.vectors.features import Box, Features, VectorFile
+from segmenter.extras.vectors.rule import BurnRule
+from segmenter.extras.vectors.touched import outlined
+from segmenter.grid.geometry import Size, Window
+from segmenter.raster import RasterInfo
+from segmenter.raster.burned import Move, between, box_around, covered, to_pixels
+
+BAND_PIXELS = 1 << 24
+"""Of the rows for which polygons are read and moved at once."""
+STRIP_PIXELS = 1 << 23
+"""Of the rows that are burned at once; a few bytes of memory each."""
+_MOST_OFF = 1 / 16
+"""Pixels by which a straight edge may leave its place when it is moved to another CRS."""
+_MOST_HALVINGS = 12
+_FAR = 1 << 24
+"""Pixels around an image beyond which polygons are cut: GDAL burns nothing of one that reaches 2³¹."""
+_POLYGON, _MULTI, _COLLECTION = 3, 6, 7
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Simple polygons on the grid of an image.
+
+    Attributes:
+        shape_P: in columns and rows.
+        kind_P: class ids, or `IGNORE`.
+        fid_P: the feature in the file that each belongs to.
+    """
+
+    shape_P: NDArray[Any]
+    kind_P: NDArray[np.uint8]
+    fid_P: NDArray[np.int64]
+
+    def touching(self, window: Window) -> Placed:
+        """Those whose extent touches a window."""
+        left, top, right, bottom = shapely.bounds(self.shape_P).reshape(-1, 4).T
+        rows = (top <= window.row_stop) & (bottom >= window.row)
+        cols = (left <= window.col_stop) & (right >= window.col)
+        return Placed(self.shape_P[rows & cols], self.kind_P[rows & cols], self.fid_P[rows & cols])
+
+
+class Burner:
+    """Burns the polygons of one file onto the grid of one image.
+
+    Attributes:
+        any_covered: whether a polygon covered a pixel so far.
+    """
+
+    def __init__(self, vector: VectorFile, info: RasterInfo, rule: BurnRule) -> None:
+        """Look whether the polygons can be placed on the image.
+
+        Raises:
+            DatasetError: only one of them says in which CRS it is.
+            RasterError: the image is not placed by a transform.
+        """
+        self._vector, self._info, self._rule = vector, info, rule
+        self.any_covered = False
+        self._to_pixels = to_pixels(info)
+        if (vector.crs is None) != (info.crs is None):
+            lacks, has = (vector.path, info.path) if vector.crs is None else (info.path, vector.path)
+            what = (
+                "set dataset.vector.crs to it" if vector.crs is None else "give it one (gdal_edit.py -a_srs)"
+            )
+            raise DatasetError(f"{lacks}: has no CRS, and {has} has one; {what}")
+        self._move = between(vector.crs, info.crs)
+
+    def strips(self) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+        """Class ids of the image's rows, from top to bottom.
+
+        Raises:
+            LabelError: a value names no class, or an overlap has no order.
+            DatasetError: what is no polygon, or cannot be read.
+        """
+        for band in strips_of(self._info.size, BAND_PIXELS):
+            placed = self.placed(band)
+            for strip in strips_of(Size(band.height, band.width), STRIP_PIXELS):
+                window = strip.shifted(band.row, 0)
+                yield window, self.ids(placed, window)
+
+    def placed(self, window: Window) -> Placed:
+        """The polygons that may touch a window."""
+        box = box_around(self._info, window, self._vector.crs)
+        found = self._vector.within(box)
+        path = self._vector.path
+        kinds = [
+            self._rule.kind_of(value, f"{path}: feature {fid}", self._vector.value_hint)
+            for value, fid in zip(found.value_F.tolist(), found.fid_F.tolist(), strict=True)
+        ]
+        shapes, owner = _simple(found, path)
+        kind_P, fid_P = np.array(kinds, np.uint8)[owner], found.fid_F[owner]
+        if len(shapes):
+            shapes, part_of = _near(shapes, self._around)
+            kind_P, fid_P = kind_P[part_of], fid_P[part_of]
+        if self._move is None:
+            shapes = shapely.transform(shapes, self._to_pixels)
+        else:
+            shapes = _bent(shapes, self._move, self._to_pixels)
+        if len(lost := np.flatnonzero(shapely.is_missing(shapes))):
+            raise DatasetError(
+                f"{path}: feature {fid_P[lost[0]]} lies where the image's CRS has no coordinates; bring "
+                "the polygons into the image's CRS first (ogr2ogr -t_srs)"
+            )
+        return Placed(shapes, kind_P, fid_P)
+
+    @cached_property
+    def _around(self) -> Box:
+        """The image with as much around it on each side, in the file's CRS.
+
+        In the image's own CRS polygons stay whole for longer: what is cut has corners that are rounded.
+        """
+        size = self._info.size
+        rows, cols = (size.height, size.width) if self._move is not None else (_FAR, _FAR)
+        around = Window(-rows, -cols, size.height + 2 * rows, size.width + 2 * cols)
+        return box_around(self._info, around, self._vector.crs)
+
+    def ids(self, placed: Placed, window: Window) -> NDArray[np.uint8]:
+        """(H, W) class ids of a window."""
+        rule = self._rule
+        near = placed.touching(window)
+        ids_HW = np.full((window.height, window.width), rule.outside_id, np.uint8)
+        taken_HW = np.zeros(ids_HW.shape, np.bool_)
+        present = np.unique(near.kind_P).tolist()
+        below = [kind for kind in present if kind not in rule.above]
+        for kind in [*below, *(kind for kind in reversed(rule.above) if kind in present)]:
+            mask_HW = self._covered(near, kind, window)
+            if kind in below:
+                both_HW = mask_HW & taken_HW
+                if both_HW.any():
+                    raise self._overlap(near, kind, window, both_HW, ids_HW)
+            ids_HW[mask_HW] = kind
+            taken_HW |= mask_HW
+        self.any_covered = self.any_covered or bool(taken_HW.any())
+        return ids_HW
+
+    def _covered(self, near: Placed, kind: int, window: Window) -> NDArray[np.bool_]:
+        shapes = near.shape_P[near.kind_P == kind]
+        found_HW = covered(shapes, window)
+        if self._rule.all_touched:
+            found_HW |= outlined(shapes, window)
+        return found_HW
+
+    def _overlap(
+        self,
+        near: Placed,
+        kind: int,
+        window: Window,
+        both_HW: NDArray[np.bool_],
+        ids_HW: NDArray[np.uint8],
+    ) -> LabelError:
+        row, col = (int(value) for value in np.argwhere(both_HW)[0])
+        pixel = Window(window.row + row, window.col + col, 1, 1)
+        other = int(ids_HW[row, col])
+        here = near.touching(pixel)
+        named = []
+        for each in (other, kind):
+            mine = here.kind_P == each
+            alone = (
+                Placed(here.shape_P[i : i + 1], here.kind_P[i : i + 1], here.fid_P[i : i + 1])
+                for i in np.flatnonzero(mine)
+            )
+            fids = (int(one.fid_P[0]) for one in alone if self._covered(one, each, pixel).any())
+            named.append((self._rule.name_of(each), next(fids)))
+        (one, one_fid), (two, two_fid) = named
+        also = "; with all_touched, neighbours always do" if self._rule.all_touched else ""
+        return LabelError(
+            f"{self._vector.path}: polygons of {one} (feature {one_fid}) and {two} (feature {two_fid}) "
+            f"overlap on {self._info.path}, first at row {pixel.row}, column {pixel.col}{also}; say in "
+            f"dataset.vector.order which lies above, as [{one}, {two}]"
+        )
+
+
+def _simple(found: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Simple polygons, and for each the feature that it is part of.
+
+    Parts are burned one by one: burned as one shape, where two overlap there would be a hole.
+    """
+    shapes, owner = found.shape_F, np.arange(len(found.shape_F), dtype=np.int64)
+    for _ in range(3):  # collections of collections of parts
+        kinds = shapely.get_type_id(shapes)
+        if not np.isin(kinds, (_MULTI, _COLLECTION)).any():
+            break
+        shapes, index = shapely.get_parts(shapes, return_index=True)
+        owner = owner[index]
+    there = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
+    shapes, owner = shapes[there], owner[there]
+    wrong = np.flatnonzero(shapely.get_type_id(shapes) != _POLYGON)
+    if len(wrong):
+        kind, whole = shapes[wrong[0]].geom_type, found.shape_F[owner[wrong[0]]].geom_type
+        what = f"a {kind}" if kind == whole else f"a {whole} with a {kind}"
+        raise DatasetError(
+            f"{path}: feature {found.fid_F[owner[wrong[0]]]} is {what}, expected polygons: a label needs "
+            "an area; buffer lines and points by their width first (QGIS: Buffer), or name another layer"
+        )
+    return shapes, owner
+
+
+def _near(shapes: NDArray[Any], box: Box) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Polygons cut by a box around the image, and for each which it was part of.
+
+    Far from the image another CRS may have no coordinates, or wrong ones.
+    """
+    left, bottom, right, top = shapely.bounds(shapes).reshape(-1, 4).T
+    far = (left < box[0]) | (bottom < box[1]) | (right > box[2]) | (top > box[3])
+    whole = shapes.copy()
+    crossed = far & ~shapely.is_valid(shapes)
+    whole[crossed] = shapely.make_valid(shapes[crossed])
+    whole[far] = shapely.clip_by_rect(whole[far], *box)
+    index = np.arange(len(shapes), dtype=np.int64)
+    for _ in range(2):  # a collection may hold several as one
+        whole, part_of = shapely.get_parts(whole, return_index=True)
+        index = index[part_of]
+    kept = (shapely.get_type_id(whole) == _POLYGON) & ~shapely.is_empty(whole)
+    return whole[kept], index[kept]
+
+
+def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
+    """Polygons of another CRS in columns and rows; None where one has corners without coordinates there.
+
+    An edge that is straight in one CRS is bent in the other: edges get points on the way until none leaves
+    its place by more than `_MOST_OFF`. How many depends on the polygon alone, not on those beside it.
+    """
+    out = np.full(len(shapes), None, object)
+    bounds = shapely.bounds(shapes).reshape(-1, 4)
+    length = np.maximum(bounds[:, 2] - bounds[:, 0], bounds[:, 3] - bounds[:, 1])
+    waiting = np.arange(len(shapes))
+    for halvings in range(_MOST_HALVINGS + 1):
+        dense = shapes[waiting]
+        if halvings:
+            dense = shapely.segmentize(dense, np.maximum(length[waiting] / 2**halvings, np.finfo(float).tiny))
+        off_P = _off(dense, move, to_pixel)
+        known = np.isfinite(off_P)
+        done = known & ((off_P <= _MOST_OFF) | (halvings == _MOST_HALVINGS))
+        if done.any():
+            out[waiting[done]] = shapely.transform(dense[done], lambda xy: to_pixel(move(xy)))
+        waiting = waiting[known & ~done]
+        if not len(waiting):
+            break
+    return out
+
+
+def _off(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[np.float64]:
+    """Pixels by which the middles of each polygon's edges leave their place; NaN where there is none."""
+    rings, shape_R = shapely.get_rings(shapes, return_index=True)
+    xy, ring_V = shapely.get_coordinates(rings, return_index=True)
+    edge = ring_V[1:] == ring_V[:-1]
+    first, last = xy[:-1][edge], xy[1:][edge]
+    shape_E = shape_R[ring_V[1:][edge]]
+    off_P = np.zeros(len(shapes))
+    if not len(shape_E):
+        return off_P
+    ends, middle = to_pixel(move(xy)), to_pixel(move((first + last) / 2))
+    if not (np.isfinite(ends).all() and np.isfinite(middle).all()):
+        if len(shapes) == 1:
+            return np.array([np.nan])
+        return np.concatenate([_off(shapes[i : i + 1], move, to_pixel) for i in range(len(shapes))])
+    straight = (ends[:-1][edge] + ends[1:][edge]) / 2
+    np.maximum.at(off_P, shape_E, np.hypot(*(middle - straight).T))
+    return off_P

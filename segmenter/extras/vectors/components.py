@@ -1,0 +1,75 @@
+"""Connected components of a class map, strip by strip: pixels of one class that touch by their sides.
+
+Strips are as wide as the map. What touches the seam between two of them is joined by the caller, by
+`touching`; nothing here holds more than one strip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
+
+STRIP_PIXELS = 1 << 23
+"""Of a strip, at most, where a row has not more; some 30 bytes of memory each."""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A strip of a map and its components, numbered from 1 in no order that means anything.
+
+    Attributes:
+        window: where it lies.
+        labels: (H, W) int32, the component of each pixel; 0 where there is none.
+        class_C: of each component, from number 0, which is none.
+    """
+
+    window: Window
+    labels: NDArray[np.int32]
+    class_C: NDArray[np.uint8]
+
+    @property
+    def count(self) -> int:
+        """Of components."""
+        return len(self.class_C) - 1
+
+
+def strips_of(size: Size, pixels: int = STRIP_PIXELS) -> Iterator[Window]:
+    """Windows of full width from top to bottom, of at most so many pixels but at least one row."""
+    rows = max(1, min(size.height, pixels // size.width))
+    for row in range(0, size.height, rows):
+        yield Window(row, 0, min(rows, size.height - row), size.width)
+
+
+def components(window: Window, ids_HW: NDArray[np.uint8], *, nodata: bool = False) -> Strip:
+    """The components of a strip.
+
+    Args:
+        ids_HW: class ids; `IGNORE` is no data.
+        nodata: areas without data are components too, of class `IGNORE`.
+    """
+    labels_HW = np.zeros(ids_HW.shape, np.int32)
+    class_C = [np.zeros(1, np.uint8)]
+    count = 0
+    for value in np.flatnonzero(np.bincount(ids_HW.ravel(), minlength=256)):
+        if value == IGNORE and not nodata:
+            continue
+        member_HW = (ids_HW == value).view(np.uint8)
+        found, own_HW = cv2.connectedComponents(member_HW, connectivity=4, ltype=cv2.CV_32S)
+        np.add(own_HW, count, out=labels_HW, where=member_HW.view(np.bool_))
+        class_C.append(np.full(found - 1, value, np.uint8))
+        count += found - 1
+    return Strip(window, labels_HW, np.concatenate(class_C))
+
+
+def touching(above: Strip, below: Strip) -> NDArray[np.int64]:
+    """(n, 2) components of two strips that are parts of one: of one class, and side by side at the seam."""
+    top_W, bottom_W = above.labels[-1], below.labels[0]
+    same_W = (top_W > 0) & (bottom_W > 0) & (above.class_C[top_W] == below.class_C[bottom_W])
+    return np.unique(np.stack([top_W[same_W], bottom_W[same_W]], axis=1).astype(np.int64), axis=0)

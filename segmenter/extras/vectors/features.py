@@ -1,0 +1,357 @@
+"""Polygons of a file by the box that they touch: GeoPackage, GeoJSON, shapefile, FlatGeobuf and GeoParquet.
+
+Files with a spatial index (GeoPackage, FlatGeobuf, a shapefile with .qix) are read box by box. The others are
+read once, whole, and kept with an index in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sqlite3
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import shapely
+from numpy.typing import NDArray
+
+from segmenter.base.errors import DatasetError, shortened
+from segmenter.base.finding import VECTOR_ENDINGS
+from segmenter.extras.vectors import geoparquet
+from segmenter.extras.vectors.geoparquet import Header
+from segmenter.extras.vectors.library import pyogrio
+from segmenter.raster.burned import crs_of
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right, top in the file's CRS."""
+
+_BEGINNINGS = {".gpkg": b"SQLite format 3\0", ".fgb": b"fgb", ".shp": b"\0\0\x27\x0a", ".parquet": b"PAR1"}
+_DRIVERS = {"GPKG", "GeoJSON", "ESRI Shapefile", "FlatGeobuf"}
+_COMPANIONS = {".gpkg": ("-wal",), ".shp": (".dbf", ".shx", ".prj", ".cpg", ".qix")}
+"""What belongs to a file: of SQLite, what a program that is at work has not brought into it yet."""
+_HEAD = 64
+_CONVERT = "ogr2ogr -f GPKG labels.gpkg"
+_AREAS = 3, 6, 7
+"""Shapely's numbers of polygons, multipolygons and collections."""
+_BATCH = 1 << 17
+"""Features that are looked at together."""
+_MOST_DEGREES = 400.0
+"""More than any longitude; a circle has 400 gon, too."""
+_DEFAULT = "EPSG:4326"
+"""CRS of a GeoJSON that names none; GDAL takes it also for one that it does not know."""
+_SAYS_DEFAULT = re.compile(r"(4326|CRS:?84h?|WGS ?84)$", re.IGNORECASE)
+_MOST_JSON = 1 << 20
+"""Bytes before and behind the features of a GeoJSON."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """Polygons as they are in the file.
+
+    Attributes:
+        shape_F: shapely geometries, of two dimensions; None where there is none.
+        value_F: the attribute.
+        fid_F: their numbers in the file.
+    """
+
+    shape_F: NDArray[Any]
+    value_F: NDArray[Any]
+    fid_F: NDArray[np.int64]
+
+    def of(self, which: Any) -> Features:
+        """Some of them."""
+        return Features(self.shape_F[which], self.value_F[which], self.fid_F[which])
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file of polygons, and those beside it that belong to it, whether they are there or not."""
+    ending = path.suffix.lower()
+    beside = (
+        Path(f"{path}{also}") if also.startswith("-") else path.with_suffix(also)
+        for also in _COMPANIONS.get(ending, ())
+    )
+    return [path, *beside]
+
+
+class VectorFile:
+    """A file of polygons; safe to use from several threads.
+
+    Attributes:
+        crs: as rasterio has it; None where neither the file nor the recipe names one.
+        count: of features.
+    """
+
+    def __init__(self, path: Path, attribute: str, layer: str | None = None, crs: str | None = None) -> None:
+        """Look at its header.
+
+        Args:
+            crs: of a file that does not name its own.
+
+        Raises:
+            DatasetError: it cannot be read, has no such layer or attribute, or a CRS that cannot be told.
+        """
+        self.path, self._attribute = path, attribute
+        _check_kind(path)
+        self._layer, self._lock = layer, threading.Lock()
+        self._all: tuple[Features, shapely.STRtree] | None = None
+        self._remark: str | None = None
+        # GDAL remarks on rings without an end, which are closed here.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module="pyogrio")
+        self._parquet = path.suffix.lower() == ".parquet"
+        with self._reading():
+            header = geoparquet.header(path) if self._parquet else self._header()
+        if attribute not in header.fields:
+            fields = shortened(", ".join(header.fields), 200) or "none"
+            raise DatasetError(
+                f"{path}: has no attribute {attribute}; it has {fields}: name the one that holds the class "
+                "in dataset.vector.attribute"
+            )
+        self.count, self._indexed = header.count, header.indexed
+        text, self._unsaid = header.crs or crs, ""
+        if path.suffix.lower() == ".geojson" and text is None:
+            text, self._unsaid = _DEFAULT, "; a GeoJSON without a member crs is taken for EPSG:4326"
+        try:
+            self.crs = None if text is None else crs_of(text)
+        except ValueError as error:
+            raise DatasetError(f"{path}: its CRS {shortened(text or '', 60)} is none: {error}") from None
+
+    def _header(self) -> Header:
+        if self.path.suffix.lower() == ".gpkg":
+            _check_tables(self.path, self._layer)
+        layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
+        if not layers:
+            raise DatasetError(f"{self.path}: has no layer of polygons; is the file whole?")
+        if self._layer is None and len(layers) > 1:
+            raise DatasetError(
+                f"{self.path}: has several layers, {shortened(', '.join(layers), 200)}: name one in "
+                "dataset.vector.layer"
+            )
+        if self._layer is not None and self._layer not in layers:
+            raise DatasetError(
+                f"{self.path}: has no layer {self._layer}; it has {', '.join(layers) or 'none'}"
+            )
+        self._layer = self._layer or layers[0]
+        info = pyogrio.read_info(self.path, layer=self._layer, force_feature_count=True)
+        if info["driver"] not in _DRIVERS:
+            raise DatasetError(f"{self.path}: is {info['driver']}, expected {', '.join(sorted(_DRIVERS))}")
+        fields = tuple(str(name) for name in info["fields"])
+        indexed = bool(info["capabilities"]["fast_spatial_filter"])
+        crs = _crs_of_geojson(self.path, info["crs"]) if info["driver"] == "GeoJSON" else info["crs"]
+        return Header(fields, crs, int(info["features"]), indexed)
+
+    def remark(self) -> str:
+        """Look once at all features; return a line on those without an area, empty if all have one.
+
+        Raises:
+            DatasetError: a corner is no number, lies where no degrees are, or the file cannot be read.
+        """
+        with self._lock:
+            if self._remark is None:
+                with self._reading():
+                    self._remark = self._looked_through()
+        return self._remark
+
+    def _looked_through(self) -> str:
+        bare, first = 0, -1
+        for features in self._batches():
+            shapes = features.shape_F
+            self._check_corners(features)
+            areas = np.isin(shapely.get_type_id(shapes), _AREAS) | shapely.is_missing(shapes)
+            without = areas & ~(shapely.area(shapes) > 0)
+            if without.any() and not bare:
+                first = int(features.fid_F[np.argmax(without)])
+            bare += int(without.sum())
+        if not bare:
+            return ""
+        return (
+            f"{self.path}: {bare} of {self.count} features have no area (no geometry, or a line), the first "
+            f"is feature {first}; they are no labels"
+        )
+
+    def _check_corners(self, features: Features) -> None:
+        xy, feature_V = shapely.get_coordinates(features.shape_F, return_index=True)
+        wrong = ~np.isfinite(xy).all(axis=1)
+        if wrong.any():
+            fid = features.fid_F[feature_V[np.argmax(wrong)]]
+            raise DatasetError(
+                f"{self.path}: feature {fid} has a corner whose coordinates are no numbers; mend or remove it"
+            )
+        if self.crs is not None and self.crs.is_geographic:
+            wrong = (np.abs(xy) > _MOST_DEGREES).any(axis=1)
+            if wrong.any():
+                i = int(np.argmax(wrong))
+                raise DatasetError(
+                    f"{self.path}: feature {features.fid_F[feature_V[i]]} has a corner at "
+                    f"{xy[i, 0]:.10g}, {xy[i, 1]:.10g}, expected degrees of {self.crs}{self._unsaid}; say "
+                    "which CRS it is (ogr2ogr -a_srs; of a GeoJSON without one: dataset.vector.crs)"
+                )
+
+    def _batches(self) -> Iterator[Features]:
+        """All features, without their attribute, some at a time."""
+        if not self._indexed:
+            yield self._all_features()
+            return
+        what: dict[str, Any] = {"layer": self._layer, "columns": [], "return_fids": True, "force_2d": True}
+        for first in range(0, self.count, _BATCH):
+            _, fids, wkb, _ = pyogrio.raw.read(self.path, skip_features=first, max_features=_BATCH, **what)
+            yield Features(_shapes(wkb), np.zeros(len(wkb), object), np.asarray(fids, np.int64))
+
+    def value_hint(self, value: Any) -> str:
+        """Return more on a text that names no class: its encoding may not be told."""
+        ascii_alone = not isinstance(value, str) or value.isascii()
+        if ascii_alone or self.path.suffix.lower() != ".shp" or self.path.with_suffix(".cpg").exists():
+            return ""
+        return (
+            f"; if the text looks wrong: the shapefile does not tell its encoding, write it (UTF-8, GBK, …) "
+            f"into {self.path.with_suffix('.cpg').name} beside it"
+        )
+
+    def within(self, box: Box) -> Features:
+        """The polygons whose extent touches a box, in the order of the file.
+
+        Raises:
+            DatasetError: the file cannot be read.
+        """
+        self.remark()
+        if self._indexed:
+            with self._reading():
+                return self._read(bbox=box)
+        features, tree = self._whole()
+        return features.of(np.sort(tree.query(shapely.box(*box))))
+
+    def _whole(self) -> tuple[Features, shapely.STRtree]:
+        with self._lock, self._reading():
+            features = self._all_features()
+            assert self._all is not None
+            return features, self._all[1]
+
+    def _all_features(self) -> Features:
+        if self._all is None:
+            found = self._read()
+            self._all = found, shapely.STRtree(found.shape_F)
+        return self._all[0]
+
+    def _read(self, **how: Any) -> Features:
+        if self._parquet:
+            fids, wkb, values = geoparquet.read(self.path, self._attribute)
+        else:
+            what = {"layer": self._layer, "columns": [self._attribute], "return_fids": True}
+            _, fids, wkb, columns = pyogrio.raw.read(self.path, force_2d=True, **what, **how)
+            values = columns[0] if len(wkb) else np.zeros(0, object)
+        shapes = _shapes(np.asarray(wkb, object))
+        order = np.argsort(fids, kind="stable")  # not that of an index
+        return Features(shapes, values, np.asarray(fids, np.int64)).of(order)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What the libraries raise of a damaged file, as one line."""
+        try:
+            yield
+        except UnicodeDecodeError:
+            raise DatasetError(
+                f"{self.path}: expected text in UTF-8, got other bytes; write it anew ({_CONVERT} …)"
+            ) from None
+        except (RuntimeError, OSError, shapely.errors.GEOSException, pa.ArrowException) as error:
+            why = shortened(" ".join(str(error).split()), 200)
+            raise DatasetError(
+                f"{self.path}: cannot be read as polygons: {why}; is the file whole?"
+            ) from None
+
+
+def _shapes(wkb_F: NDArray[Any]) -> NDArray[Any]:
+    with np.errstate(invalid="ignore"):  # of corners that are no numbers
+        return np.asarray(shapely.force_2d(shapely.from_wkb(wkb_F, on_invalid="fix")), object)
+
+
+def _check_tables(path: Path, layer: str | None) -> None:
+    """Refuse views in a GeoPackage: one row of a view may take for ever, and GDAL asks before we can look.
+
+    Raises:
+        DatasetError: a layer, or a table that describes them, is a view or is computed.
+        OSError: it is no whole database.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            listed = file.execute("PRAGMA main.table_list").fetchall()
+            views = {str(name).lower() for _, name, kind, *_ in listed if kind == "view"}
+            asked = {name for name in views if name.startswith(("gpkg_", "rtree_", "sqlite_"))}
+            if not asked and views:
+                wanted = "SELECT table_name FROM gpkg_contents WHERE data_type = 'features'"
+                layers = [layer] if layer else [name for (name,) in file.execute(wanted)]
+                asked = views & {str(name).lower() for name in layers}
+    except sqlite3.Error as error:
+        raise OSError(str(error)) from None
+    if asked:
+        name = shortened(min(asked), 60)
+        raise DatasetError(
+            f"{path}: {name} is a view, expected a table; write it as one "
+            f"({_CONVERT} {path.name} {name}), or name a table in dataset.vector.layer"
+        )
+
+
+def _crs_of_geojson(path: Path, told: str | None) -> str | None:
+    """The CRS that a GeoJSON names, as GDAL tells it; None if it names none.
+
+    Raises:
+        DatasetError: it names one that GDAL does not know, and takes for the default.
+    """
+    if told != _DEFAULT:
+        return told
+    content = path.read_bytes()
+    start, end = content.find(b'"features"'), content.rfind(b"]")
+    if start >= 0 and max(start, len(content) - end) <= _MOST_JSON:
+        content = content[:start] + b'"features":[' + content[end:]
+    elif len(content) > 2 * _MOST_JSON:
+        return told
+    try:
+        named = json.loads(content.decode("utf-8-sig")).get("crs")
+    except (ValueError, RecursionError, AttributeError):
+        return told  # not as expected: GDAL has read it
+    if named is None:
+        return None
+    text = _name_in(named)
+    if not _SAYS_DEFAULT.search(text):
+        raise DatasetError(
+            f"{path}: its member crs names {shortened(text, 60)!r}, which is no CRS that is known; write it "
+            "as urn:ogc:def:crs:EPSG::NUMBER, or leave it out and set dataset.vector.crs"
+        )
+    return told
+
+
+def _name_in(member: Any) -> str:
+    """The text of a member `crs` of any form."""
+    while isinstance(member, dict):
+        keys = [key for key in ("properties", "name", "urn", "code", "href") if key in member]
+        if not keys:
+            break
+        member = member[keys[0]]
+    return str(member)
+
+
+def _check_kind(path: Path) -> None:
+    """Refuse what is not of its ending: GDAL goes by the content, and some formats lead to other files.
+
+    Raises:
+        DatasetError: it is none, or cannot be opened.
+    """
+    ending = path.suffix.lower()
+    if ending not in VECTOR_ENDINGS:
+        raise DatasetError(f"{path}: expected a file of polygons ({', '.join(VECTOR_ENDINGS)})")
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot open it: {error.strerror}") from None
+    if ending == ".geojson":
+        right = head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
+    else:
+        right = head.startswith(_BEGINNINGS[ending])
+    if not right:
+        raise DatasetError(f"{path}: is no {ending} file by its first bytes; write it anew ({_CONVERT} …)")

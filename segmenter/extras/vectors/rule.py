@@ -1,0 +1,124 @@
+"""Rule by which polygons become labels: from an attribute's value to a class, and what lies above what."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import LabelError, shortened
+from segmenter.config.vector_labels import IGNORE_WORD, VectorLabels
+from segmenter.grid.labels import IGNORE, ClassMap, rasterised_classes
+from segmenter.raster.made import stored_values
+
+
+@dataclass(frozen=True)
+class BurnRule:
+    """How the polygons of a file become the class ids of an image's pixels.
+
+    Attributes:
+        classes: of the rasterised labels, see `labels.rasterised_classes`.
+        ignored: values of the attribute that stand for pixels to ignore, beside none at all.
+        others: as in the recipe, see `config.vector_labels`.
+    """
+
+    classes: ClassMap
+    attribute: str
+    values: Mapping[str, str]
+    ignored: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    outside: str = IGNORE_WORD
+    all_touched: bool = False
+    layer: str | None = None
+    crs: str | None = None
+
+    @classmethod
+    def of(
+        cls, section: VectorLabels | None, classes: ClassMap, ignored: Sequence[int | str] = ()
+    ) -> BurnRule:
+        """The rule of a recipe's section (None: its defaults) for classes in the order of their ids."""
+        section = section or VectorLabels()
+        return cls(
+            classes=rasterised_classes(classes),
+            attribute=section.attribute,
+            values=section.values,
+            ignored=tuple(map(str, ignored)),
+            order=section.order,
+            outside=section.outside,
+            all_touched=section.all_touched,
+            layer=section.layer,
+            crs=section.crs,
+        )
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        """What an attribute may hold → class id; where two say the same, the first counts."""
+        names = {name: i for i, name in enumerate(self.classes.names)}
+        codes = {str(each.code): i for i, each in enumerate(self.classes.classes)}
+        named = {value: names.get(name, IGNORE) for value, name in self.values.items()}
+        return {**codes, **names, **dict.fromkeys(self.ignored, IGNORE), **named}
+
+    def kind_of(self, value: Any, where: str, hint: Callable[[Any], str] = lambda value: "") -> int:
+        """Class id of a polygon by the value of its attribute; `IGNORE` also where it has none.
+
+        Raises:
+            LabelError: the value says no class; `where` names file and polygon, `hint` gives a likely cause.
+        """
+        text = as_text(value)
+        if text is None:
+            return IGNORE
+        found = self._ids.get(text)
+        if found is None:
+            known = ", ".join(shortened(name, 40) for name in self.classes.names)
+            raise LabelError(
+                f"{where}: {self.attribute} is {shortened(text, 60)!r}, which names no class (there are "
+                f"{known}); add it to dataset.vector.values, as the class that it means or as ignore"
+                f"{hint(value)}"
+            )
+        return found
+
+    @cached_property
+    def outside_id(self) -> int:
+        """Of pixels in no polygon."""
+        return self._id(self.outside)
+
+    @cached_property
+    def above(self) -> tuple[int, ...]:
+        """Ids from top to bottom, of those whose order is said; what is to be ignored lies on top of all."""
+        order = tuple(self._id(name) for name in self.order)
+        return order if IGNORE in order else (IGNORE, *order)
+
+    def _id(self, name: str) -> int:
+        names = self.classes.names
+        return names.index(name) if name in names else IGNORE
+
+    def name_of(self, kind: int) -> str:
+        """Of a class id, or `ignore`."""
+        return IGNORE_WORD if kind == IGNORE else self.classes.names[kind]
+
+    def stored(self) -> NDArray[np.uint16]:
+        """(256,) value in the rasterised file of each id."""
+        return stored_values(self.classes)
+
+    def key(self) -> str:
+        """A digest of all that the ids of pixels depend on, beside the file."""
+        facts = {**asdict(self), "classes": self.classes.to_dict(), "values": dict(self.values)}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def as_text(value: Any) -> str | None:
+    """The value of an attribute as people write it; None where there is none: null, not a number, empty.
+
+    A whole number is written as such: where some are null, columns of integers come as floats.
+    """
+    if value is None or (isinstance(value, (float, np.floating)) and np.isnan(value)):
+        return None
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        value = int(value)
+    return str(value).strip() or None

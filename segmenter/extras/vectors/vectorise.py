@@ -1,0 +1,165 @@
+"""From class maps to a file of polygons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from segmenter.base.errors import SegmenterError
+from segmenter.extras.vectors.area import on_the_ground, pixel_square_metres, square_metres
+from segmenter.extras.vectors.components import Strip, components, strips_of
+from segmenter.extras.vectors.polygons import Joiner, Polygons
+from segmenter.extras.vectors.slivers import Slivers
+from segmenter.extras.vectors.writing import Batch, polygon_file
+from segmenter.grid.labels import IGNORE
+from segmenter.raster import RasterInfo, pixel_sides
+from segmenter.raster.crs_units import same_ground
+from segmenter.raster.written_map import WrittenMap
+
+_AT_ONCE = 20_000
+"""Polygons that are written at once, at least: a GeoPackage is opened anew for each batch."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is made of a map.
+
+    Attributes:
+        min_area: square metres (pixels, where the map has no georeference) below which an area goes to its
+            neighbour.
+        simplify: metres (sides of a pixel, where it has none) by which shared borders may move.
+        only: names of the classes that are written; empty: all.
+    """
+
+    min_area: float = 0.0
+    simplify: float = 0.0
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("min_area", "simplify"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value >= 0):
+                raise SegmenterError(
+                    f"--{name.replace('_', '-')}: expected a number that is not negative, got {value:g}"
+                )
+
+
+def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: bool = True) -> int:
+    """Write the polygons of all maps to one GeoPackage or GeoParquet file; gives their number.
+
+    Without `min_area` and `simplify` they are the maps: rasterised again, each gives every pixel back.
+
+    Raises:
+        SegmenterError: a map cannot be read, maps have several CRSs, or a class of `only` is in none of them;
+            the file cannot be written. Nothing is left then.
+    """
+    crs = _check(maps, wanted)
+    count = 0
+    with polygon_file(output, crs) as write:
+        for path in maps:
+            count += _one(path, wanted, write, progress)
+    return count
+
+
+def _check(maps: Sequence[Path], wanted: Wanted) -> Any:
+    """The CRS of all maps."""
+    named: set[str] = set()
+    first: RasterInfo | None = None
+    for path in maps:
+        with WrittenMap(path) as one:
+            named |= {each.name for each in one.classes}
+            info = one.info
+        if info.gcps or info.rpcs is not None:
+            raise SegmenterError(
+                f"{path}: expected a map whose grid is placed by a transform, it has control points or RPCs; "
+                "warp it first (gdalwarp -r near)"
+            )
+        first = first or info
+        if not same_ground(info.crs, first.crs):
+            raise SegmenterError(
+                f"{path}: expected the CRS of {first.path}, got another one; write them to files of their own"
+            )
+    if unknown := [name for name in wanted.only if name not in named]:
+        raise SegmenterError(f"--only: no class {unknown[0]}; there are {', '.join(sorted(named))}")
+    return None if first is None else first.crs
+
+
+def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: bool) -> int:
+    with WrittenMap(path) as one:
+        passes = 2 if wanted.min_area else 1
+        total = one.info.size.pixels * passes
+        with tqdm(total=total, desc=path.name, unit="px", unit_scale=True, disable=not progress) as bar:
+            kept = _classes(one, wanted, bar)
+            waiting: list[Polygons] = []
+            count = held = 0
+            for found in _polygons(one, wanted, kept, bar):
+                waiting.append(_chosen(found, one, wanted))
+                held += len(waiting[-1])
+                if held >= _AT_ONCE:
+                    count += _write(waiting, one, write)
+                    waiting, held = [], 0
+            return count + _write(waiting, one, write)
+
+
+def _classes(one: WrittenMap, wanted: Wanted, bar: Any) -> Iterator[NDArray[np.uint8]] | None:
+    """For each strip the classes of its components once slivers are gone; None: nothing changes."""
+    if not wanted.min_area:
+        return None
+    info = one.info
+    area_H = pixel_square_metres(info)
+    if area_H is None:
+        area_H = np.ones(info.size.height)
+    slivers = Slivers(wanted.min_area)
+    for window in strips_of(info.size):
+        rows, _ = window.slices()
+        slivers.add(components(window, one.read(window)[0]), area_H[rows], pixel_sides(info) or (1.0, 1.0))
+        bar.update(window.size.pixels)
+    return slivers.classes()
+
+
+def _polygons(
+    one: WrittenMap, wanted: Wanted, kept: Iterator[NDArray[np.uint8]] | None, bar: Any
+) -> Iterator[Polygons]:
+    simplify = wanted.simplify / (one.info.metres_per_pixel or 1.0)
+    joiner = Joiner(simplify)
+    for window in strips_of(one.info.size):
+        ids, confidence = one.read(window)
+        if kept is not None:
+            strip: Strip = components(window, ids)
+            ids = next(kept)[strip.labels]
+        yield joiner.add(components(window, ids, nodata=simplify > 0), confidence)
+        bar.update(window.size.pixels)
+    yield joiner.end(confidence=one.has_confidence)
+
+
+def _chosen(found: Polygons, one: WrittenMap, wanted: Wanted) -> Polygons:
+    """Without what has no data, nor is asked for."""
+    ids = [i for i, each in enumerate(one.classes) if not wanted.only or each.name in wanted.only]
+    return found.of(np.isin(found.class_P, ids) & (found.class_P != IGNORE))
+
+
+def _write(waiting: Sequence[Polygons], one: WrittenMap, write: Callable[[Batch], None]) -> int:
+    found = Polygons.together(waiting)
+    if not len(found):
+        return 0
+    shapes = shapely.normalize(on_the_ground(found.shape_P, one.info))
+    names, codes = zip(*((each.name, each.code) for each in one.classes), strict=True)
+    mean = None if found.confidence_P is None else found.confidence_P / found.pixels_P
+    columns: dict[str, NDArray[Any] | None] = {
+        "class": np.array(names, object)[found.class_P],
+        "class_id": found.class_P.astype(np.int32),
+        "code": np.array(codes, np.int32)[found.class_P],
+        "pixels": found.pixels_P,
+        "area_m2": square_metres(shapes, one.info),
+        "confidence": mean,
+        "map": np.full(len(found), one.info.path.name, object),
+    }
+    write(Batch(shapely.to_wkb(shapes), columns))
+    return len(found)

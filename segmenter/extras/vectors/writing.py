@@ -1,0 +1,153 @@
+"""Files of polygons, written batch by batch under another name and renamed when they are whole (law 8)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from segmenter.base.errors import OutputError, SegmenterError
+from segmenter.base.files import folder_aside, sync
+from segmenter.extras.vectors.library import pyogrio
+
+ENDINGS = (".gpkg", ".parquet")
+_CODEC = "zstd"
+_GEOPARQUET = "1.1.0"
+_FAULTS = tuple(getattr(pyogrio.errors, f"{what}Error") for what in ("DataSource", "Feature", "Geometry"))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Polygons and their attributes, in the order of `FIELDS`; a column that is not known is None."""
+
+    wkb_P: NDArray[Any]
+    columns: dict[str, NDArray[Any] | None]
+
+
+FIELDS: dict[str, pa.DataType] = {
+    "class": pa.string(),
+    "class_id": pa.int32(),
+    "code": pa.int32(),
+    "pixels": pa.int64(),
+    "area_m2": pa.float64(),
+    "confidence": pa.float64(),
+    "map": pa.string(),
+}
+"""Attributes of a polygon. `confidence` is the mean over its pixels, `map` the file it comes from."""
+
+
+def check_name(path: Path) -> None:
+    """Refuse a file that cannot be written by its name.
+
+    Raises:
+        SegmenterError: it has another ending, or there is no folder for it.
+    """
+    if path.suffix not in ENDINGS:
+        raise SegmenterError(f"{path}: expected a name that ends in .gpkg or .parquet, got {path.suffix!r}")
+    if not path.parent.is_dir():
+        raise SegmenterError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+@contextlib.contextmanager
+def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
+    """Gives what writes a batch; the file gets its name at the end, after an error nothing is left.
+
+    Args:
+        path: ends in .gpkg or .parquet.
+        crs: of all polygons, as rasterio has it; or None.
+
+    Raises:
+        SegmenterError: the ending is another one, or the folder cannot be written; an OutputError, where the
+            file cannot be.
+    """
+    check_name(path)
+    write = _geopackage if path.suffix == ".gpkg" else _geoparquet
+    try:
+        with folder_aside(path) as folder:
+            aside = folder / path.name
+            with write(aside, path.stem, crs) as batch:
+                yield batch
+            sync(aside)
+            aside.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot write it: {error.strerror or error}; is the disk full?") from None
+
+
+@contextlib.contextmanager
+def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch], None]]:
+    began = False
+
+    def batch(found: Batch) -> None:
+        nonlocal began
+        columns = {name: _filled(found, name) for name in FIELDS}
+        if crs is None:  # which is how the map is
+            warnings.filterwarnings("ignore", message="'crs' was not provided")
+        try:
+            pyogrio.raw.write(
+                str(aside),
+                found.wkb_P,
+                [values for values, _ in columns.values()],
+                list(FIELDS),
+                [missing for _, missing in columns.values()],
+                layer=layer,
+                driver="GPKG",
+                geometry_type="Polygon",
+                crs=None if crs is None else crs.to_wkt(),
+                append=began,
+            )
+        except _FAULTS as error:
+            raise OSError(str(error)) from None
+        began = True
+
+    yield batch
+    if not began:
+        batch(Batch(np.zeros(0, object), dict.fromkeys(FIELDS)))
+
+
+def _filled(found: Batch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """A column, and where it has no value."""
+    values = found.columns[name]
+    if values is not None:
+        return values, None
+    kind = FIELDS[name]
+    empty: Any = object if pa.types.is_string(kind) else kind.to_pandas_dtype()
+    count = len(found.wkb_P)
+    return np.zeros(count, empty), np.ones(count, np.bool_)
+
+
+@contextlib.contextmanager
+def _geoparquet(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch], None]]:
+    described = {"encoding": "WKB", "geometry_types": ["Polygon"], "crs": _projjson(crs)}
+    columns = {"geometry": described}
+    geo = {"version": _GEOPARQUET, "primary_column": "geometry", "columns": columns}
+    schema = pa.schema(
+        [*FIELDS.items(), ("geometry", pa.binary())], metadata={"geo": json.dumps(geo), "layer": layer}
+    )
+    with pq.ParquetWriter(aside, schema, compression=_CODEC) as writer:
+
+        def batch(found: Batch) -> None:
+            count = len(found.wkb_P)
+            arrays = [
+                pa.nulls(count, kind) if (values := found.columns[name]) is None else pa.array(values, kind)
+                for name, kind in FIELDS.items()
+            ]
+            wkb = pa.array(found.wkb_P.tolist(), pa.binary())
+            writer.write_table(pa.Table.from_arrays([*arrays, wkb], schema=schema))
+
+        yield batch
+
+
+def _projjson(crs: Any) -> Any:
+    """As GeoParquet wants it: null says that it is unknown, no entry would mean longitude and latitude."""
+    if crs is None:
+        return None
+    return crs.to_dict(projjson=True)

@@ -1,0 +1,258 @@
+"""Class maps: names, colours and file codes of the land-cover classes, and their dense ids.
+
+The law of this module: **an unknown value is an error**, never class 0.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import LabelError
+from segmenter.base.terminal import unsafe
+
+IGNORE = 255
+"""The id of pixels that count nowhere: not in loss, scores, nor class statistics."""
+MAX_CLASSES = 254
+"""Ids are uint8; 255 is `IGNORE`, 254 is kept for values that no class has (`decode` never returns it)."""
+_OTHER, _OTHER_IGNORED = 1 << 16, (1 << 16) + 1
+"""Keys of codes that are none of 16 bits."""
+UNKNOWN = 254
+"""What `decode_known` gives for a value that the class map does not know."""
+
+Colour = tuple[int, int, int]
+Encoding = Literal["codes", "colours"]
+Nodata = Literal["ask", "ignore", "class"]
+
+
+@dataclass(frozen=True)
+class LandCoverClass:
+    """One class: its name, the colour it is drawn in, and the code that label files and results use."""
+
+    name: str
+    colour: Colour
+    code: int
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """Maps what label files hold to dense class ids 0 … K−1, and back.
+
+    >>> water, road = LandCoverClass("water", (0, 0, 255), 100), LandCoverClass("road", (90, 90, 90), 200)
+    >>> ClassMap((water, road), ignored=(0,)).decode(np.array([[200, 100, 0]]))
+    array([[  1,   0, 255]], dtype=uint8)
+
+    Attributes:
+        classes: in the order of their ids.
+        encoding: whether label files hold codes (one band) or colours (three bands).
+        ignored: further codes, or colours, that stand for pixels to ignore.
+        nodata: meaning of a label file's nodata value where it is the value of a class: pixels to ignore, the
+            class, or neither is known, and the file is refused.
+    """
+
+    classes: tuple[LandCoverClass, ...]
+    encoding: Encoding = "codes"
+    ignored: tuple[int | Colour, ...] = ()
+    nodata: Nodata = "ask"
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.classes) <= MAX_CLASSES:
+            raise LabelError(f"a class map has 1 to {MAX_CLASSES} classes, got {len(self.classes)}")
+        if bad := [(name, sign) for name in self.names if (sign := unsafe(name)) is not None]:
+            raise LabelError(
+                f"class map: expected names without control characters, got {bad[0][1]} in {bad[0][0]!a}; "
+                "name the class otherwise in dataset.classes"
+            )
+        colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
+        if wrong := [colour for colour in colours if not all(0 <= value <= 255 for value in colour)]:
+            raise LabelError(f"class map: colours have three values in 0 … 255, got {wrong[0]}")
+        if wrong_kind := [v for v in self.ignored if isinstance(v, int) != (self.encoding == "codes")]:
+            raise LabelError(
+                f"class map: label files hold {self.encoding}, so what is ignored is given as "
+                f"{self.encoding}, got {wrong_kind[0]!r}"
+            )
+        keys = [str(k) if self.encoding == "codes" else f"#{k:06x}" for k in self._keys]
+        codes = [str(c.code) for c in self.classes]
+        for what, values in (("name", self.names), ("value in label files", keys), ("code", codes)):
+            twice = sorted({value for value in values if values.count(value) > 1})
+            if twice:
+                raise LabelError(
+                    f"class map: each {what} may occur once, got twice: {', '.join(twice)}; see "
+                    "dataset.classes and dataset.ignore"
+                )
+        if wrong_codes := [c.code for c in self.classes if not 0 <= c.code < 0xFFFF]:
+            raise LabelError(
+                f"class map: codes of classes lie in 0 … 65534, got {sorted(wrong_codes)}; other values of "
+                "label files can only be ignored, by dataset.ignore"
+            )
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def names(self) -> list[str]:
+        """Class names in the order of their ids."""
+        return [c.name for c in self.classes]
+
+    @property
+    def _keys(self) -> list[int]:
+        """Values of label files, as one integer each: the classes' first, then the ignored ones."""
+        if self.encoding == "codes":
+            return [*(c.code for c in self.classes), *(int(v) for v in self.ignored if isinstance(v, int))]
+        colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
+        return [(r << 16) | (g << 8) | b for r, g, b in colours]
+
+    @cached_property
+    def _table(self) -> NDArray[np.uint8]:
+        """Key → id, dense: 64 KiB for codes, 16 MiB for colours, so that decoding is one look-up a pixel.
+
+        Behind the codes of 16 bits follow an entry for all others and one for those of them to ignore.
+        """
+        keys = np.array(self._keys)
+        ids = np.array([*range(len(self.classes)), *[IGNORE] * len(self.ignored)], np.uint8)
+        if self.encoding == "colours":
+            table = np.full(1 << 24, UNKNOWN, np.uint8)
+            table[keys] = ids
+            return table
+        table = np.full(_OTHER + 2, UNKNOWN, np.uint8)
+        inside = (keys >= 0) & (keys < _OTHER)
+        table[keys[inside]] = ids[inside]
+        table[_OTHER_IGNORED] = IGNORE
+        return table
+
+    def _packed(self, raw: NDArray[Any], where: str) -> NDArray[Any]:
+        """(H, W) or (H, W, 1) codes, or (H, W, 3+) colours, as one unsigned integer per pixel."""
+        bands = 1 if raw.ndim == 2 else raw.shape[2]
+        if self.encoding == "colours":
+            if bands < 3 or raw.dtype != np.uint8:
+                raise LabelError(
+                    f"{where}: expected a label image of three 8-bit colour bands, got {bands} of {raw.dtype}"
+                )
+            r, g, b = (raw[..., i].astype(np.uint32) for i in range(3))
+            return (r << 16) | (g << 8) | b
+        if bands != 1 or raw.dtype.kind not in "uibf":
+            raise LabelError(f"{where}: expected one band of whole numbers, got {bands} of {raw.dtype}")
+        codes = raw.reshape(raw.shape[:2])
+        if codes.dtype in (np.uint8, np.uint16):
+            return codes
+        with np.errstate(invalid="ignore"):
+            inside = (codes >= 0) & (codes < _OTHER)
+            if codes.dtype.kind == "f":
+                inside &= codes == np.rint(codes)
+        packed = np.full(codes.shape, _OTHER, np.uint32)
+        packed[inside] = codes[inside].astype(np.uint32)
+        if not inside.all():
+            outside = [key for key in self._keys if not 0 <= key < _OTHER]
+            packed[np.isin(codes, outside) | (codes != codes)] = _OTHER_IGNORED  # NaN is no value
+        return packed
+
+    def class_of(self, raw: NDArray[Any]) -> str | None:
+        """Return the name of the class that a single pixel's stored value stands for; None: of no class."""
+        found = int(self.decode_known(raw)[0, 0])
+        return self.names[found] if found < len(self) else None
+
+    def decode(
+        self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.uint8]:
+        """Return the class ids of a label raster.
+
+        Args:
+            raw: (H, W) or (H, W, 1) codes, or (H, W, 3 or more) 8-bit colours. Codes may be whole numbers of
+                any type, NaN is ignored.
+            where: named in the error.
+            void: (H, W) where the file says that there is no label, whatever value stands there.
+
+        Returns:
+            (H, W) uint8 ids, `IGNORE` where a pixel counts nowhere.
+
+        Raises:
+            LabelError: for a value that the class map does not know; nothing is mapped by guess.
+        """
+        ids = self.decode_known(raw, where, void)
+        if (ids == UNKNOWN).any():
+            unknown = list(self.unknown(raw, where, void).items())[:5]
+            found = ", ".join(f"{value} ({count} px)" for value, count in unknown)
+            raise LabelError(
+                f"{where}: {self.encoding} that the class map does not know: {found}; "
+                "add them to dataset.ignore (or a folder's dataset.classes), or name the scene in leave_out"
+            )
+        return ids
+
+    def decode_known(
+        self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.uint8]:
+        """As `decode`, with `UNKNOWN` where a value is not known: for audits, which count and go on."""
+        # No key lies beyond the table; told so, NumPy looks up eight times as fast as by indexing.
+        ids: NDArray[np.uint8] = np.take(self._table, self._packed(raw, where), mode="wrap")
+        if void is not None:
+            ids[void] = IGNORE
+        return ids
+
+    def unknown(
+        self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
+    ) -> dict[str, int]:
+        """Return values (`300`, or `#ff00aa`) that the class map does not know, with their pixel counts."""
+        packed = self._packed(raw, where)
+        stray = self._table[packed] == UNKNOWN
+        if void is not None:
+            stray &= ~void
+        if self.encoding == "codes":
+            values, counts = np.unique(raw.reshape(raw.shape[:2])[stray], return_counts=True)
+            return {str(v): int(n) for v, n in zip(values, counts, strict=True)}
+        values, counts = np.unique(packed[stray], return_counts=True)
+        return {f"#{int(v):06x}": int(n) for v, n in zip(values, counts, strict=True)}
+
+    def codes(self) -> NDArray[np.uint16]:
+        """(K,) codes in the order of the ids: `codes()[ids]` gives a result in the data's own codes."""
+        return np.array([c.code for c in self.classes], np.uint16)
+
+    def palette(self) -> NDArray[np.uint8]:
+        """(256, 3) colours by id; black where there is no class."""
+        table = np.zeros((256, 3), np.uint8)
+        table[: len(self.classes)] = [c.colour for c in self.classes]
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a run directory; `from_dict` is the inverse."""
+        classes = [{"name": c.name, "colour": list(c.colour), "code": c.code} for c in self.classes]
+        ignored = [v if isinstance(v, int) else list(v) for v in self.ignored]
+        settled = {} if self.nodata == "ask" else {"nodata": self.nodata}
+        return {"classes": classes, "encoding": self.encoding, "ignored": ignored, **settled}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ClassMap:
+        """Inverse of `to_dict`."""
+        classes = tuple(
+            LandCoverClass(c["name"], _colour(c["colour"]), int(c["code"])) for c in data["classes"]
+        )
+        ignored = tuple(v if isinstance(v, int) else _colour(v) for v in data["ignored"])
+        return cls(classes, data["encoding"], ignored, data.get("nodata", "ask"))
+
+
+def _colour(values: Any) -> Colour:
+    r, g, b = (int(v) for v in values)
+    return r, g, b
+
+
+def own_colour(index: int) -> Colour:
+    """A class's colour where nobody chose one: hues a golden ratio apart: neighbours are never alike."""
+    r, g, b = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.65, 0.9 - 0.25 * (index % 2))
+    return round(255 * r), round(255 * g), round(255 * b)
+
+
+def class_pixels(ids: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
+    """(classes,) pixels of each class in an array of ids; `IGNORE` is left out."""
+    return np.bincount(ids.reshape(-1), minlength=256)[:classes].astype(np.int64)
+
+
+def rasterised_classes(classes: ClassMap) -> ClassMap:
+    """The class map of labels that are rasterised polygons: codes, and one of them for pixels to ignore."""
+    taken = {each.code for each in classes.classes}
+    none = next(code for code in (IGNORE, 0, *range(0xFFFE, 0, -1)) if code not in taken)
+    return ClassMap(classes.classes, "codes", (none,))

@@ -1,0 +1,170 @@
+"""Windows over a raster: which pixels are read together, and which of them are kept.
+
+The law of this module: **every pixel of the raster is kept exactly once.**
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, pairwise
+
+from segmenter.grid.geometry import Size, Window
+
+COLUMN = 1 << 16
+"""Pixels of width that are mapped from top to bottom before those beside them: of most rasters, all."""
+
+_ALIGNED = 512
+"""A column begins with a block of the map's file (`raster.write.BLOCK`)."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One window of a tiling: `read` is what the model sees, `keep` the part of it that is its own."""
+
+    read: Window
+    keep: Window
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A part of a raster, cut into columns that are mapped one after the other, each from top to bottom.
+
+    So memory depends on a column's width, not on the raster's. Rows are counted through all columns: in a
+    part of 100 rows, row 130 is row 30 of the second column.
+
+    Attributes:
+        part: all of it.
+        width: of a column at most, in pixels.
+    """
+
+    part: Window
+    width: int
+
+    @property
+    def step(self) -> int:
+        """Pixels from one column to the next: as equal as whole blocks of a file allow."""
+        count = max(1, -(-self.part.width // self.width))
+        return min(self.width, max(1, round_up(-(-self.part.width // count), math.gcd(self.width, _ALIGNED))))
+
+    def left(self, done_rows: int) -> Iterator[Window]:
+        """Columns that are left after so many rows."""
+        if not self.part.size.pixels:
+            return
+        index, rows = divmod(done_rows, self.part.height)
+        for start in range(index * self.step, self.part.width, self.step):
+            width = min(self.step, self.part.width - start)
+            yield Window(self.part.row + rows, self.part.col + start, self.part.height - rows, width)
+            rows = 0
+
+    def pixels(self, done_rows: int) -> int:
+        """Pixels in the first so many rows."""
+        if not self.part.height:
+            return 0
+        index, rows = divmod(done_rows, self.part.height)
+        whole, here = min(index * self.step, self.part.width), next(self.left(done_rows), None)
+        return whole * self.part.height + (0 if here is None else rows * here.width)
+
+
+def _axis(length: int, window: int, step: int) -> Iterator[tuple[int, int, int]]:
+    """(start, first kept, after last kept) along one axis of `length`, windows clipped to it.
+
+    Windows lie `step` apart; the last is moved back to end at the border, so that none is smaller than
+    the others. Where two overlap, the border between their kept parts lies in the middle of the overlap.
+    """
+    kept, last = 0, length - window
+    if last <= 0:
+        yield 0, 0, length
+        return
+    for start, after in pairwise(chain(range(0, last, step), (last,))):
+        cut = (start + window + after) // 2
+        yield start, kept, cut
+        kept = cut
+    yield last, kept, length
+
+
+def grid(size: Size, tile: Size, overlap: int = 0) -> Iterator[Placement]:
+    """Tiles of `tile` pixels that cover a scene of `size`, neighbours sharing at least `overlap` pixels.
+
+    A scene smaller than the tile gives one window of the tile's size that reaches beyond the scene; its
+    `keep` is the scene. Order: row by row.
+    """
+    if not 0 <= overlap < min(tile.height, tile.width):
+        raise ValueError(f"overlap must lie in 0 … {min(tile.height, tile.width) - 1} pixels, got {overlap}")
+    for top, keep_top, keep_bottom in _axis(size.height, tile.height, tile.height - overlap):
+        for left, keep_left, keep_right in _axis(size.width, tile.width, tile.width - overlap):
+            keep = Window(keep_top, keep_left, keep_bottom - keep_top, keep_right - keep_left)
+            yield Placement(Window(top, left, tile.height, tile.width), keep)
+
+
+def halo_windows(
+    area: Size | Window, window: Size, halo: int, stride: int, part: Window | None = None
+) -> Iterator[Placement]:
+    """Windows for exact tiled prediction: law 4, *tiles disappear*.
+
+    Args:
+        area: the raster in pixels; it is thought of as padded below and right to a multiple of `stride`. Of
+            a mosaic, its rectangle in the coordinates that the windows are to have.
+        window: the largest window; rounded up to a multiple of `stride`.
+        halo: pixels next to an inner border of a window that are not kept, at least the model's
+            receptive-field radius.
+        stride: the model's total stride; every window starts and ends on its grid, which begins where the
+            area does.
+        part: what is to be kept of the area; None: all of it.
+
+    A window never reaches beyond the padded area: there, the model's own padding must act where it would
+    act on the whole. All windows have one shape, no larger than as many of them need to be.
+    """
+    extent = area if isinstance(area, Window) else Window.of(area)
+    wanted = (extent if part is None else part.intersection(extent)).relative_to(extent)
+    padded, window = extent.size.round_up(stride), window.round_up(stride)
+    halo = round_up(halo, stride)
+    if min(window.height, window.width) <= 2 * halo:
+        raise ValueError(f"a window of {window} pixels keeps nothing inside a halo of {halo}")
+    # Counted off row by row: a list of them would grow with the raster.
+    for top, bottom, keep_top, keep_bottom in _halo_axis(
+        padded.height, (wanted.row, wanted.row_stop), window.height, halo, stride
+    ):
+        for left, right, keep_left, keep_right in _halo_axis(
+            padded.width, (wanted.col, wanted.col_stop), window.width, halo, stride
+        ):
+            read = Window(top, left, bottom - top, right - left)
+            keep = Window(keep_top, keep_left, keep_bottom - keep_top, keep_right - keep_left)
+            keep = keep.intersection(wanted)
+            if keep.size.pixels:
+                yield Placement(read.shifted(extent.row, extent.col), keep.shifted(extent.row, extent.col))
+
+
+def _halo_axis(
+    padded: int, wanted: tuple[int, int], window: int, halo: int, stride: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """(start, stop, first kept, after last kept) along one axis, windows inside 0 … `padded`."""
+    first = max(0, wanted[0] // stride * stride - halo)
+    last = min(padded, round_up(wanted[1], stride) + halo)
+    side = least_window(last - first, window, halo, stride)
+    for start, keep, stop in _axis(last - first, side, side - 2 * halo):
+        yield first + start, first + start + min(side, last - first), first + keep, first + stop
+
+
+def least_window(length: int, window: int, halo: int, stride: int) -> int:
+    """The smallest side with which `length` pixels take no more windows than with `window`.
+
+    Of n windows that share 2 · halo with each neighbour, n · (side − 2 halo) + 2 halo pixels are covered.
+    """
+    if length <= window:
+        return window
+    count = -(-(length - 2 * halo) // (window - 2 * halo))
+    return min(window, round_up(-(-(length - 2 * halo) // count) + 2 * halo, stride))
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple that is not below."""
+    return -(-value // multiple) * multiple
+
+
+def window_for(size: int, radius: int, stride: int) -> Size:
+    """A square window of `size` pixels, or larger where less than half of its side would be kept."""
+    halo = -(-radius // stride) * stride
+    side = size if size > 2 * halo else 4 * halo
+    return Size(side, side).round_up(stride)

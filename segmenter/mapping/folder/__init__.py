@@ -1,0 +1,1 @@
+"""Know what an output folder holds: its journal, its locks, maps that are begun."""

@@ -1,0 +1,298 @@
+"""Journal of an output folder: a JSON line for each input, once all its outputs are in place.
+
+The same command again compares each line with what it would do now. Files that are what the line says are
+kept; where the input, the run, an option or a file itself is another, the input's outputs are made anew.
+
+An **input** is recognised by its size, its time of change in nanoseconds, its header, and a
+checksum of 16 pieces spread evenly over it, which is the whole file up to a megabyte: hashing all of a
+200 GB mosaic would cost longer than the first of its maps. Missed would be only a change between the pieces
+by something that also puts the old time back. Its folder may change: a disk mounted elsewhere is no reason
+to begin anew. An **output** is recognised by a SHA-256 over all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from segmenter.base.errors import SegmenterError
+from segmenter.base.files import opened, sync
+from segmenter.base.sealed import sealed, unsealed
+from segmenter.raster.remote.settings import RemotePath
+from segmenter.raster.stamps import stamp_of
+
+JOURNAL = ".journal.jsonl"
+_FORMAT = 4
+"""Counted up when outputs of the same options come to hold something else."""
+_PIECES, _PIECE_BYTES = 16, 1 << 16
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the journal; all of it is plain JSON.
+
+    Attributes:
+        name: of the input's outputs, without extension: unique within a folder.
+        source: where the input lay, for people.
+        input: `input_facts`.
+        run: name of the run and checksum of its model.
+        options: all else that decides what the outputs hold.
+        outputs: name of each file in the folder → its bytes and SHA-256.
+    """
+
+    name: str
+    source: str
+    input: Facts
+    run: Facts
+    options: Facts
+    outputs: dict[str, Facts]
+
+    def difference(self, other: Entry) -> str | None:
+        """In words, what a new entry has otherwise; None where the outputs would be the same.
+
+        What the new one does not name, an output that is not wanted this time, does not count.
+        """
+        if self.input != other.input:
+            return "the input has changed"
+        if self.run != other.run:
+            return "the run has changed"
+        pairs = [(name, self.options.get(name), new) for name, new in other.options.items()]
+        changed = [_change(name, old, new) for name, old, new in pairs if old != new]
+        return f"other options: {', '.join(changed)}" if changed else None
+
+    def extends(self, before: Entry) -> bool:
+        """Whether the outputs of an earlier entry that this one does not name would be the same now."""
+        if (self.input, self.run) != (before.input, before.run):
+            return False
+        # Not the format, in which only the map itself is written. What an older journal lacks is None.
+        options = self.options.items()
+        return all(before.options.get(name) == value for name, value in options if name != "format")
+
+
+def _change(name: str, old: Any, new: Any) -> str:
+    if name == "mosaic" and old is not None and new is not None:
+        return "the inputs around it have changed"
+    if name == "precision":
+        old, new = old or "float32", new or "float32"
+    return f"{name} was {_short(old)}, is {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return "another"
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+class Journal:
+    """The journal of an output folder; safe to use from several threads, and by several processes.
+
+    A line carries a checksum (`sealed`), is added by one write and is on the disk before `append` returns. A
+    line that is damaged, as the last may be after a power cut, is as good as none; `damaged` counts them. So
+    is one of another format, which is not counted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / JOURNAL
+        self.damaged = 0
+        self._lines: dict[str, bytes] = {}  # of the entries; a tenth of what these take in memory
+        self._settings: dict[str, Facts] = {}
+        self._pending: list[Facts] = []
+        self._read_to = 0
+        self._lock = threading.Lock()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what was added since, also by other processes."""
+        with self._lock, contextlib.suppress(FileNotFoundError):
+            try:
+                with opened(self.path, os.O_RDONLY) as handle:
+                    size = os.fstat(handle).st_size
+                    self._read_to = self._read_to if self._read_to <= size else 0  # someone made it anew
+                    data = os.pread(handle, size - self._read_to, self._read_to)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise SegmenterError(f"{self.path}: cannot read it: {error.strerror}") from None
+            whole = data[: data.rfind(b"\n") + 1]  # the rest is being written, or never will be
+            self._read_to += len(whole)
+            for line in whole.splitlines():
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        record = unsealed(line)
+        if record is None:
+            self.damaged += 1
+        elif record.pop("format", None) == _FORMAT:
+            self._note(record, line)
+
+    def _note(self, record: Facts, line: bytes) -> None:
+        try:
+            if "settings" in record:
+                self._settings[str(record["for"])] = dict(record["settings"])
+            else:
+                self._lines[_entry(record).name] = line
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self.damaged += 1
+
+    def find(self, name: str) -> Entry | None:
+        """The latest entry of that name."""
+        line = self._lines.get(name)
+        if line is None:
+            return None
+        record = unsealed(line)
+        assert record is not None, "it was whole when it was read"
+        del record["format"]
+        return _entry(record)
+
+    def append(self, entry: Entry) -> None:
+        """Add an entry.
+
+        Raises:
+            SegmenterError: it could not be written.
+        """
+        self._lines[entry.name] = self._append(asdict(entry))
+
+    def settings(self, what: Mapping[str, Any]) -> Facts | None:
+        """What was chosen by the program when it was last called for `what`."""
+        return self._settings.get(digest(what))
+
+    def settle(self, what: Mapping[str, Any], settings: Facts) -> None:
+        """Note what the program chose for `what`, so that the same call chooses the same.
+
+        It is written by `flush`, or with the next entry: a call that does nothing leaves nothing.
+        """
+        if self.settings(what) != settings:
+            self._settings[digest(what)] = settings
+            self._pending.append({"for": digest(what), "settings": settings})
+
+    def flush(self) -> None:
+        """Write what was noted."""
+        while self._pending:
+            self._write(self._pending.pop(0))
+
+    def _append(self, record: Facts) -> bytes:
+        self.flush()
+        return self._write(record)
+
+    def _write(self, record: Facts) -> bytes:
+        line = sealed(json.dumps({"format": _FORMAT, **record}, ensure_ascii=False)).encode() + b"\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with opened(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as handle:
+                with self._lock:
+                    new = os.fstat(handle).st_size == 0
+                    text = (b"\n" if _torn(handle) else b"") + line
+                    if os.write(handle, text) != len(text):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(handle)
+            if new:
+                sync(self.path.parent)
+        except OSError as error:
+            raise SegmenterError(f"{self.path}: cannot write it: {error.strerror}; is there space?") from None
+        return line
+
+
+def _entry(record: Facts) -> Entry:
+    """The entry in a line's record; raises ValueError, TypeError or AttributeError where it is none."""
+    entry = Entry(**record)
+    texts = [entry.name, entry.source, *entry.outputs, *(facts["sha256"] for facts in entry.outputs.values())]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("expected names and checksums as text")
+    if not all(isinstance(facts, dict) for facts in (entry.input, entry.run, entry.options)):
+        raise TypeError("expected facts by name")
+    if not all(type(facts["bytes"]) is int for facts in entry.outputs.values()):
+        raise TypeError("expected numbers of bytes")
+    return entry
+
+
+def _torn(handle: int) -> bool:
+    """Whether the last line has no end, since its writer was killed."""
+    end = os.fstat(handle).st_size
+    return end > 0 and os.pread(handle, 1, end - 1) != b"\n"
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """A short name for plain JSON, the same in any order of its keys."""
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
+    """The values by which a changed input is recognised (see this module's text).
+
+    Raises:
+        SegmenterError: it cannot be read.
+    """
+    if isinstance(path, RemotePath):
+        return _remote_facts(path, header)
+    stamp = stamp_of(path)
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            sample = _sample(file, status.st_size)
+    except OSError as error:
+        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
+    return {
+        "file": path.name,
+        "bytes": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "sample": sample,
+        "header": digest(header),
+        **{name.removeprefix(path.name): facts for name, *facts in stamp.beside},
+    }
+
+
+def _remote_facts(path: RemotePath, header: Mapping[str, Any]) -> Facts:
+    """As `input_facts`; without a time of change a signature counts too: nothing else tells files apart."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
+    known = status.st_mtime_ns > 0
+    state = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns} if known else {}
+    address = str(path) if known else path.address
+    return {"file": path.name, "remote": digest({"address": address}), "header": digest(header), **state}
+
+
+def _sample(file: BinaryIO, size: int) -> str:
+    if size <= _PIECES * _PIECE_BYTES:
+        return hashlib.sha256(file.read()).hexdigest()
+    total = hashlib.sha256()
+    for piece in range(_PIECES):
+        file.seek((size - _PIECE_BYTES) * piece // (_PIECES - 1))
+        total.update(file.read(_PIECE_BYTES))
+    return total.hexdigest()
+
+
+def file_facts(path: Path) -> Facts:
+    """Bytes and SHA-256 of a file; raises OSError."""
+    with path.open("rb") as file:
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": checksum}
+
+
+def damage(folder: Path, entry: Entry) -> str | None:
+    """In words, what is wrong with the outputs of an entry; None where each is what it was."""
+    for name, facts in entry.outputs.items():
+        try:
+            if os.stat(folder / name).st_size != facts["bytes"] or file_facts(folder / name) != facts:
+                return f"{name} has changed"
+        except FileNotFoundError:
+            return f"{name} is gone"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+    return None

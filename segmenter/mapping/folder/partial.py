@@ -1,0 +1,203 @@
+"""Partial maps: the computed part of a large raster, kept beside its unfinished map: `.NAME.partial`.
+
+Each window is appended as it was computed, with a checksum, before anything else is made of it. After a
+kill the same call reads the windows back, up to the last complete strip, and gives them to the writers
+in the same order, as if they had just been computed: what follows cannot tell the difference, and the files
+come out the same, byte for byte. It takes as much disk as the uncompressed results (one byte a pixel
+for a class map) and goes when the outputs are in place.
+
+A window is a line of JSON, with a checksum of itself and one of the arrays, and then the bytes of its arrays.
+Whatever is behind the first window that is damaged, or does not follow the one before it, is computed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import RasterError
+from segmenter.base.sealed import sealed, unsealed
+from segmenter.grid.geometry import Window
+from segmenter.inference.events import Strips
+from segmenter.inference.prediction import Prediction
+
+LEAST_PIXELS = 1 << 22
+"""Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
+MUCH_PIXELS = 1 << 26
+"""So many that are computed are kept even where the raster cannot be read on: the disk may be to blame."""
+_LONGEST_LINE = 1 << 16
+_FORMAT = 2
+_ARRAYS = {field.name for field in fields(Prediction)}
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class PartialMap:
+    """The finished windows of one raster.
+
+    Args:
+        output: the map that it belongs to.
+        key: names what is computed, with which model and options; windows of another key are not taken up.
+        columns: what is mapped.
+
+    Attributes:
+        rows: rows of the columns that were complete from side to side when it was opened.
+        pixels: of the part that it holds.
+    """
+
+    def __init__(self, output: Path, key: str, columns: Strips) -> None:
+        self.path = output.with_name(f".{output.name}.partial")
+        self.rows = self.pixels = 0
+        self._head = json.dumps({"partial": _FORMAT, "key": key}).encode() + b"\n"
+        self._columns = columns
+        self._end = 0
+        self._file: BinaryIO | None = None
+
+    def recover(self) -> int:
+        """Open it and find the rows that are complete; drops what is behind them.
+
+        Raises:
+            OSError: the file can be neither used nor made.
+        """
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        file = self._file = os.fdopen(handle, "r+b")
+        self.rows, self._end, filled = 0, 0, 0
+        if file.read(len(self._head)) == self._head:
+            self._end = file.tell()
+            height = 0
+            for window, _ in read_windows(file, _size(file)):
+                left = next(self._columns.left(self.rows), None)
+                height = window.height if filled == 0 else height
+                if left is None or height > left.height:
+                    break
+                if (window.row, window.col, window.height) != (left.row, left.col + filled, height):
+                    break  # of columns of another width, for instance
+                filled += window.width
+                if filled == left.width:
+                    self.rows, self._end, filled = self.rows + window.height, file.tell(), 0
+        self.pixels = self._columns.pixels(self.rows)
+        file.seek(self._end)
+        file.truncate()
+        if not self._end:
+            file.write(self._head)
+            file.flush()
+        return self.rows
+
+    def part_from_others(self) -> None:
+        """Go on with a copy: without locks, another process may be writing into the file that is there.
+
+        Raises:
+            OSError: there is no space for a copy.
+        """
+        aside = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(self.path, aside, follow_symlinks=False)
+                os.replace(aside, self.path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def replay(self) -> Iterator[tuple[Window, Arrays]]:
+        """The complete windows in the order in which they were added; to be read to the end, before `add`.
+
+        Raises:
+            RasterError: they are no longer what `recover` found.
+        """
+        if self._file is not None:
+            self._file.seek(len(self._head))
+            left = self.pixels
+            for window, arrays in read_windows(self._file, _size(self._file)):
+                left -= window.size.pixels
+                yield window, arrays
+            if left:
+                raise RasterError(f"{self.path}: has changed while it was read; remove it, and start again")
+            self._file.seek(0, os.SEEK_END)
+
+    def add(self, window: Window, arrays: Arrays) -> None:
+        """Append a window; raises OSError where there is no space."""
+        if self._file is None:
+            return
+        write_window(self._file, window, arrays)
+        self._file.flush()
+        self.pixels += window.size.pixels
+
+    def close(self) -> None:
+        """Close the file; it stays."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # what a full disk did not take
+                file.close()
+
+    def remove(self) -> None:
+        """Close the file and remove it."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+
+def _size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def write_window(file: BinaryIO, window: Window, arrays: Arrays) -> None:
+    """Append a window to a file: a line that says what follows, and the arrays' bytes."""
+    parts = [np.ascontiguousarray(array).data.cast("B") for array in arrays.values()]
+    line = {
+        "window": [window.row, window.col, window.height, window.width],
+        "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()],
+        "data": _checksum(parts),
+    }
+    file.write(sealed(json.dumps(line)).encode() + b"\n")
+    for part in parts:
+        file.write(part)
+
+
+def read_windows(file: BinaryIO, size: int) -> Iterator[tuple[Window, Arrays]]:
+    """Windows from where a file of so many bytes stands, to the first that is damaged."""
+    while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+        record = unsealed(line)
+        if record is None:
+            return
+        try:
+            window = Window(*record["window"])
+            shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
+            lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]
+            if sum(lengths) > size - file.tell():
+                return
+            parts = [file.read(length) for length in lengths]
+            if _checksum(parts) != record["data"]:
+                return
+            arrays = {
+                name: np.frombuffer(part, kind).reshape(shape)
+                for (name, kind, shape), part in zip(shapes, parts, strict=True)
+            }
+        except (ValueError, TypeError, KeyError):
+            return
+        if not _fits(window, arrays):
+            return
+        yield window, arrays
+
+
+def _fits(window: Window, arrays: Arrays) -> bool:
+    """Whether arrays are what `Prediction` has of a window."""
+    shape = window.height, window.width
+    known = "ids" in arrays and arrays.keys() <= _ARRAYS
+    return known and all(array.shape[:2] == shape for array in arrays.values())
+
+
+def _checksum(parts: Sequence[bytes | memoryview]) -> int:
+    total = 0
+    for part in parts:
+        total = zlib.crc32(part, total)
+    return total

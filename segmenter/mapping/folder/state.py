@@ -1,0 +1,336 @@
+"""State of a folder of maps: what is finished, begun, or being written by another process.
+
+The life of a job: `unfinished` says why it must be done; `take` locks its output and finds what a killed
+run left of it; `finished` writes it into the journal, or `leave` lets go of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from segmenter.base.errors import RasterError, SegmenterError
+from segmenter.base.files import no_locks
+from segmenter.extras.gis.style_files import remove_styles
+from segmenter.extras.upload import Uploads
+from segmenter.inference.reading import Tiling
+from segmenter.mapping.folder.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
+from segmenter.mapping.folder.locks import OutputLocks
+from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
+from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
+from segmenter.raster import RasterInfo, leftovers
+from segmenter.raster.remote.settings import RemotePath
+
+_OF_ONE_FILE = {"GTiff", "COG", "PNG", "JPEG", "WEBP", "BMP"}
+"""Drivers whose rasters lie in the file that is named, with the sidecars that `journal.input_facts` knows."""
+
+_OF_PIXELS = ("bytes", "mtime_ns", "sample", ".msk")
+"""Of `journal.input_facts`: what pixels are read from until the last window. All else is read at the opening;
+a viewer that puts statistics or overviews beside an image in the meantime does no harm."""
+
+
+@dataclass
+class _Held:
+    """What belongs to a job while it is worked on."""
+
+    locks: OutputLocks
+    partial: PartialMap | None = None
+
+
+class FolderState:
+    """The state of the jobs of one output folder.
+
+    Attributes:
+        removed: files of older maps that went since they did not belong to the new ones.
+
+    Args:
+        journal: of the folder.
+        run: name and checksum of the run.
+        options: of a job, all that decides what its outputs hold, as plain JSON.
+        redo: take nothing up that is there.
+        warn: called once with the message that the file system of the folder has no locks.
+        uploads: where finished outputs go; what is there is finished too.
+        complete: called with a job that is finished, before it is uploaded: writes what may be gone.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        run: Facts,
+        options: Callable[[MapJob], Mapping[str, Any]],
+        *,
+        redo: bool = False,
+        warn: Callable[[str], None] | None = None,
+        uploads: Uploads | None = None,
+        complete: Callable[[MapJob], object] | None = None,
+    ) -> None:
+        folder = journal.path.parent
+        self._warn, self._uploads, self._complete = warn, uploads, complete
+        self.journal = journal
+        self._folder, self._run, self._options, self._redo = folder, run, options, redo
+        self.removed: list[Path] = []
+        self._entries: dict[int, Entry] = {}
+        self._seen: dict[str, Entry | None] = {}
+        self._held: dict[int, _Held] = {}
+        self._leftovers = leftovers(folder)
+        self._hidden = {path.name for path in folder.glob(".*")}
+
+    def unfinished(self, job: MapJob) -> str | None:
+        """Why a job is to be done; empty where it never was; None where its outputs are finished and whole.
+
+        Raises:
+            SegmenterError: the input cannot be read.
+        """
+        entry = self._entry(job)
+        found = self._seen[job.name] = self.journal.find(job.name)
+        reason = self._reason(job, entry, found)
+        if reason is None:
+            self._tidy(job)
+        elif self._is_elsewhere(job):
+            reason = None
+        if reason is None:
+            self._offer(job, entry)
+        return reason
+
+    def _offer(self, job: MapJob, entry: Entry) -> None:
+        """Complete a finished job's files, and upload what is not there."""
+        if self._uploads is not None and self._uploads.keep:
+            self._uploads.fetch(job.files)
+        if self._complete is not None:
+            self._complete(job)
+        if self._uploads is not None:
+            self._uploads.add((*job.files, *job.shown_by), entry)
+
+    def _reason(self, job: MapJob, entry: Entry, found: Entry | None) -> str | None:
+        if found is None:
+            return ""
+        if self._redo:
+            return "asked for by --redo"
+        if (reason := _not_looked_at(job.info)) is not None:
+            return reason
+        return found.difference(entry) or damage(self._folder, found)
+
+    def _is_elsewhere(self, job: MapJob, *, now: bool = False) -> bool:
+        """Whether a job's outputs are where they would be uploaded to; `now`: look again."""
+        if self._uploads is None or self._redo or _not_looked_at(job.info) is not None:
+            return False
+        return self._uploads.holds(job.files, self._entry(job), now=now)
+
+    def _tidy(self, job: MapJob) -> None:
+        """Remove what a call left that was killed between its last line in the journal and its end."""
+        locks, partial = OutputLocks(job.files), PartialMap(job.output, "", job.columns)
+        if {*locks.names, partial.path.name} & self._hidden and id(job) not in self._held:
+            with contextlib.suppress(RasterError):
+                locks.take()
+                partial.remove()
+            locks.give_back()
+
+    def take(self, job: MapJob) -> bool:
+        """Lock a job's output and find the rows that are done (`job.done_rows`).
+
+        Returns:
+            Whether it is to be done: not if another process finished it since.
+
+        Raises:
+            SegmenterError: another process is writing it.
+        """
+        held = _Held(OutputLocks(job.files))
+        held.locks.take()
+        self._held[id(job)] = held
+        if held.locks.missing is not None:
+            self._say_once(no_locks(self._folder, held.locks.missing))
+        names = [path.name for path in (*job.files, *job.shown_by)]
+        for leftover in (old for name in names for old in self._leftovers.pop(name, ())):
+            if held.locks.missing is None:
+                with contextlib.suppress(OSError):
+                    leftover.unlink()  # whoever wrote it has not the lock
+        before = self._seen.get(job.name)  # not what is known now: another job's look has read on
+        self.journal.refresh()
+        if self.journal.find(job.name) != before and self.unfinished(job) is None:
+            self.leave(job)
+            return False
+        with contextlib.suppress(SegmenterError):  # then it is made, whatever the store says now
+            if self._is_elsewhere(job, now=True):  # another machine's call was faster
+                self.leave(job, keep=False)
+                return False
+        held.partial = self._recovered(job)
+        return True
+
+    def _say_once(self, text: str) -> None:
+        warn, self._warn = self._warn, None
+        if warn is not None:
+            warn(text)
+
+    def partial(self, job: MapJob) -> PartialMap | None:
+        """Where the finished windows of a taken job go; None for small ones."""
+        return self._held[id(job)].partial
+
+    def give_way(self, job: MapJob) -> bool:
+        """Remove what is kept of a taken job against a kill: its files have the space; was there any?"""
+        held = self._held.get(id(job))
+        if held is None or held.partial is None:
+            return False
+        held.partial.remove()
+        held.partial = None
+        return True
+
+    def check_unchanged(self, job: MapJob) -> None:
+        """Refuse a map whose input, or a file around it in a mosaic, is no longer what it was.
+
+        Raises:
+            ChangedInputError: which file it is.
+            SegmenterError: it cannot be read again.
+        """
+        if job.tag is not None and tag_at_server(job.info.path) != job.tag:
+            raise changed(job.info.path, f"what was {job.tag} at its server")
+        entry = self._entry(job)
+        around = (entry.options.get("mosaic") or {}).get("files", ())
+        for path, facts in [(job.info.path, entry.input), *((Path(one["path"]), one) for one in around)]:
+            if "remote" not in facts:
+                now = input_facts(path, {})
+                if any(facts.get(name) != now.get(name) for name in _OF_PIXELS):
+                    raise changed(path)
+
+    def finished(self, job: MapJob) -> None:
+        """Write a job's outputs into the journal, and let go of it.
+
+        Raises:
+            SegmenterError: the journal cannot be written.
+        """
+        try:
+            facts = {path.name: file_facts(path) for path in job.files}
+        except OSError as error:
+            raise RasterError(f"{job.output}: cannot be read back: {error.strerror}") from None
+        entry = replace(self._entry(job), outputs=facts)
+        before = self.journal.find(job.name)
+        entry = entry if before is None else self._with_rest(entry, before)
+        try:
+            self.journal.append(entry)
+        except SegmenterError:
+            if not self.give_way(job):
+                raise
+            self.journal.append(entry)
+        self.leave(job, keep=False)
+        if self._uploads is not None:
+            self._uploads.add((*job.files, *job.shown_by), replace(self._entry(job), outputs=facts))
+
+    def _with_rest(self, entry: Entry, before: Entry) -> Entry:
+        """An entry with what an earlier call wrote besides and would be the same; what would not be goes.
+
+        Only files that are still what the journal says: others are someone else's by now.
+        """
+        kept: dict[str, Facts] = {}
+        alike = entry.extends(before)
+        for name in before.outputs.keys() - entry.outputs.keys():
+            path = self._folder / name
+            other = self.journal.find(path.stem)
+            if path.parent != self._folder or (other is not None and other.name != entry.name):
+                continue
+            with contextlib.suppress(OSError):
+                if file_facts(path) != before.outputs[name]:
+                    continue
+                if alike:
+                    kept[name] = before.outputs[name]
+                else:
+                    path.unlink()
+                    self.removed.append(path)
+                    remove_styles(path)
+        asked = {
+            option: value
+            for option, value in before.options.items()
+            if any(name.startswith(f"{entry.name}.{option}.") for name in kept)
+        }
+        return replace(entry, outputs={**entry.outputs, **kept}, options={**asked, **entry.options})
+
+    def leave(self, job: MapJob, *, keep: bool = True) -> None:
+        """Let go of a job; `keep` what is computed of it for the next call."""
+        held = self._held.pop(id(job), None)
+        if held is not None:
+            _let_go(held, keep=keep)
+
+    def holds_much(self, job: MapJob) -> bool:
+        """Whether so much is computed of a taken job that it is worth its place on the disk."""
+        held = self._held.get(id(job))
+        much = held is not None and held.partial is not None and held.partial.pixels >= MUCH_PIXELS
+        return much and _not_looked_at(job.info) is None
+
+    def leave_all(self) -> None:
+        """Let go of all jobs, keeping what is computed of them."""
+        for held in list(self._held.values()):
+            _let_go(held, keep=True)
+        self._held.clear()
+
+    def _entry(self, job: MapJob) -> Entry:
+        """What the journal will say of a job, but for its outputs: the input as it is when first asked."""
+        if id(job) not in self._entries:
+            facts = input_facts(job.info.path, header(job.info))
+            source = str(job.info.path.resolve())
+            entry = Entry(job.name, source, facts, self._run, dict(self._options(job)), {})
+            self._entries[id(job)] = entry
+        return self._entries[id(job)]
+
+    def _recovered(self, job: MapJob) -> PartialMap | None:
+        if job.part.size.pixels < LEAST_PIXELS or not job.kept_as_partial:
+            return None
+        entry = self._entry(job)
+        partial = PartialMap(job.output, digest({"of": [entry.input, entry.run, entry.options]}), job.columns)
+        try:
+            if self._redo or _not_looked_at(job.info):
+                partial.remove()
+            if self._held[id(job)].locks.missing is not None:
+                partial.part_from_others()
+            job.done_rows = partial.recover()
+            self.journal.flush()  # the windows of the partial map depend on what was chosen
+        except OSError:  # then it is done without
+            partial.remove()
+            return None
+        return partial
+
+
+def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
+    """What a job's map in a mosaic depends on: the files around it, where the grid begins and where all ends.
+
+    An end that is farther away than a window sees is the same wherever it is; blended windows lie
+    otherwise in another mosaic.
+    """
+    assert job.mosaic is not None
+    exact, stride, path = tiling.blend is None, tiling.stride, job.info.path
+    reach = tiling.halo + stride if exact else max(tiling.window.height, tiling.window.width)
+    if job.grid is not None:  # whose pixels these are; what they are made of reaches one farther
+        reach = math.ceil((reach + 2) * max(job.grid.rows, job.grid.cols)) + 1
+    around = job.mosaic.extent(path)
+    ends = [-around.row, -around.col, around.row_stop, around.col_stop]
+    if exact and job.grid is None:
+        size = job.info.size
+        beyond = [*ends[:2], ends[2] - size.height, ends[3] - size.width]
+        ends = [ends[0] % stride, ends[1] % stride, *(min(end, reach) for end in beyond)]
+    near = job.mosaic.neighbours(path, reach)
+    files = [{"path": str(other.resolve()), **input_facts(other, header(info))} for other, info in near]
+    if any(_not_looked_at(info) for _, info in near):
+        ends.append(time.time_ns())  # like no other call's
+    return {"ends": ends, "files": sorted(files, key=lambda facts: str(facts["path"]))}
+
+
+def _not_looked_at(info: RasterInfo) -> str | None:
+    """Why it cannot be told whether an input's pixels are what they were; None where it can."""
+    if isinstance(info.path, RemotePath):
+        with contextlib.suppress(OSError):
+            if info.path.stat().st_mtime_ns > 0:
+                return None
+        return "its server does not tell when it was changed"
+    if info.driver in _OF_ONE_FILE or info.driver.startswith("JP2"):
+        return None
+    return f"the files that a {info.driver} reads are not looked at"
+
+
+def _let_go(held: _Held, *, keep: bool) -> None:
+    if held.partial is not None and keep:
+        held.partial.close()
+    elif held.partial is not None:
+        held.partial.remove()
+    held.locks.give_back()

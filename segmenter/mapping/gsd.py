@@ -1,0 +1,147 @@
+"""Scale of the inputs: the grids on which the model sees them, with `--gsd`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from segmenter.base.errors import DatasetError, RasterError, SegmenterError
+from segmenter.grid.geometry import Window
+from segmenter.grid.resampling import step_of
+from segmenter.mapping.jobs import MapJob
+from segmenter.mapping.request.map_request import MapRequest
+from segmenter.mapping.request.truth import ScaleOf, by_georeference
+from segmenter.raster import RasterInfo, pixel_sides
+from segmenter.raster.resampled import ModelGrid
+from segmenter.runs.ensemble import AnyRun
+
+_SAME = 0.01
+"""Share by which an input's scale may differ from the wanted one and stay as it is."""
+_MUCH = 2
+"""Times the pixels of a map from which on it is said how many are computed."""
+_COARSER, _FINER = 256, 64
+"""Times that a pixel may become larger or smaller; one of the grid is made of 256² at most."""
+
+
+def wanted_scale(request: MapRequest, run: AnyRun) -> float | None:
+    """Metres a pixel at which the model is to see the inputs; None: at their own.
+
+    Raises:
+        DatasetError: the run does not say at which scale it was trained.
+    """
+    if request.gsd != "auto":
+        return request.gsd
+    if (metres := run.metres_per_pixel) is None:
+        paths = ",".join(map(str, request.runs))
+        raise DatasetError(
+            f"--gsd auto: {paths} does not say at how many metres a pixel it was trained: its images had no "
+            "georeference; give --gsd METRES"
+        )
+    return metres
+
+
+def lay_grids(
+    request: MapRequest,
+    run: AnyRun,
+    jobs: list[MapJob],
+    failures: list[SegmenterError],
+    scale_of: ScaleOf = by_georeference,
+) -> list[tuple[str, Path]]:
+    """Give the jobs their grids; gives what is to be said of each input.
+
+    Args:
+        scale_of: an image and the metres a pixel of its georeference → those that count (`Truth.scale_of`):
+            of a dataset's scenes the recipe may say others, by which they were trained on.
+
+    Those whose scale is not known, or is too far from the wanted one, leave `jobs` for `failures`.
+
+    Raises:
+        DatasetError: in a mosaic, where the grid is one, it cannot be laid.
+    """
+    metres = wanted_scale(request, run)
+    if metres is None:
+        return []
+    notes: list[tuple[str, Path]] = []
+    for job in list(jobs):
+        of = job.info if job.mosaic is None else job.mosaic.first
+        try:
+            sides = _sides(of, scale_of, request.raster_gsd)
+            job.grid = _grid(job, sides, metres, as_trained=request.gsd == "auto")
+        except SegmenterError as error:
+            if job.mosaic is not None:
+                raise DatasetError(f"--mosaic: expected one scale for all inputs; {error}") from None
+            failures.append(error)
+            jobs.remove(job)
+            continue
+        notes.append((_said(sides, metres, job.grid), job.info.path))
+    return notes
+
+
+def cost(jobs: Sequence[MapJob]) -> str:
+    """A line on grids much finer than the rasters, whose pixels all are computed; empty if there are none."""
+    finer = [
+        (job.grid.over(job.part).size.pixels, job.part.size.pixels) for job in jobs if job.grid is not None
+    ]
+    computed, mapped = (sum(pixels) for pixels in zip(*finer, strict=True)) if finer else (0, 0)
+    if computed < _MUCH * mapped or not mapped:
+        return ""
+    return (
+        f"--gsd: the model computes {computed / 1e6:,.4g} Mpixel for {mapped / 1e6:,.4g} Mpixel of maps, "
+        f"{computed / mapped:,.0f} times as many; a coarser --gsd, or a model that was trained at these "
+        "inputs' scale, takes less"
+    )
+
+
+def groups(jobs: Sequence[MapJob]) -> Iterator[list[MapJob]]:
+    """Jobs that are computed together: those on their own pixels, and those on grids."""
+    for resampled in (False, True):
+        if found := [job for job in jobs if (job.grid is not None) == resampled]:
+            yield found
+
+
+def scale_text(request: MapRequest, run: AnyRun) -> str:
+    """The scale that was asked for, for records: empty where none was."""
+    metres = wanted_scale(request, run)
+    return "" if metres is None else f"{metres:.4g} m"
+
+
+def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained: bool) -> ModelGrid | None:
+    """None: pixels are as they should be; those of training scenes in the mean, as they may be oblong."""
+    high, wide = sides
+    side = (high * wide) ** 0.5
+    compared = (side,) if as_trained else sides
+    if all(abs(one / metres - 1) <= _SAME for one in compared):
+        return None
+    if not 1 / _FINER <= metres / high <= _COARSER or not 1 / _FINER <= metres / wide <= _COARSER:
+        raise RasterError(
+            f"{job.info.path}: a pixel is {side:.3g} m, --gsd asks for {metres:.3g} m: expected at most "
+            f"{_COARSER} times as much and at least 1/{_FINER} of it; is it in metres?"
+        )
+    extent = Window.of(job.info.size) if job.mosaic is None else job.mosaic.extent(job.info.path)
+    return ModelGrid(extent, step_of(metres / high), step_of(metres / wide))
+
+
+def _sides(info: RasterInfo, scale_of: ScaleOf, stated: float | None) -> tuple[float, float]:
+    """Metres from row to row and column to column: as the dataset says, else the raster, else the call."""
+    own, square = pixel_sides(info), info.metres_per_pixel
+    counts = scale_of(info.path, square)
+    if own is not None:
+        times = counts / square if counts and square else 1.0
+        return own[0] * times, own[1] * times
+    if counts:
+        return counts, counts
+    if stated is None:
+        raise RasterError(
+            f"{info.path}: does not say how large its pixels are (no transform with a CRS in metres or "
+            "degrees, or a latitude beyond the poles), --gsd needs it; give it with --raster-gsd METRES"
+        )
+    return stated, stated
+
+
+def _said(sides: tuple[float, float], metres: float, grid: ModelGrid | None) -> str:
+    high, wide = (f"{side:.3g}" for side in sides)
+    pixel = f"a pixel is {high} m" if high == wide else f"a pixel is {wide}×{high} m"
+    if grid is None:
+        mean = "" if high == wide else "in the mean "
+        return f"{pixel}, {mean}within 1 % of {metres:.4g} m: not resampled"
+    return f"{pixel}, resampled to {metres:.4g} m for the model"

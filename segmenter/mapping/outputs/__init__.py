@@ -1,0 +1,1 @@
+"""Write what a call maps: rasters, codes, pictures."""

@@ -1,0 +1,150 @@
+"""Values of a map's files: which one stands for which class, and which for no data.
+
+Class ids are 0 … K−1 everywhere in this program; a file may hold codes in their place, of 8 or 16 bits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import DatasetError
+from segmenter.grid.labels import IGNORE, ClassMap
+
+OF_THE_RECIPE = "recipe"
+"""In place of codes: those of the recipe's classes."""
+_MOST = 0xFFFF
+_NAMED = re.compile(r"(.*\S)\s*=\s*(\d+)\s*$", re.DOTALL)
+_NUMBER = re.compile(r"\s*(\d+)\s*$")
+
+
+@dataclass(frozen=True)
+class FileValues:
+    """What a file holds for each class id, and where there is no data.
+
+    Attributes:
+        codes: by id, each another.
+        nodata: none of them.
+
+    Raises:
+        DatasetError: they are not so, or do not fit into 16 bits.
+    """
+
+    codes: tuple[int, ...]
+    nodata: int
+
+    def __post_init__(self) -> None:
+        if twice := sorted({code for code in self.codes if self.codes.count(code) > 1}):
+            raise DatasetError(
+                f"--codes: expected another code for each class, got {twice[0]} twice; they cannot be told "
+                "apart then"
+            )
+        if wrong := [value for value in (*self.codes, self.nodata) if not 0 <= value <= _MOST]:
+            raise DatasetError(f"--codes and --nodata: expected values in 0 … {_MOST}, got {wrong[0]}")
+        if self.nodata in self.codes:
+            raise DatasetError(
+                f"--nodata: expected a value that is no class's code, got {self.nodata}; the codes are "
+                f"{', '.join(map(str, self.codes))}"
+            )
+
+    @property
+    def dtype(self) -> str:
+        """Of the file: the smaller one that holds all values."""
+        return "uint8" if max(*self.codes, self.nodata) <= 255 else "uint16"
+
+    @property
+    def _plain(self) -> bool:
+        """Whether it holds the ids themselves."""
+        return self.nodata == IGNORE and self.codes == tuple(range(len(self.codes)))
+
+    @cached_property
+    def _values(self) -> NDArray[Any]:
+        """Id → value."""
+        table = np.full(256, self.nodata, self.dtype)
+        table[: len(self.codes)] = self.codes
+        return table
+
+    @cached_property
+    def _ids(self) -> NDArray[np.uint8]:
+        """Value → id."""
+        table = np.full(_MOST + 1, IGNORE, np.uint8)
+        table[list(self.codes)] = np.arange(len(self.codes))
+        return table
+
+    def of(self, ids: NDArray[np.uint8]) -> NDArray[Any]:
+        """What the file holds for class ids."""
+        return ids if self._plain else self._values[ids]
+
+    def ids(self, raw: NDArray[Any]) -> NDArray[np.uint8]:
+        """Class ids of what a file holds, `IGNORE` where no class has the value."""
+        return self._ids[raw]
+
+
+def free_value(codes: Sequence[int]) -> int:
+    """The value without data beside codes: the largest of their type, else 0, else the largest one free."""
+    largest = 255 if max(codes) <= 255 else _MOST
+    return next(value for value in (largest, 0, *range(largest, 0, -1)) if value not in codes)
+
+
+def check_codes(text: str) -> None:
+    """Refuse what no class map's codes can be.
+
+    Raises:
+        DatasetError: it is neither numbers, nor names with numbers, nor `recipe`.
+    """
+    _parse(text)
+
+
+def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
+    """Codes by class id, of what `--codes` says.
+
+    Raises:
+        DatasetError: not one for each class of the run.
+    """
+    found = _parse(text)
+    if found is None:
+        return tuple(each.code for each in classes.classes)
+    if isinstance(found, dict):
+        if unknown := [name for name in found if name not in classes.names]:
+            raise DatasetError(f"--codes: the run has no class {unknown[0]}; {_listed(classes)}")
+        if missing := [name for name in classes.names if name not in found]:
+            raise DatasetError(f"--codes: no code for {', '.join(missing)}; {_listed(classes)}")
+        return tuple(found[name] for name in classes.names)
+    if len(found) != len(classes):
+        raise DatasetError(f"--codes: got {len(found)} codes for {len(classes)} classes; {_listed(classes)}")
+    return tuple(found)
+
+
+def _listed(classes: ClassMap) -> str:
+    return f"expected a code for each of {', '.join(classes.names)}"
+
+
+def _parse(text: str) -> list[int] | dict[str, int] | None:
+    """Codes in order, or by name; None: the recipe's."""
+    if text == OF_THE_RECIPE:
+        return None
+    parts = text.split(",")
+    if all(_NUMBER.match(part) for part in parts):
+        return [int(part) for part in parts]
+    named: dict[str, int] = {}
+    name = ""
+    for part in parts:  # a name may hold commas
+        found = _NAMED.match(name := f"{name},{part}" if name else part)
+        if found is None:
+            continue
+        if found[1].strip() in named:
+            raise DatasetError(f"--codes: {found[1].strip()} has two codes")
+        named[found[1].strip()] = int(found[2])
+        name = ""
+    if name or not named:
+        raise DatasetError(
+            "--codes: expected whole numbers in the order of the classes, as 10,20,30, or names, as "
+            f"building=10,road=20, or {OF_THE_RECIPE}, got {text!r}"
+        )
+    return named

@@ -1,0 +1,385 @@
+"""Output files of a map: their names, formats and contents."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import RasterError
+from segmenter.base.files import real
+from segmenter.extras.gis.legend import LegendEntry
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.inference.predictor import ExtraOutputs, Prediction
+from segmenter.mapping.jobs import MapJob
+from segmenter.mapping.outputs.codes import FileValues, free_value
+from segmenter.mapping.request.map_request import Format
+from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs
+from segmenter.raster.remote.settings import RemotePath
+from segmenter.raster.write import BLOCK
+from segmenter.raster.written_map import CODES, VALUES
+
+_MAX_PNG_PIXELS = 1 << 26
+"""A PNG is held in memory while it is written."""
+_MAX_PNG_SIDE = 1_000_000
+"""Pixels that libpng takes."""
+_QUICKLOOK_SIDE = 1024
+"""Pixels of a quick look's longer side, at most."""
+
+BESIDE = (".confidence.tif", ".probabilities.tif")
+"""Endings of GeoTIFFs that lie beside a map and are none."""
+
+_HEADERS = 1 << 20
+"""Bytes of all that is in files beside pixels, at most."""
+
+
+def known_probabilities(prediction: Prediction) -> NDArray[Any]:
+    """(H, W, K) probabilities of a window; without data NaN, or in uint8 255, which none else is."""
+    found = prediction.probabilities
+    assert found is not None
+    whole = found.dtype == np.uint8
+    known = np.minimum(found, np.uint8(254)) if whole else found
+    empty = np.array(255 if whole else np.nan, found.dtype)
+    return np.where((prediction.ids == IGNORE)[..., None], empty, known)
+
+
+@dataclass(frozen=True)
+class MapStyle:
+    """Which files are written of a map, and how.
+
+    GeoTIFFs hold class ids, or `codes`, with a colour table where they have 8 bits, and the classes' names
+    and codes as metadata (`CLASS_0`, `CODE_0`, …; with `codes`, `VALUES` says so); PNGs hold the classes' own
+    codes, or `codes`, and an unused one where there is no data.
+
+    Attributes:
+        folder: of all files.
+        nodata: value of a GeoTIFF's pixels without data; None: 255, or one that is no code.
+        codes: what files hold for the class ids.
+        codes_by_default: whether maps of rasters without georeference are PNGs.
+        tags: further metadata of the GeoTIFFs.
+        scale: `GSD` in the metadata of those whose raster is resampled for the model.
+        wanted: whether there is a `STEM.confidence.tif` and a `STEM.probabilities.tif`.
+        cog: cloud-optimised GeoTIFFs instead of plain ones.
+        quicklook: also `STEM.quicklook.png`, small and in the classes' colours.
+        styles: also what tells a GIS how to show the files, see `shown_by`.
+    """
+
+    classes: ClassMap
+    folder: Path
+    format: Format = "auto"
+    nodata: int | None = None
+    codes: tuple[int, ...] | None = None
+    codes_by_default: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+    scale: str = ""
+    wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
+    cog: bool = False
+    quicklook: bool = False
+    styles: bool = True
+
+    def __post_init__(self) -> None:
+        plain = self.codes is None and self.nodata is not None
+        if plain and not len(self.classes) <= (self.nodata or 0) <= 255:
+            raise RasterError(
+                f"--nodata: expected {len(self.classes)} … 255 (the ids below are classes), got {self.nodata}"
+            )
+        _ = self._geotiff_values  # refuses codes that cannot be
+
+    @cached_property
+    def _geotiff_values(self) -> FileValues:
+        codes = tuple(range(len(self.classes))) if self.codes is None else self.codes
+        return FileValues(codes, free_value(codes) if self.nodata is None else self.nodata)
+
+    @cached_property
+    def _png_values(self) -> FileValues:
+        codes = self.codes or tuple(each.code for each in self.classes.classes)
+        return FileValues(codes, next(value for value in (0, 255, *range(1, 1000)) if value not in codes))
+
+    def file_values(self, job: MapJob) -> FileValues:
+        """What a job's map holds for class ids."""
+        return self._png_values if self._is_png(job.info) else self._geotiff_values
+
+    def path(self, name: str, info: RasterInfo) -> Path:
+        """Where the map of a raster goes."""
+        return self.folder / f"{name}{'.png' if self._is_png(info) else '.tif'}"
+
+    def beside(self, name: str) -> tuple[Path, ...]:
+        """Where the files go that are written with a map."""
+        beside = {
+            "confidence.tif": self.wanted.confidence,
+            "probabilities.tif": self.wanted.probabilities is not None,
+            "quicklook.png": self.quicklook,
+        }
+        return tuple(self.folder / f"{name}.{ending}" for ending, there in beside.items() if there)
+
+    def shown_by(self, name: str, info: RasterInfo) -> tuple[Path, ...]:
+        """Where the files go that tell a GIS how to show the others.
+
+        None beside an image of the map's stem: QGIS would show the image by it.
+        """
+        if not self.styles:
+            return ()
+        path = self.path(name, info)
+        styles = [] if self._lies_beside(name, info.path) else [path.with_name(f"{name}.qml")]
+        styles += [one.with_suffix(".qml") for one in self.beside(name) if one.name.endswith(BESIDE)]
+        return (*styles, *([] if self._is_png(info) else [path.with_name(f"{path.name}.aux.xml")]))
+
+    def _lies_beside(self, name: str, image: Path) -> bool:
+        """Whether the outputs of that name go beside an image that is called so."""
+        if isinstance(image, RemotePath) or image.stem != name:
+            return False
+        return real(image.parent) == real(self.folder)
+
+    def _is_png(self, info: RasterInfo) -> bool:
+        return self.format == "png" or (
+            self.format == "auto" and self.codes_by_default and not info.georeferenced
+        )
+
+    def check(self, info: RasterInfo, part: Window) -> None:
+        """Refuse a PNG that would not fit in memory, and a GeoTIFF that would lose its CRS."""
+        if not self._is_png(info):
+            crs = info.gcp_crs if info.gcps else info.crs
+            if crs is not None and not keeps_crs(crs.to_wkt()):
+                raise RasterError(
+                    f"{info.path}: a GeoTIFF cannot hold its CRS ({crs.to_wkt()[:60]}…); "
+                    "give it another one (gdalwarp, gdal_edit.py -a_srs), or use --format png"
+                )
+        elif part.size.pixels > _MAX_PNG_PIXELS or max(part.height, part.width) > _MAX_PNG_SIDE:
+            raise RasterError(
+                f"{info.path}: a map of {part.size} pixels is too large for a PNG; use --format geotiff"
+            )
+
+    def options(self, job: MapJob) -> dict[str, Any]:
+        """What decides of the files' contents, as plain JSON; files that are not wanted are not named."""
+        files = {
+            "confidence": self.wanted.confidence,
+            "probabilities": self.wanted.probabilities,
+            "quicklook": self.quicklook,
+        }
+        return {
+            "format": job.output.suffix,
+            "nodata": self._geotiff_values.nodata,
+            "codes": self.codes and list(self.codes),
+            "cog": self.cog,
+            **{name: value for name, value in files.items() if value},
+        }
+
+    def ids(self, job: MapJob, raw: NDArray[Any]) -> NDArray[np.uint8]:
+        """Class ids from the values of a written map, `IGNORE` where it has no data."""
+        return self.file_values(job).ids(raw)
+
+    def values(self, job: MapJob, ids: NDArray[np.uint8]) -> NDArray[Any]:
+        """What the map holds for class ids."""
+        return self.file_values(job).of(ids)
+
+    @property
+    def map_bytes(self) -> int:
+        """Of a pixel of a GeoTIFF."""
+        return np.dtype(self._geotiff_values.dtype).itemsize
+
+    def legend(self, job: MapJob, pixels: Sequence[int] | None = None) -> list[LegendEntry]:
+        """The classes by what a job's map holds for them.
+
+        Args:
+            pixels: of each class.
+        """
+        counts = [None] * len(self.classes) if pixels is None else [int(count) for count in pixels]
+        rows = zip(self.file_values(job).codes, self.classes.classes, counts, strict=True)
+        return [LegendEntry(value, each.name, each.colour, count) for value, each, count in rows]
+
+
+Values = Callable[[Prediction], NDArray[Any]]
+
+
+class Completed(Protocol):
+    """A file in two steps: all of it on the disk, then its name; `discard` removes what has none."""
+
+    def finish(self) -> None:
+        """Bring it to the disk."""
+
+    def publish(self) -> None:
+        """Give it its name."""
+
+    def discard(self) -> None:
+        """Remove what is temporary."""
+
+
+class MapFiles:
+    """The files of one job while they are written.
+
+    Each gets its name whole, and none before all are checked. A kill between two names leaves the first ones;
+    the journal knows nothing of the job then, and the next call writes all of them again.
+    """
+
+    def __init__(self, job: MapJob, style: MapStyle) -> None:
+        self._job, self._style = job, style
+        names = {f"CLASS_{i}": c.name for i, c in enumerate(style.classes.classes)}
+        own = style.codes or [each.code for each in style.classes.classes]
+        codes = {f"CODE_{i}": str(code) for i, code in enumerate(own)}
+        meaning = {} if style.codes is None else {VALUES: CODES}
+        scale = {"GSD": style.scale} if job.grid is not None else {}
+        self._tags = {**names, **codes, **meaning, "SOURCE": job.info.path.name, **style.tags, **scale}
+        self._layers: list[tuple[RasterWriter, Values]] = [self._map()]
+        if style.wanted.confidence:
+            self._layers.append(self._confidence())
+        if style.wanted.probabilities is not None:
+            self._layers.append(self._probabilities(style.wanted.probabilities))
+        self._quicklook = _Quicklook(job, style) if style.quicklook else None
+
+    def open(self) -> None:
+        """Make the temporary files."""
+        try:
+            for writer, _ in self._layers:
+                writer.open()
+        except BaseException:
+            self.discard()
+            raise
+
+    def write(self, window: Window, prediction: Prediction) -> None:
+        """Write a window, in the raster's coordinates."""
+        into = window.relative_to(self._job.part)
+        for writer, values in self._layers:
+            writer.write(into, values(prediction))
+        if self._quicklook is not None:
+            self._quicklook.add(into, prediction.ids)
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Of the disk's space, what the files may take before anything else can give way to them.
+
+        A row of blocks is written at once, a PNG as a whole; uncompressed, a file is hardly larger than that.
+        """
+        size = self._job.part.size
+        rows = size.height if self._job.output.suffix == ".png" else min(size.height, BLOCK)
+        return rows * size.width * sum(writer.pixel_bytes for writer, _ in self._layers) * 17 // 16 + _HEADERS
+
+    def complete(
+        self, check: Callable[[], None] | None = None, also: Sequence[Completed] = ()
+    ) -> tuple[Path, ...]:
+        """Check all files, then give them their names; gives these. After an error nothing is left.
+
+        Args:
+            check: called before the first of them has its name; what it raises forbids all.
+            also: further files, which get their names after all others.
+        """
+        writers: list[Completed] = [*(writer for writer, _ in self._layers)]
+        try:
+            if self._quicklook is not None:
+                writers.append(self._quicklook.written())
+            writers += also
+            for writer in writers:
+                writer.finish()
+            if check is not None:
+                check()
+            for writer in writers:
+                writer.publish()
+        finally:
+            for writer in writers:
+                writer.discard()
+        return self._job.files
+
+    def discard(self) -> None:
+        """Remove what is temporary."""
+        for writer, _ in self._layers:
+            writer.discard()
+
+    def _map(self) -> tuple[RasterWriter, Values]:
+        job, style = self._job, self._style
+        held = style.file_values(job)
+
+        def values(prediction: Prediction) -> NDArray[Any]:
+            return held.of(prediction.ids)
+
+        if job.output.suffix == ".png":
+            return RasterWriter(
+                job.output, job.part.size, RasterSpec(dtype=held.dtype, driver="PNG"), column=job.column
+            ), values
+        colours = None
+        if held.dtype == "uint8":  # of 16 bits, a colour table has 65,536 entries
+            colours = np.zeros((256, 3), np.uint8)
+            colours[list(held.codes)] = [each.colour for each in style.classes.classes]
+        return self._geotiff(
+            job.output,
+            "mode",
+            dtype=held.dtype,
+            nodata=held.nodata,
+            descriptions=("land-cover class",),
+            colour_table=colours,
+        ), values
+
+    def _confidence(self) -> tuple[RasterWriter, Values]:
+        def values(prediction: Prediction) -> NDArray[np.uint8]:
+            assert prediction.confidence is not None
+            # The largest of up to 254 probabilities is never 0: that is left for pixels without data.
+            return np.where(prediction.ids == IGNORE, np.uint8(0), prediction.confidence)
+
+        path = self._style.folder / f"{self._job.name}.confidence.tif"
+        return self._geotiff(
+            path, "nearest", nodata=0, descriptions=("largest probability",), scale=1 / 255
+        ), values
+
+    def _probabilities(self, kind: Literal["uint8", "float16"]) -> tuple[RasterWriter, Values]:
+        whole = kind == "uint8"
+        classes = self._style.classes
+        path = self._style.folder / f"{self._job.name}.probabilities.tif"
+        return self._geotiff(
+            path,
+            "nearest",
+            dtype=kind,
+            bands=len(classes),
+            nodata=255 if whole else float("nan"),
+            descriptions=tuple(classes.names),
+            scale=1 / 255 if whole else None,
+        ), known_probabilities
+
+    def _geotiff(self, path: Path, overviews: Literal["mode", "nearest"], **options: Any) -> RasterWriter:
+        return RasterWriter(
+            path,
+            self._job.part.size,
+            RasterSpec(
+                **self._job.info.georeference(self._job.part),
+                tags=self._tags,
+                overviews=overviews if self._style.cog else None,
+                **options,
+            ),
+            column=self._job.column,
+        )
+
+
+class _Quicklook:
+    """A small picture of a map, picked from the windows as they come: every n-th pixel of every n-th row."""
+
+    def __init__(self, job: MapJob, style: MapStyle) -> None:
+        self._path = style.folder / f"{job.name}.quicklook.png"
+        self._classes = style.classes
+        size = job.part.size
+        self._step = max(1, -(-max(size.height, size.width) // _QUICKLOOK_SIDE))
+        self._ids = np.full((-(-size.height // self._step), -(-size.width // self._step)), IGNORE, np.uint8)
+
+    def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
+        step = self._step
+        rows, cols = (slice(-(-s.start // step), -(-s.stop // step)) for s in window.slices())
+        picked = ids[rows.start * step - window.row :: step, cols.start * step - window.col :: step]
+        self._ids[rows, cols] = picked
+
+    def written(self) -> RasterWriter:
+        """Its file, all of it written, transparent where there is no data."""
+        colours = np.zeros((256, 4), np.uint8)
+        colours[:, :3] = self._classes.palette()
+        colours[:, 3] = 255
+        colours[IGNORE] = 0
+        size = Size(*self._ids.shape)
+        writer = RasterWriter(self._path, size, RasterSpec(bands=4, driver="PNG"))
+        with contextlib.ExitStack() as undo:
+            undo.callback(writer.discard)
+            writer.open()
+            writer.write(Window.of(size), colours[self._ids])
+            undo.pop_all()
+        return writer

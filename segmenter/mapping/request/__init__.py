@@ -1,0 +1,1 @@
+"""Say what to map: options, inputs, patterns and labels of one call."""

@@ -1,0 +1,251 @@
+"""Inputs of `predict.py`: which files are meant, and the names of their outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from segmenter.base.addresses import is_address
+from segmenter.base.errors import DatasetError
+from segmenter.base.files import real
+from segmenter.base.finding import matches, walk_once
+from segmenter.grid.scenes import Layout
+from segmenter.raster.remote.buckets import Place, listing
+from segmenter.raster.remote.settings import RemotePath, note_state
+
+_MOST_LOOKED_AT = 10_000
+"""Files in subfolders, for a hint."""
+EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
+"""Of the files that are taken from a folder; a file that is named itself may be called anything."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Files in the order given, each once.
+
+    Attributes:
+        left_out: those of the folders that are no images by their name.
+        outputs: those that patterns found in the output folder; no inputs either.
+    """
+
+    files: tuple[Path, ...]
+    left_out: tuple[Path, ...]
+    folders: tuple[Path, ...]
+    outputs: tuple[Path, ...] = ()
+
+
+def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: bool = False) -> Inputs:
+    """The files that files, folders (without their subfolders) and glob patterns (`**` too) stand for.
+
+    Args:
+        output: folder of the maps; a pattern that meets them does not mean them.
+        remote: whether URLs and GDAL's own paths may be among them; each is one file, but for folders (with a
+            slash at their end) and patterns in buckets.
+
+    Raises:
+        DatasetError: where one of them stands for nothing.
+    """
+    files: dict[Path, Path] = {}
+    left_out: list[Path] = []
+    folders: list[Path] = []
+    outputs: list[Path] = []
+    for text in given:
+        if remote and is_address(text):
+            for address in _remote(text):
+                files.setdefault(address, address)
+            continue
+        with readable(text):
+            found = _matches(text)
+        if output is not None and not Path(text).exists():
+            found, theirs = _without_outputs(found, real(output))
+            outputs += theirs
+            if not found:
+                raise DatasetError(f"{text}: matches only files in --output {output}; choose another folder")
+        for path in found:
+            if path.is_dir():
+                folders.append(path)
+                with readable(path):
+                    images, others = _in_folder(path)
+                if not images and path == Path(text):
+                    raise DatasetError(
+                        f"{path}: expected image files ({', '.join(EXTENSIONS)}), there is none"
+                        f"{_deeper(path)}"
+                    )
+                left_out += others
+            else:
+                images = [path]
+            for image in images:
+                files.setdefault(real(image), image)
+        if not files:
+            raise DatasetError(f"{text}: matches only folders without images")
+    return Inputs(tuple(files.values()), tuple(left_out), tuple(folders), tuple(dict.fromkeys(outputs)))
+
+
+class BandFiles(NamedTuple):
+    """A scene whose bands lie in several files below a folder."""
+
+    folder: Path
+    name: str
+    files: tuple[Path, ...]
+
+
+def scenes_of_bands(given: Sequence[str], layout: Layout | None) -> tuple[list[BandFiles], list[str]]:
+    """Return the scenes of several files that lie in folders, and the inputs that hold none.
+
+    Args:
+        layout: of the run's dataset.
+
+    Raises:
+        DatasetError: a scene has not one file of each pattern.
+    """
+    if layout is None or not layout.bands:
+        return [], list(given)
+    scenes: dict[Path, BandFiles] = {}
+    others: list[str] = []
+    for text in given:
+        with readable(text):
+            folders = [] if is_address(text) else [real(path) for path in _matches(text) if path.is_dir()]
+            found = [scene for folder in folders for scene in _scenes_below(folder, layout)]
+        scenes |= {scene.files[0]: scene for scene in found}
+        others += [] if found else [text]
+    return list(scenes.values()), others
+
+
+def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
+    """Give the scenes in a folder, in its subfolders, or that it is a part of itself."""
+    keys: dict[tuple[str, ...], list[list[Path]]] = {}
+    paths = [Path(inside, name) for inside, names in walk_once(folder) for name in names]
+    regexes = [re.compile(f"(.*?/)??{regex.pattern}") for regex in layout.bands.values()]
+    for at, regex in enumerate(regexes):
+        for path in paths:
+            if match := regex.fullmatch(path.as_posix()):
+                key = (match[1] or "", *(match[name] for name in layout.names))
+                keys.setdefault(key, [[] for _ in regexes])[at].append(path)
+    for (_, *names), files in sorted(keys.items()):
+        for form, own in zip(layout.bands, files, strict=True):
+            if len(own) != 1:
+                raise DatasetError(
+                    f"{folder}: expected one file like {form} for {'_'.join(names)}, as the run's recipe has "
+                    f"it, got {', '.join(map(str, own[:3])) or 'none'}"
+                )
+        yield BandFiles(folder, "_".join(names), tuple(file for own in files for file in own))
+
+
+def _remote(text: str) -> list[RemotePath]:
+    """The rasters that an address stands for."""
+    address = RemotePath.of(text)
+    place = Place.of(address.address)
+    if place is None or not (text.endswith("/") or glob.has_magic(text)):
+        return [address]
+    parts = [] if text.endswith("/") else place.prefix.split("/")
+    first = next((i for i, part in enumerate(parts) if glob.has_magic(part)), 0)
+    above = place if not parts else place._replace(prefix="/".join(parts[:first]))
+    wanted = parts[first:] or ["*"]
+    found = []
+    for one in listing(above):
+        names = one.name.split("/")
+        deep = "**" in wanted or len(names) == len(wanted)
+        pattern = "/".join(part for part in wanted if part != "**")
+        if deep and PurePosixPath(one.name).match(pattern) and _is_image(one.name, named=bool(parts)):
+            path = RemotePath.of(f"{above}/{one.name}")
+            note_state(path, one.size, one.changed, one.tag)
+            found.append(path)
+    if not found:
+        raise DatasetError(f"{text}: expected images ({', '.join(EXTENSIONS)}) there, the bucket has none")
+    return found
+
+
+def _is_image(name: str, *, named: bool) -> bool:
+    """Whether a file counts: by a pattern any, in a folder what its name says to be an image."""
+    path = PurePosixPath(name)
+    return not path.name.startswith(".") and (named or path.suffix.lower() in EXTENSIONS)
+
+
+@contextlib.contextmanager
+def readable(what: str | Path) -> Iterator[None]:
+    """Turn the system's error about an unreadable folder, or about a name, into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(f"{what}: cannot look for files there: {error.strerror}") from None
+
+
+def _matches(text: str) -> list[Path]:
+    if Path(text).exists():  # a file may be called image[1].tif
+        return [Path(text)]
+    if is_address(text):
+        raise DatasetError(
+            f"{text}: expected a local file; URLs and GDAL's own paths are opened only with --remote"
+        )
+    found = [Path(name) for name in matches(text)]
+    if not found:
+        kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
+        braces = "; patterns have * ? [27] and **, no braces: without quotes, the shell resolves those"
+        raise DatasetError(f"{text}: {kind}{braces if '{' in text else ''}")
+    return found
+
+
+def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], list[Path]]:
+    """Paths that are not the output folder or straight in it, where all maps go, and the files that are."""
+    others: list[Path] = []
+    outputs: list[Path] = []
+    for path in paths:
+        if real(path) == output:
+            with readable(path):
+                outputs += (p for p in sorted(path.iterdir()) if p.suffix.lower() in EXTENSIONS)
+        elif real(path.parent) == output and not path.is_dir():
+            outputs += [path] * (path.suffix.lower() in EXTENSIONS)
+        else:
+            others.append(path)
+    return others, outputs
+
+
+def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
+    # What has an image's name and is none (a broken link, a pipe) is reported later, not skipped.
+    names = sorted(p for p in folder.iterdir() if not p.is_dir() and not p.name.startswith("."))
+    images = [p for p in names if p.suffix.lower() in EXTENSIONS]
+    return images, [p for p in names if p.suffix.lower() not in EXTENSIONS]
+
+
+def _deeper(folder: Path) -> str:
+    """A hint: the pattern of images in subfolders, which a folder does not stand for."""
+    with contextlib.suppress(OSError):
+        for path in itertools.islice(folder.glob("*/**/*"), _MOST_LOOKED_AT):
+            if path.suffix.lower() in EXTENSIONS and path.is_file():
+                return f"; its subfolders have some: give '{folder}/**/*{path.suffix}', in quotes"
+    return ""
+
+
+def output_names(paths: Iterable[Path]) -> dict[Path, str]:
+    """A name for each path, all different: its stem, and where two would be equal more of what differs.
+
+    `a/x.tif` and `b/x.tif` give `a_x` and `b_x`; `x.tif` and `x.png` give `x_tif` and `x_png`.
+    """
+    names = {path: path.stem for path in paths}
+    if not names:
+        return {}
+    folders = {path: real(path).parent.parts for path in names}
+    for depth in range(1, max(map(len, folders.values())) + 1):
+        clashing = _clashing(names)
+        if not clashing:
+            return names
+        for path in clashing:
+            names[path] = "_".join([*(part.strip("/") for part in folders[path][-depth:]), path.stem])
+    for path in _clashing(names):
+        names[path] = f"{path.stem}_{path.suffix.lstrip('.')}"
+    for number, path in enumerate(_clashing(names), start=1):
+        names[path] = f"{names[path]}-{number}"
+    return names
+
+
+def _clashing(names: dict[Path, str]) -> list[Path]:
+    # Some file systems do not distinguish capital letters from small ones.
+    counts = Counter(name.casefold() for name in names.values())
+    return [path for path, name in names.items() if counts[name.casefold()] > 1]

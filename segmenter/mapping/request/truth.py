@@ -1,0 +1,256 @@
+"""Images of a call and the labels they are scored with: inputs and a pattern, or a recipe's split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from segmenter.base.addresses import is_address, masked
+from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.files import caches, real
+from segmenter.base.finding import is_vector
+from segmenter.base.terminal import say
+from segmenter.base.threads import in_threads
+from segmenter.extras.vectors.truth import Labels, placed_truth, rasterised_truth
+from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import SPLITS, Dataset, Layout
+from segmenter.mapping.request.inputs import BandFiles, Inputs, find_inputs, output_names, scenes_of_bands
+from segmenter.mapping.request.map_request import MapRequest, check_split
+from segmenter.mapping.request.patterns import LabelPattern
+from segmenter.raster import raster_info
+from segmenter.raster.alignment import both_placed
+from segmenter.raster.stacked import StackedImages
+
+if TYPE_CHECKING:
+    from segmenter.mapping.jobs import MapJob
+    from segmenter.runs.ensemble import AnyRun
+
+_LOOKING_THREADS = 4
+ScaleOf = Callable[[Path, float | None], float | None]
+Shown = Mapping[Path, tuple[Path, Path]]
+"""Image → the file that its outputs are named after, and that whose name has the recipe's form."""
+
+
+def by_georeference(image: Path, metres: float | None) -> float | None:
+    """Metres a pixel of an image that belongs to no dataset: those of its georeference."""
+    return metres
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The labels of a call's images.
+
+    Attributes:
+        asked: the arguments that they come from, for messages.
+        files: image → its label, or why it has none.
+        classes: what the labels' values mean, in the order of the run's classes.
+        kind: full or eroded.
+        split: what is scored, for the record.
+        scenes: image → its scene's name; without, scores call it as its map.
+        scale_of: an image and the metres a pixel of its georeference → those that count.
+    """
+
+    asked: str
+    files: Labels
+    classes: ClassMap
+    kind: Literal["full", "eroded"]
+    split: str
+    scenes: Mapping[Path, str] = field(default_factory=dict)
+    scale_of: ScaleOf = by_georeference
+
+    def label(self, image: Path) -> Path:
+        """The label of an image.
+
+        Raises:
+            SegmenterError: it has none.
+        """
+        found = self.files[image]
+        if isinstance(found, SegmenterError):
+            raise found
+        return found
+
+
+@dataclass(frozen=True)
+class Images:
+    """What is mapped, and the labels that the maps are scored with.
+
+    Attributes:
+        names: image → name of its outputs, all different.
+        truth: None: nothing is scored.
+        bands: of the image files, where the recipe names others than the run.
+        layout: of the dataset that the images belong to, whose files no output may join.
+    """
+
+    inputs: Inputs
+    names: Mapping[Path, str]
+    truth: Truth | None = None
+    bands: tuple[int, ...] | None = None
+    layout: Layout | None = None
+
+
+def images_of_inputs(request: MapRequest, run: AnyRun, layout: Layout | None = None) -> Images:
+    """The files that a request's inputs stand for, with the labels that its pattern finds.
+
+    Args:
+        layout: of the run's dataset, whose fields may stand in the pattern; a request with labels needs it.
+
+    Raises:
+        DatasetError: an input stands for nothing, or the pattern cannot be meant.
+    """
+    scenes, others = scenes_of_bands(request.inputs, layout)
+    inputs = find_inputs(others, request.output, remote=request.remote) if others else Inputs((), (), ())
+    shown: dict[Path, tuple[Path, Path]] = {path: (path, path) for path in inputs.files}
+    if scenes and layout is not None:
+        shown |= _stacked(scenes, layout, request.drivers)
+        folders = *inputs.folders, *(folder for folder, _, _ in scenes)
+        inputs = replace(inputs, files=tuple(shown), folders=tuple(dict.fromkeys(folders)))
+    truth = None
+    if request.labels is not None:
+        if layout is None:
+            raise DatasetError(f"--labels {request.labels}: expected the layout of the run's dataset with it")
+        truth = labels_by_pattern(
+            request, request.labels, layout, {image: first for image, (_, first) in shown.items()}, run
+        )
+    names = output_names(name for name, _ in shown.values())
+    return Images(inputs, {image: names[name] for image, (name, _) in shown.items()}, truth)
+
+
+def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]) -> Shown:
+    """One raster for each scene, kept in the user's cache; a line says where."""
+    stacks = StackedImages(caches() / "scenes", layout.grid, drivers)
+    made = in_threads(
+        lambda scene: stacks.image(str(scene.files[0].parent / scene.name), scene.files),
+        scenes,
+        description="bands of scenes into one file",
+        unit="scene",
+        workers=2,
+    )
+    found = {
+        image: (Path(f"{scene.name}.tif"), scene.files[0]) for scene, image in zip(scenes, made, strict=True)
+    }
+    stacks.tidy()
+    say(
+        f"{len(scenes)} scenes of {len(layout.bands)} files each, brought into one GeoTIFF each in "
+        f"{stacks.folder}"
+    )
+    return found
+
+
+def labels_by_pattern(
+    request: MapRequest, pattern: str, layout: Layout, images: Mapping[Path, Path], run: AnyRun
+) -> Truth:
+    """The labels of inputs by `--labels`; an image without one is reported when its turn comes.
+
+    One raster for several images is placed by its georeference, and so are those of a run whose recipe says
+    so.
+
+    Args:
+        images: image → the file whose name the fields are taken from.
+
+    Raises:
+        DatasetError: the pattern cannot be meant.
+    """
+    wanted = LabelPattern(pattern, layout)
+
+    def label(image: Path) -> Path | SegmenterError:
+        try:
+            return wanted.label(images[image])
+        except SegmenterError as error:
+            return error
+
+    with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
+        files: Labels = dict(zip(images, pool.map(label, images), strict=True))
+    asked, classes, shared = f"--labels {pattern}", run.classes, not wanted.has_fields
+    if is_vector(pattern):
+        files, classes = rasterised_truth(files, run, asked, shared=shared)
+    elif (shared and len(images) > 1) or layout.by_georeference:
+        files, classes = placed_truth(files, layout.classes or classes, request.drivers, shared=shared)
+    return Truth(asked, files, classes, request.label_kind or run.labels, request.split_name or "unstated")
+
+
+def check_root(root: str, remote: bool, recipe: Path) -> None:
+    """Refuse a recipe whose scenes lie at an address, unless the call allows addresses.
+
+    A run may come from anywhere: that its recipe names a server is no reason to ask that server.
+
+    Raises:
+        DatasetError: it is not allowed.
+    """
+    if is_address(root) and not remote:
+        raise DatasetError(
+            f"{recipe}: its scenes lie at {masked(root)}; addresses are opened only with --remote"
+        )
+
+
+def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, recipe: Path) -> Images:
+    """The scenes of a split with their labels; outputs are named as if all splits were mapped at once.
+
+    Args:
+        recipe: that names the dataset, for messages.
+
+    Raises:
+        DatasetError: the split has no scenes, or the dataset has other classes than the run.
+    """
+    check_split(split)
+    scenes = [scene for scene in dataset.scenes if scene.split == split]
+    if not scenes:
+        there = ", ".join(f"{len(dataset.of(each))} {each}" for each in SPLITS if dataset.of(each))
+        raise DatasetError(
+            f"{recipe}: expected scenes of the split {split}, it has {there or 'none'}; name some in "
+            "dataset.split, or another recipe with --recipe"
+        )
+    shown = {s.image: Path(f"{s.name}.tif") if s.files else s.image for s in dataset.scenes}
+    names = output_names(shown.values())
+    by_image = {scene.image: scene for scene in scenes}
+    truth = Truth(
+        f"--split {split}",
+        {
+            scene.image: scene.label or DatasetError(f"{scene.image}: scene {scene.name} has no label")
+            for scene in scenes
+        },
+        _in_order_of(run.classes, dataset.classes, recipe),
+        dataset.labels,
+        split,
+        {scene.image: scene.name for scene in scenes},
+        lambda image, metres: dataset.scale_of(by_image[image], metres),
+    )
+    inputs = Inputs(tuple(scene.image for scene in scenes), (), ())
+    bands = None if dataset.bands == run.bands else dataset.bands
+    return Images(inputs, {image: names[shown[image]] for image in inputs.files}, truth, bands, layout)
+
+
+def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
+    """A dataset's class map that gives the run's ids, by the classes' names."""
+    if different := sorted({*ours.names} ^ {*theirs.names}):
+        whose = "the run" if different[0] in ours.names else "the recipe"
+        raise DatasetError(
+            f"{recipe}: expected the classes of the run ({', '.join(ours.names)}), got "
+            f"{', '.join(theirs.names)}; only {whose} has {different[0]}"
+        )
+    by_name = {each.name: each for each in theirs.classes}
+    return replace(theirs, classes=tuple(by_name[name] for name in ours.names))
+
+
+def check_shared(truth: Truth, jobs: Sequence[MapJob]) -> None:
+    """Refuse one label file for several images, unless its georeference shows that it lies on each.
+
+    Raises:
+        DatasetError: nothing says to which image it belongs.
+    """
+    files = {image: real(label) for image, label in truth.files.items() if isinstance(label, Path)}
+    images: dict[Path, list[Path]] = {}
+    for image, label in files.items():
+        images.setdefault(label, []).append(image)
+    for job in jobs:
+        if job.label is None:
+            continue
+        sharing = images[files[job.info.path]]
+        if len(sharing) > 1 and not both_placed(job.info, raster_info(job.label)):
+            raise DatasetError(
+                f"{truth.asked}: expected a label file for each image, got {job.label} for {sharing[0]} and "
+                f"for {sharing[1]}, and no georeference that says where it lies; use one call for each "
+                "folder, or --split"
+            )

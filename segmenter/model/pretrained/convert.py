@@ -1,0 +1,63 @@
+"""A checkpoint of PyTorch as a .safetensors file, without PyTorch and without running the pickle in it.
+
+python -m segmenter.model.pretrained.convert FILE.pth OUT.safetensors [--prefix module.encoder_q.]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from segmenter.base.errors import end_at_once_on_ctrl_c
+
+if __name__ == "__main__":
+    end_at_once_on_ctrl_c()  # before the imports that take time
+
+from segmenter.base.errors import WeightsError, plain, run_script
+from segmenter.base.invocation import ToolParser, invocation
+from segmenter.model.pretrained.safe_tensors import write_safetensors
+from segmenter.model.pretrained.torch_files import read_torch
+
+_NO_NAMES = ("", "__metadata__")
+"""The second is what a .safetensors file calls its notes."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Read, write, and say what was written; gives the exit code."""
+    parser = ToolParser(
+        prog=invocation("convert-weights"),
+        description="Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run.",
+    )
+    parser.add_argument("file", type=Path, help="a .pth, .pt or .ckpt file of torch.save")
+    parser.add_argument("out", type=Path, help="a .safetensors file to write; must not be there yet")
+    parser.add_argument(
+        "--prefix", default="", help="take the tensors alone whose names begin so, and leave it out of them"
+    )
+    arguments = parser.parse_args(words)
+    out: Path = arguments.out
+    if out.suffix != ".safetensors":
+        raise WeightsError(f"{out}: expected a name that ends with .safetensors")
+    if os.path.lexists(out):
+        raise WeightsError(f"{out}: is there already; name another file")
+    found, prefix = read_torch(arguments.file), arguments.prefix
+    if odd := [n for n in found if not n.isprintable() or n in _NO_NAMES]:
+        raise WeightsError(f"{arguments.file}: a tensor is called {plain(odd[0])!r}, which no network has")
+    tensors = {name.removeprefix(prefix): found[name] for name in found if name.startswith(prefix)}
+    if not tensors:
+        first = ", ".join(list(found)[:3])
+        raise WeightsError(f"{arguments.file}: no tensor is called {prefix}…; the first are {first}")
+    if odd := [n for n in tensors if n in _NO_NAMES]:
+        raise WeightsError(
+            f"--prefix {prefix}: expected the beginning of names, as in module.encoder., but of "
+            f"{prefix}{odd[0]} it leaves {odd[0] or 'nothing'}"
+        )
+    write_safetensors(out, tensors)
+    numbers = sum(array.size for array in tensors.values())
+    print(f"{out}: {len(tensors)} tensors, {numbers:,} numbers; the first is {next(iter(tensors))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

@@ -1,0 +1,81 @@
+"""The first convolution of pretrained weights for other bands than those they were trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import WeightsError
+from segmenter.config.models import WeightBand
+
+RGB = ("red", "green", "blue")
+
+
+def channels_for(bands: int, channels: int, named: Sequence[WeightBand] | None) -> list[int | None]:
+    """The channel of the weights that each band takes, from 0; None: the mean of all.
+
+    Without names: as they are where there are as many; of more bands, the first ones; of fewer, all take
+    the mean.
+
+    Raises:
+        WeightsError: another number of names than bands, or a name that the weights do not have.
+    """
+    if named is None:
+        return [i if i < channels <= bands else None for i in range(bands)]
+    if len(named) != bands:
+        raise WeightsError(
+            f"model.weight_bands: expected one for each of the model's {bands} bands, got {len(named)}"
+        )
+    return [_channel(band, channels) for band in named]
+
+
+def _channel(band: WeightBand, channels: int) -> int | None:
+    if band is None:
+        return None
+    if isinstance(band, str):
+        if channels != len(RGB):
+            raise WeightsError(
+                f"model.weight_bands: {band}: these weights have {channels} channels; say each by its "
+                "number, from 1"
+            )
+        return RGB.index(band)
+    if band > channels:
+        raise WeightsError(f"model.weight_bands: expected channels from 1 to {channels}, got {band}")
+    return band - 1
+
+
+def fitted(kernel_HWCO: NDArray[np.float32], chosen: Sequence[int | None]) -> NDArray[np.float32]:
+    """(h, w, bands, O) kernel from one of (h, w, channels, O).
+
+    Each band takes its channel's weights, or the mean of all channels'. All are multiplied by
+    channels / bands: an image that shows the same in every band gives the same sum as before, where the
+    bands without a channel are as many as there were channels for, or all.
+    """
+    channels = kernel_HWCO.shape[2]
+    mean = kernel_HWCO.mean(axis=2)
+    parts = [mean if c is None else kernel_HWCO[:, :, c] for c in chosen]
+    scale = np.float32(channels / len(chosen))
+    return np.ascontiguousarray(np.stack(parts, axis=2) * scale, np.float32)
+
+
+def describe(chosen: Sequence[int | None], channels: int) -> str:
+    """How the bands take the channels, in a few words."""
+    if list(chosen) == list(range(channels)):
+        return f"first layer: {channels} bands as they are"
+    names = [_named(c, channels) for c in chosen]
+    line = f"first layer: {_bands(len(chosen))} from {channels}: {', '.join(names)}"
+    if len(chosen) != channels:
+        line += f", times {channels}/{len(chosen)}"
+    return line
+
+
+def _bands(count: int) -> str:
+    return f"{count} band{'s' * (count > 1)}"
+
+
+def _named(channel: int | None, channels: int) -> str:
+    if channel is None:
+        return "mean"
+    return RGB[channel] if channels == len(RGB) else str(channel + 1)

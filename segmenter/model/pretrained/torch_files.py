@@ -1,0 +1,284 @@
+"""Tensors of PyTorch's files (.pth, .pt, .ckpt) without PyTorch: their pickle may name nothing but tensors.
+
+Both formats of `torch.save` are read: the zip archive (since 1.6) and the one before it, which several
+pickles and then the raw storages make up. Sizes, strides and offsets are checked against the storage, and
+arrays are views of it: the memory taken is that of the file, whatever it says.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import struct
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import WeightsError, shortened
+from segmenter.base.files import check_stored, read_regular
+
+MOST_BYTES = 4 << 30
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+MOST_AXES = 8
+_MOST_ENTRIES = 1 << 20
+"""Tensors, storages and pairs of dictionaries in a pickle, which may name one list again and again."""
+_TYPES: dict[str, np.dtype[Any]] = {
+    "torch FloatStorage": np.dtype("<f4"),
+    "torch DoubleStorage": np.dtype("<f8"),
+    "torch HalfStorage": np.dtype("<f2"),
+    "torch BFloat16Storage": np.dtype("<u2"),  # the upper half of a float32
+    "torch LongStorage": np.dtype("<i8"),
+    "torch IntStorage": np.dtype("<i4"),
+    "torch ShortStorage": np.dtype("<i2"),
+    "torch CharStorage": np.dtype("i1"),
+    "torch ByteStorage": np.dtype("u1"),
+    "torch BoolStorage": np.dtype("?"),
+}
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "backbone", "encoder")
+"""Keys under which training programs keep the weights, beside the optimiser and the epoch."""
+
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, KeyError, TypeError, EOFError),
+    *(RuntimeError, NotImplementedError, MemoryError, OverflowError),
+)
+"""What `zipfile`, NumPy and the code here raise of changed files; RuntimeError: "encrypted"."""
+
+Read = Callable[[str], memoryview]
+
+
+class PickleError(ValueError):
+    """A pickle is damaged, or names more than plain data and tensors."""
+
+
+class _Storage(NamedTuple):  # which a pickle cannot change once it is made
+    key: str
+    kind: str
+    length: int
+
+
+class _Tensor(NamedTuple):
+    storage: _Storage
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+def read_torch(path: Path) -> dict[str, NDArray[Any]]:
+    """Name → tensor of the weights in a file of PyTorch, as NumPy arrays that share the file's memory.
+
+    Of a training's checkpoint, what lies under `state_dict`, `model` or the like.
+
+    Raises:
+        WeightsError: in one line: the file is missing, cut, no such file, or wants to run code.
+    """
+    content = read_weights(path)
+    try:
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            found, read = _zipped(content)
+        else:
+            found, read = _legacy(content)
+        return _arrays(_state(found), read)
+    except PickleError as error:
+        raise WeightsError(
+            f"{path}: refused: expected tensors and plain data only, got {shortened(str(error))}; nothing of "
+            "it was run"
+        ) from None
+    except _DAMAGE as error:
+        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        raise WeightsError(f"{path}: no whole file of PyTorch's ({what}); get it again") from None
+
+
+def read_weights(path: Path) -> bytes:
+    """Content of a file of weights.
+
+    Raises:
+        SegmenterError: it is not there, too large, no file, or cannot be read.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        what = "there is none" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise WeightsError(f"{path}: expected a file of weights, {what}") from None
+    if size > MOST_BYTES:
+        raise WeightsError(f"{path}: expected at most {MOST_BYTES >> 30} GiB, got {size >> 30} GiB")
+    return read_regular(path, max(size, 1))  # which takes memory for as many bytes as it may read
+
+
+# ------------------------------------------------------------------------------------- the pickle
+
+
+class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for any number in the memo
+    """Reader of one pickle, which resolves the names that PyTorch writes for tensors and no others."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.storages: dict[str, _Storage] = {}
+        self._entries = 0
+
+    def plain(self) -> Any:
+        """Return the object that begins at the file's position.
+
+        Raises:
+            PickleError: naming what it may not have, or that it is damaged.
+        """
+        try:
+            return self.load()
+        except PickleError:
+            raise
+        except Exception as error:  # of any kind: Python's documentation names no complete list
+            text = f"{type(error).__name__}: {error}"
+            raise PickleError(f"damaged pickle ({text})") from None
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        makers = {
+            "collections OrderedDict": self._dictionary,
+            "torch._utils _rebuild_tensor_v2": self._tensor,
+            "torch._utils _rebuild_parameter": lambda data, *_: _checked(data, _Tensor),
+        }
+        if (found := f"{module} {name}") in _TYPES:
+            return found
+        if found not in makers:
+            raise PickleError(f"the name {module}.{name}")
+        return makers[found]
+
+    def persistent_load(self, identity: Any, /) -> _Storage:
+        self._count(1)
+        kind, name, key, _place, count, *view = _checked(identity, tuple)
+        if kind != "storage" or any(view):
+            raise PickleError("a persistent id of another kind than a storage")
+        if _checked(name, str) not in _TYPES:
+            raise PickleError(f"{name} as the type of a storage")
+        storage = _Storage(_checked(key, str), name, _checked(count, int))
+        if self.storages.setdefault(storage.key, storage) != storage:
+            raise PickleError(f"two storages called {storage.key}")
+        return storage
+
+    def _dictionary(self, pairs: Iterable[tuple[Any, Any]] = ()) -> OrderedDict[Any, Any]:
+        self._count(len(_checked(pairs, list)) if pairs else 1)
+        return OrderedDict(pairs)
+
+    def _tensor(self, *arguments: Any) -> _Tensor:
+        self._count(1)
+        return _tensor(*arguments)
+
+    def _count(self, entries: int) -> None:
+        self._entries += entries
+        if self._entries > _MOST_ENTRIES:
+            raise PickleError(f"more than {_MOST_ENTRIES:,} tensors, storages and pairs")
+
+
+def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
+    """The view of a storage, once it is sure to lie in it."""
+    storage = _checked(storage, _Storage)
+    numbers = [_checked(n, int) for n in (offset, *_checked(size, tuple), *_checked(stride, tuple))]
+    if len(size) != len(stride) or len(size) > MOST_AXES or min(numbers) < 0:
+        raise PickleError(f"a tensor of size {size} and strides {stride} from {offset}")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    # Fewer elements than the storage has: a stride of 0 would make any size out of one number.
+    if 0 not in size and (last >= storage.length or math.prod(size) > storage.length):
+        raise PickleError(
+            f"a tensor of size {size} and strides {stride} from {offset} in a storage of {storage.length}"
+        )
+    return _Tensor(storage, offset, size, stride)
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise PickleError(f"a {type(value).__name__} where a {kind.__name__} is due")
+    return value
+
+
+# ---------------------------------------------------------------------------------- the containers
+
+
+def _zipped(content: bytes) -> tuple[Any, Read]:
+    archive = zipfile.ZipFile(io.BytesIO(content))
+    check_stored(archive, len(content))
+    names = archive.namelist()
+    pickles = [name for name in names if name.endswith("/data.pkl") or name == "data.pkl"]
+    if len(pickles) != 1:
+        raise ValueError("expected one data.pkl in it")
+    root = pickles[0].removesuffix("data.pkl")
+    if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
+        raise ValueError("its numbers are big-endian")
+    found = _Unpickler(io.BytesIO(archive.read(pickles[0]))).plain()
+    return found, lambda key: memoryview(archive.read(f"{root}data/{key}"))
+
+
+def _legacy(content: bytes) -> tuple[Any, Read]:
+    file = io.BytesIO(content)
+    if content[:1] != b"\x80" or _Unpickler(file).plain() != _MAGIC:
+        raise ValueError("another format")
+    if _Unpickler(file).plain() != _PROTOCOL or not _Unpickler(file).plain()["little_endian"]:
+        raise ValueError("another version of the format")
+    weights = _Unpickler(file)
+    found, storages = weights.plain(), weights.storages
+    parts: dict[str, memoryview] = {}
+    for key in _checked(_Unpickler(file).plain(), list):
+        start = file.tell() + 8
+        size = storages[key].length * _TYPES[storages[key].kind].itemsize
+        if int.from_bytes(file.read(8), "little") != storages[key].length or start + size > len(content):
+            raise ValueError(f"the storage {key} is cut or of another size")
+        parts[key] = memoryview(content)[start : start + size]
+        file.seek(start + size)
+    return found, parts.__getitem__
+
+
+def _state(found: Any) -> dict[str, _Tensor]:
+    """The weights by name in what a file holds: on the level, of those below wrappers, that has the most.
+
+    Beside the weights there may be a tensor or two, such as the loss or the best score.
+    """
+    levels: list[dict[str, _Tensor]] = []
+    for _ in range(3):
+        if not isinstance(found, dict):
+            break
+        levels.append({n: v for n, v in found.items() if isinstance(n, str) and isinstance(v, _Tensor)})
+        found = next((found[key] for key in _WRAPPERS if isinstance(found.get(key), dict)), None)
+    if most := max(levels, key=len, default={}):
+        return most
+    raise ValueError("expected weights by name in it, at most under state_dict or model")
+
+
+def _arrays(state: Mapping[str, _Tensor], read: Read) -> dict[str, NDArray[Any]]:
+    flat: dict[str, NDArray[Any]] = {}
+    arrays = {}
+    for name, tensor in state.items():
+        storage = tensor.storage
+        if storage.key not in flat:
+            flat[storage.key] = _numbers(read(storage.key), storage)
+        values = flat[storage.key]
+        if len(values) < storage.length:
+            raise ValueError(f"the storage {storage.key} is cut")
+        if 0 in tensor.size:
+            arrays[name] = np.zeros(tensor.size, values.dtype)
+            continue
+        arrays[name] = np.lib.stride_tricks.as_strided(
+            values[tensor.offset : storage.length],
+            tensor.size,
+            [step * values.itemsize for step in tensor.stride],
+            writeable=False,
+        )
+    return arrays
+
+
+def _numbers(raw: memoryview, storage: _Storage) -> NDArray[Any]:
+    kind = _TYPES[storage.kind]
+    if len(raw) != storage.length * kind.itemsize:
+        raise ValueError(f"the storage {storage.key} has {len(raw)} bytes for {storage.length} numbers")
+    values = np.frombuffer(raw, kind)
+    if storage.kind == "torch BFloat16Storage":
+        return upper_halves(values)
+    return values
+
+
+def upper_halves(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Brain floats, read as 16-bit integers, as the float32 whose upper halves they are."""
+    return (values.astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,104 @@
+"""Normalisation of the input that pretrained weights were trained with, where the data are such."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from segmenter.base.errors import WeightsError
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.pretrained.first_layer import RGB, channels_for
+
+_TORCH = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and deviation of ImageNet's red, green and blue, of 1: torchvision's and Keras' `mode="torch"`."""
+
+
+def _of_255(mean: Sequence[float], std: Sequence[float]) -> Normalisation:
+    return Normalisation.of([255 * m for m in mean], [255 * s for s in std])
+
+
+_HALF = Normalisation.of([127.5] * 3, [127.5] * 3)
+_LITE = Normalisation.of([127.0] * 3, [128.0] * 3)
+CAFFE = Normalisation.of([123.68, 116.779, 103.939], [255 * s for s in _TORCH[1]])
+"""Keras' `mode="caffe"` takes means only; its deviations are in the first layer (`kernel_scale`)."""
+_RECORDS = {
+    "efficientnet_lite": _LITE,  # models/official/efficientnet/lite: MEAN_RGB, STDDEV_RGB
+    "resnet": _of_255(*_TORCH),
+    "keras_resnet50": CAFFE,
+    "mobilenet_v2": _HALF,
+    "densenet121": _of_255(*_TORCH),
+    "efficientnet_v2_b": _of_255(*_TORCH),
+    "efficientnet_v2_s": Normalisation.of([128.0] * 3, [128.0] * 3),
+    "convnext_tiny": _of_255(*_TORCH),
+}
+"""Beginning of an encoder's name → mean and deviation of 8-bit red, green and blue."""
+
+
+def record_of(encoder: str) -> Normalisation:
+    """The normalisation that an encoder's ImageNet weights were trained with."""
+    return next(record for name, record in _RECORDS.items() if encoder.startswith(name))
+
+
+def input_normalisation(
+    config: EncoderDecoderConfig, scenes: Normalisation, dtype: str
+) -> tuple[Normalisation, str]:
+    """The normalisation of each band, and a line on it.
+
+    A band of 8 bits that takes a channel of weights from ImageNet has that channel's; all others have the
+    training scenes'. `input_normalisation` of the recipe may ask for one of both.
+
+    Args:
+        scenes: of the training scenes.
+        dtype: of the data.
+
+    Raises:
+        WeightsError: the weights' is asked for, and the data have another type or no band has a channel.
+    """
+    asked = config.input_normalisation
+    record = record_of(config.encoder)
+    if asked == "scenes" or (asked == "auto" and config.weights != "imagenet"):
+        return scenes, "normalisation: by the training scenes"
+    chosen = _colours(config, len(scenes.mean))
+    as_weights = [c is not None and dtype == "uint8" for c in chosen]
+    if asked == "weights" and not any(as_weights):
+        why = f"the data are {dtype}" if dtype != "uint8" else "no band takes a channel of them by itself"
+        raise WeightsError(
+            f"model.input_normalisation: weights: expected 8-bit bands that take red, green or blue, "
+            f"but {why}; use scenes"
+        )
+    pairs = list(zip(chosen, as_weights, strict=True))
+    mean = [record.mean[c or 0] if w else scenes.mean[i] for i, (c, w) in enumerate(pairs)]
+    std = [record.std[c or 0] if w else scenes.std[i] for i, (c, w) in enumerate(pairs)]
+    return Normalisation.of(mean, std), _line(as_weights, dtype)
+
+
+def check_photographs(config: EncoderDecoderConfig, channels: int, file: str) -> None:
+    """Refuse ImageNet's normalisation for a file's weights that are not of red, green and blue.
+
+    Raises:
+        WeightsError: `input_normalisation: weights`, and they have another number of channels.
+    """
+    if config.input_normalisation == "weights" and channels != len(RGB):
+        raise WeightsError(
+            f"{file}: model.input_normalisation: weights: expected weights of red, green and blue, whose "
+            f"normalisation is known, got {channels} channels; use scenes"
+        )
+
+
+def _colours(config: EncoderDecoderConfig, bands: int) -> list[int | None]:
+    """Red, green or blue (0, 1, 2) of the weights that each band takes; None: neither of them alone."""
+    named = config.weight_bands
+    if named is not None and any(isinstance(band, int) and band > len(RGB) for band in named):
+        return [None] * bands  # numbered channels of more than three: no photograph's
+    return channels_for(bands, len(RGB), named)
+
+
+def _line(as_weights: Sequence[bool], dtype: str) -> str:
+    if all(as_weights):
+        return "normalisation: as the weights were trained"
+    if not any(as_weights):
+        why = f" (the data are {dtype})" if dtype != "uint8" else ""
+        return f"normalisation: by the training scenes{why}"
+    named = ", ".join(str(i + 1) for i, found in enumerate(as_weights) if found)
+    others = ", ".join(str(i + 1) for i, found in enumerate(as_weights) if not found)
+    return f"normalisation: bands {named} as the weights were trained, bands {others} by the training scenes"

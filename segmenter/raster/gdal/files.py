@@ -1,0 +1,195 @@
+"""Files behind GDAL's own paths, by the functions that GDAL's C library offers to all (`cpl_vsi.h`).
+
+rasterio opens rasters there, but gives neither a file's bytes nor its size. The library is the one that
+rasterio has loaded, wherever it lies. Its calls do not hold Python's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import rasterio
+from rasterio.session import DummySession
+
+from segmenter.base.addresses import masked_text
+from segmenter.raster.gdal.private import gdal_library, messages
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+T = TypeVar("T")
+
+_GONE = re.compile(r"response code: 404|NoSuchKey|does not exist|there is none")
+NETWORK = re.compile(r"/vsi(curl|s3|gs|az|adls|oss|swift|webhdfs)[/?_]")
+
+_ALL_FACTS = 0x1 | 0x2 | 0x4
+_KEEP_REASON = 0x8
+_FOLDER = 0o040000
+_KIND = 0o170000
+"""Flags of `VSIStatExL`, and of a file's mode."""
+
+
+def forget_all() -> None:
+    """As `forget`, of all files."""
+    _gdal().VSICurlClearCache()
+
+
+class ServerError(OSError):
+    """An error of the system, whose text is the reason alone."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class FileState(NamedTuple):
+    """Bytes, and seconds of the last change (0: unknown), of a file."""
+
+    size: int
+    changed: int
+
+
+class _Stat(ctypes.Structure):
+    """`struct stat64` of Linux on x86-64, which GDAL fills."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("device", "inode", "links")),
+        *((name, ctypes.c_uint32) for name in ("mode", "user", "group", "padding")),
+        *((name, ctypes.c_int64) for name in ("special", "size", "block", "blocks")),
+        *((name, ctypes.c_int64) for name in ("read", "read_ns", "changed", "changed_ns", "made", "made_ns")),
+        ("reserved", ctypes.c_int64 * 3),
+    )
+
+
+@functools.cache
+def _gdal() -> ctypes.CDLL:
+    """The library that rasterio has loaded."""
+    library = ctypes.CDLL(gdal_library())
+    library.VSIStatExL.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Stat), ctypes.c_int]
+    library.VSIGetLastErrorMsg.restype = ctypes.c_char_p
+    library.VSIFOpenExL.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]
+    library.VSIFOpenExL.restype = ctypes.c_void_p
+    library.VSIFSeekL.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int]
+    library.VSIFReadL.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
+    library.VSIFReadL.restype = ctypes.c_size_t
+    library.VSIFCloseL.argtypes = [ctypes.c_void_p]
+    library.VSIGetFileMetadata.argtypes = [ctypes.c_char_p] * 3
+    library.VSIGetFileMetadata.restype = ctypes.POINTER(ctypes.c_char_p)
+    library.CSLDestroy.argtypes = [ctypes.POINTER(ctypes.c_char_p)]
+    library.CSLDestroy.restype = None
+    library.VSISetPathSpecificOption.argtypes = [ctypes.c_char_p] * 3
+    library.VSISetPathSpecificOption.restype = None
+    library.VSIClearPathSpecificOptions.argtypes = [ctypes.c_char_p]
+    library.VSIClearPathSpecificOptions.restype = None
+    library.VSICurlPartialClearCache.argtypes = [ctypes.c_char_p]
+    library.VSICurlPartialClearCache.restype = None
+    return library
+
+
+def own_env(**options: str) -> Any:
+    """A `rasterio.Env` in which GDAL takes its credentials itself, whatever else is installed.
+
+    rasterio asks boto3 for them where that is there, anew for each file: slow, and not what was asked for
+    of a local one.
+    """
+    return rasterio.Env(session=DummySession(), **options)
+
+
+def file_state(path: str) -> FileState:
+    """The state of a file.
+
+    Raises:
+        OSError: GDAL's reason why it cannot be told, on one line.
+    """
+    gdal, found = _gdal(), _Stat()
+    with own_env(), messages():
+        gdal.VSIErrorReset()
+        if gdal.VSIStatExL(path.encode(), found, _ALL_FACTS | _KEEP_REASON):
+            raise _error("no answer" if is_network(path) else "there is none")
+    if found.mode & _KIND == _FOLDER:
+        raise ServerError(errno.EISDIR, "expected a file, got a folder")
+    return FileState(found.size, found.changed)
+
+
+def forget(path: str) -> None:
+    """Have GDAL forget what it keeps of a file's bytes and state: it may be of an answer that was cut off."""
+    _gdal().VSICurlPartialClearCache(path.encode())
+
+
+def asked_tag(served: str) -> str:
+    """The server's ETag of a file; time of change and size where it has none."""
+    gdal, headers, i = _gdal(), {}, 0
+    with own_env(), messages():
+        gdal.VSIErrorReset()
+        found = gdal.VSIGetFileMetadata(served.encode(), b"HEADERS", None)
+        while found and (line := found[i]) is not None:
+            name, _, value = line.decode("latin-1").replace(":", "=", 1).partition("=")
+            headers[name.strip().lower()] = value.strip()
+            i += 1
+        gdal.CSLDestroy(found)
+        if not headers and gdal.VSIStatExL(served.encode(), _Stat(), _ALL_FACTS | _KEEP_REASON):
+            raise _error("no answer")
+    return headers.get("etag") or " ".join(
+        headers[name] for name in ("last-modified", "content-length") if name in headers
+    )
+
+
+def set_condition(served: str, tag: str | None) -> None:
+    """Have a server give the bytes of a strong ETag alone to files that are opened from here on; None: any.
+
+    GDAL looks through all paths that have such settings at each opening.
+    """
+    _gdal().VSIClearPathSpecificOptions(served.encode())
+    if tag is None:
+        return
+    value = '"If-Match: ' + tag.replace('"', '\\"') + '"'
+    _gdal().VSISetPathSpecificOption(served.encode(), b"GDAL_HTTP_HEADERS", value.encode())
+
+
+def is_network(address: str) -> bool:
+    """Whether one of GDAL's own paths leads to a server."""
+    return NETWORK.search(address) is not None
+
+
+def _error(otherwise: str) -> ServerError:
+    """What GDAL last said as an error of the system."""
+    said = (_gdal().VSIGetLastErrorMsg() or b"").decode(errors="replace")
+    why = masked_text(" ".join(said.split())) or otherwise
+    return ServerError(errno.ENOENT if _GONE.search(why) else errno.EIO, why)
+
+
+def open_file(path: str) -> int:
+    """GDAL's handle of a file.
+
+    Raises:
+        OSError: GDAL's reason.
+    """
+    with own_env(), messages():
+        _gdal().VSIErrorReset()
+        file = _gdal().VSIFOpenExL(path.encode(), b"rb", 1)
+        if not file:
+            raise _error("cannot be opened")
+    return int(file)
+
+
+def read_at(file: int, at: int, into: WriteableBuffer, wanted: int) -> None:
+    """Read bytes of an open file.
+
+    Raises:
+        OSError: GDAL's reason, or there are fewer.
+    """
+    buffer = (ctypes.c_char * wanted).from_buffer(into)
+    with own_env(), messages():
+        _gdal().VSIErrorReset()
+        _gdal().VSIFSeekL(file, at, 0)
+        got = int(_gdal().VSIFReadL(buffer, 1, wanted, file))
+        if got < wanted:
+            raise _error(f"got {got} of {wanted} bytes from byte {at} on")
+
+
+def close_file(file: int) -> None:
+    """Close an open file."""
+    _gdal().VSIFCloseL(file)

@@ -1,0 +1,59 @@
+"""Settings of GDAL; nothing is set by an import. A user's own wins, but for what changes a file's meaning."""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+
+from rasterio.errors import NotGeoreferencedWarning
+
+from segmenter.raster.gdal.private import listen, proj_data
+
+_SETTINGS = {
+    # Otherwise 5 % of the machine's memory, in MB.
+    "GDAL_CACHEMAX": "128",
+    # Listing a folder of 100,000 tiles at each open is quadratic; sidecar files are still found.
+    "GDAL_DISABLE_READDIR_ON_OPEN": "TRUE",
+    # A JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.
+    "GDAL_ERROR_ON_LIBJPEG_WARNING": "TRUE",
+}
+
+MEANING = {
+    "GDAL_DISABLE_READDIR_ON_OPEN": "TRUE",
+    "GDAL_PAM_ENABLED": "YES",
+    "GDAL_PAM_PROXY_DIR": "",
+    "GDAL_GEOREF_SOURCES": "PAM,INTERNAL,TABFILE,WORLDFILE,XML",
+    "GTIFF_POINT_GEO_IGNORE": "NO",
+    "GTIFF_IGNORE_READ_ERRORS": "NO",
+    "GTIFF_FORCE_RGBA": "NO",
+    "GDAL_JPEG_TO_RGB": "YES",
+}
+"""At GDAL's defaults: settings that decide which pixels have data, where a file lies, or what its values are.
+In force while a file is opened, whatever the environment says: guides for buckets advise some of them."""
+
+
+@functools.cache
+def set_up_gdal() -> None:
+    """Set what reading and writing rely on, before GDAL opens its first file.
+
+    Called where files are opened, not left to programs: without it a damaged file would be read as pixels,
+    in silence, by whoever forgot. GDAL reads the settings when it first needs them, in whichever thread.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    # Images without georeferencing are ordinary input (NAIC, JPEG), and so are ours on the way; appended, so
+    # that a filter of the user's own goes first. `RasterInfo.transform` says what a file has.
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning, append=True)
+    # The GeoTIFF library inside GDAL looks for PROJ's data by itself, and prints that it found none.
+    data = proj_data()
+    if data is not None and not os.environ.get("PROJ_LIB"):
+        os.environ.setdefault("PROJ_DATA", str(data))
+    listen()
+
+
+def quiet_gdal() -> None:
+    """Keep what GDAL and rasterio print off the terminal: for programs, before the first raster."""
+    # Outside of rasterio's care, GDAL's lines would stand on stderr between ours.
+    os.environ.setdefault("CPL_LOG", os.devnull)
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)

@@ -1,0 +1,1 @@
+"""Read rasters from servers: addresses, listing, patience."""

@@ -1,0 +1,321 @@
+"""Files at servers: patience with those, and the same bytes for as long as a file is read.
+
+A file is recognised by its ETag, or by time of change and size where its server gives none. What is read is
+asked for on the condition that it is still that file (`If-Match`); where a server does not keep to conditions
+it is asked for the tag once more after each reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from segmenter.base.addresses import masked
+from segmenter.base.errors import ChangedInputError, RasterError
+from segmenter.raster.gdal.faults import FAULTS, one_line
+from segmenter.raster.gdal.files import (
+    NETWORK,
+    asked_tag,
+    close_file,
+    file_state,
+    is_network,
+    open_file,
+    read_at,
+    set_condition,
+)
+from segmenter.raster.gdal.files import forget as forget_file
+from segmenter.raster.gdal.files import forget_all as forget_bytes
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+T = TypeVar("T")
+
+_FINAL = re.compile(
+    r"response code|NoSuch|AccessDenied|Forbidden|InvalidAccessKey|SignatureDoesNotMatch|not defined|"
+    r"not filled|does not exist|there is none|got a folder|resolve host",
+    re.IGNORECASE,
+)
+"""Of reasons: another try would give the same. GDAL itself has tried again where a status asks for it."""
+_LONGEST_PAUSE = 30.0
+_ARCHIVE = re.compile(r"^.*?\.(zip|kmz|tar|tgz|tar\.gz|gz)(?=[/}?]|$)")
+_STRONG = re.compile(r'"[!#-\[\]-~]+"')
+"""An ETag that names bytes, and needs no escapes in GDAL's list of headers."""
+_REFUSED = re.compile(r"response code.*\b412\b")
+"""Of reasons: the condition of a request does not hold."""
+_tags: dict[str, str] = {}
+"""Address at a server → ETag (or time and size) of the bytes that this process reads there."""
+_keeps_conditions: dict[str, bool] = {}
+"""Beginning of addresses → whether the server refuses what is asked for on a condition that does not hold."""
+_conditions: dict[str, int] = {}
+_lock = threading.RLock()
+"""Of the three above; `_conditions` counts the threads that open or read an address on its condition."""
+
+
+class _Trying(threading.local):
+    """Whether this thread is in `patiently`."""
+
+    already = False
+
+
+_trying = _Trying()
+
+
+def forget_all() -> None:
+    """Forget all that is known of files at servers, and have GDAL forget their bytes."""
+    forget_bytes()
+    _tags.clear()
+    _keeps_conditions.clear()
+
+
+def forget(address: str) -> None:
+    """As of `gdal_files`; of an archive where the file lies in one."""
+    forget_file(_served(address) or address)
+
+
+def known_tag(address: str) -> str | None:
+    """Return the tag of the bytes that this process reads at an address; None if nobody asked for it yet."""
+    return _tags.get(_served(address) or address)
+
+
+def note_tag(address: str, tag: str) -> None:
+    """Take an ETag that a listing or another process gives; where it is another, the bytes are forgotten."""
+    if known_tag(address) not in (None, tag):
+        forget(address)
+    _tags[_served(address) or address] = tag
+
+
+def renewed_tag(address: str) -> str | None:
+    """Return the tag that the server gives now, of which all is read from here on; None if it gives none.
+
+    Raises:
+        OSError: the server's reason.
+    """
+    if (served := _served(address)) is None:
+        return None
+    if served in _tags:
+        with contextlib.suppress(ChangedInputError):  # which forgets what is another
+            check_same(address, _tags[served])
+    return _in_tries(address, lambda: _tag(served))
+
+
+def check_same(address: str, tag: str | None) -> None:
+    """Ask the server once more for a tag.
+
+    Raises:
+        ChangedInputError: it is another.
+        OSError: the server's reason.
+    """
+    if tag is not None and (served := _served(address)) is not None:
+        _in_tries(address, lambda: _check_same(served, tag))
+
+
+def _served(address: str) -> str | None:
+    """The address of the file at a server, which may be an archive with the file; None if none serves it."""
+    if (found := NETWORK.search(address)) is None:
+        return None
+    whole = address[found.start() :]
+    archive = _ARCHIVE.match(whole) if found.start() else None
+    return archive[0] if archive else whole
+
+
+def _tag(served: str) -> str:
+    """The tag of what is read at a server; asked for once.
+
+    Raises:
+        OSError: the server's reason.
+    """
+    if served not in _tags:
+        tag = asked_tag(served)
+        with _lock:
+            if _STRONG.fullmatch(tag) and served.startswith("/vsicurl/"):
+                _probe(served)
+            _tags.setdefault(served, tag)
+    return _tags[served]
+
+
+def _probe(served: str) -> None:
+    """Find whether a server keeps to conditions: only then bytes need no second look."""
+    if (key := _place(served)) not in _keeps_conditions:
+        _keeps_conditions[key] = False
+        set_condition(served, '"another"')
+        try:
+            asked_tag(served)
+        except OSError as error:
+            _keeps_conditions[key] = bool(_REFUSED.search(str(error)))
+        finally:
+            set_condition(served, None)
+            forget(served)  # GDAL takes what is refused for a file that is not there
+
+
+def _place(served: str) -> str:
+    """The beginning of an address: its server."""
+    return "/".join(served.split("/", 5)[:5])
+
+
+@contextlib.contextmanager
+def _on_condition(served: str, tag: str) -> Iterator[bool]:
+    """Open files in a block so that the server gives bytes of that tag alone; tells whether it does.
+
+    Not where the user has headers of his own, which these would replace; Azure's signatures are of all
+    headers. A handle keeps the condition that it was opened with. GDAL looks through all paths that have
+    settings at each opening, so that none keeps them for longer than it takes.
+    """
+    keeps = served.startswith("/vsis3/") or _keeps_conditions.get(_place(served), False)
+    if not keeps or not _STRONG.fullmatch(tag) or os.environ.get("GDAL_HTTP_HEADERS"):
+        yield False
+        return
+    with _lock:
+        _conditions[served] = _conditions.get(served, 0) + 1
+        if _conditions[served] == 1:
+            set_condition(served, tag)
+    try:
+        yield True
+    finally:
+        with _lock:
+            _conditions[served] -= 1
+            if not _conditions[served]:
+                del _conditions[served]
+                set_condition(served, None)
+
+
+def _check_same(served: str, tag: str) -> None:
+    try:
+        now = asked_tag(served)
+    except OSError as error:
+        if not _REFUSED.search(str(error)):
+            raise
+        now = "another"
+    if now != tag:
+        forget(served)
+        _tags.pop(served, None)
+        raise ChangedInputError(
+            f"{masked(served)}: has changed on its server since it was first read: expected {tag or 'none'} "
+            f"(ETag, or time and size), got {now or 'none'}; nothing is made of it: wait until nothing "
+            "writes to it any more, then the same call again"
+        )
+
+
+def _same_bytes(address: str, action: Callable[[], T]) -> T:
+    """What an action gives, of the bytes that this process has read of the address before.
+
+    Raises:
+        ChangedInputError: the server has others now.
+    """
+    served = _served(address)
+    assert served is not None
+    try:
+        tag = _tag(served)
+    except OSError:
+        action()  # says what it was doing; what it gives does not count
+        raise
+    with _on_condition(served, tag) as kept:
+        found = action()
+    if not kept:
+        _check_same(served, tag)
+    return found
+
+
+def patiently(address: str, action: Callable[[], T]) -> T:
+    """What an action gives that reads from an address; where it fails it is tried again after pauses.
+
+    GDAL repeats what a server refuses for a while (429, 500 to 504). It does not where an answer ends early,
+    and keeps the half of it as if it were all: that is forgotten here before the next try.
+    `GDAL_HTTP_MAX_RETRY` and `GDAL_HTTP_RETRY_DELAY` say how often, and how long the first pause is; each
+    further one is twice as long, more or less, so that many processes do not come back at once.
+
+    Raises:
+        ChangedInputError: the file is another than the one that this process first read there.
+    """
+    if _trying.already or not is_network(address):  # what an action does has its tries with the action
+        return action()
+    return _in_tries(address, lambda: _same_bytes(address, action))
+
+
+def _in_tries(address: str, action: Callable[[], T]) -> T:
+    _trying.already = True
+    try:
+        for number, pause in enumerate((*_pauses(), None)):
+            try:
+                return action()
+            except ChangedInputError:
+                raise
+            except (RasterError, *FAULTS) as error:
+                served = _served(address)
+                if (
+                    not number and served is not None and served in _tags
+                ):  # GDAL does not tell that a condition was refused
+                    with contextlib.suppress(*FAULTS):
+                        _check_same(served, _tags[served])
+                if pause is None or _FINAL.search(f"{error} {one_line(error)}"):
+                    raise
+            forget(address)
+            time.sleep(pause)
+        raise AssertionError("the last try gives or raises")
+    finally:
+        _trying.already = False
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds before each further try."""
+    count, first = 0, 0.0
+    with contextlib.suppress(ValueError):
+        count = int(os.environ.get("GDAL_HTTP_MAX_RETRY", "0"))
+        first = float(os.environ.get("GDAL_HTTP_RETRY_DELAY", "0.5"))
+    for i in range(count):
+        yield min(_LONGEST_PAUSE, first * 2**i) * random.uniform(0.75, 1.25)
+
+
+class GdalFile(io.RawIOBase):
+    """A file to be read; an answer that ends early is asked for again, and never taken for all of it."""
+
+    def __init__(self, path: str) -> None:
+        """Open it.
+
+        Raises:
+            OSError: GDAL's reason.
+        """
+        self._file: Any = None
+        self._path, self._at = path, 0
+        self._size = patiently(path, lambda: file_state(path)).size
+        self._file = patiently(path, lambda: open_file(path))
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """As of any file."""
+        self._at = max(0, offset + (0, self._at, self._size)[whence])
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """As of any file.
+
+        Raises:
+            OSError: it gives fewer bytes than it has.
+        """
+        view = memoryview(buffer).cast("B")
+        wanted = max(0, min(len(view), self._size - self._at))
+        if wanted:
+            patiently(self._path, lambda: read_at(self._file, self._at, view, wanted))
+            self._at += wanted
+        return wanted
+
+    def close(self) -> None:
+        """Close it; harmless where it is closed."""
+        if self._file:
+            close_file(self._file)
+            self._file = None
+        super().close()

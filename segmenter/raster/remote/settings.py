@@ -1,0 +1,192 @@
+"""Remote rasters: addresses instead of files, made where a user asks for them and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path, PosixPath
+from typing import Any, BinaryIO
+
+from segmenter.base.addresses import joined, masked
+from segmenter.base.errors import DatasetError
+
+_SCHEMES = {"http": "/vsicurl/http://", "https": "/vsicurl/https://", "s3": "/vsis3/", "gs": "/vsigs/"}
+_SCHEMES |= {"az": "/vsiaz/"}
+_SETTINGS = {
+    "GDAL_HTTP_CONNECTTIMEOUT": "10",
+    # An answer that stands still for so long is given up; one that goes on may take any time.
+    "GDAL_HTTP_LOW_SPEED_LIMIT": "1000",
+    "GDAL_HTTP_LOW_SPEED_TIME": "30",
+    # Of 429 and 500 to 504, each time after a pause twice as long: 22 s together.
+    "GDAL_HTTP_MAX_RETRY": "5",
+    "GDAL_HTTP_RETRY_DELAY": "0.5",
+}
+"""The one place for how patient we are with a server; a user's own setting wins."""
+_PIECE = 1 << 14
+"""Bytes that GDAL asks for at once: the first of them hold the header of most rasters too."""
+
+_states: dict[str, tuple[int, int]] = {}
+"""Address → bytes and seconds of the last change, as a listing gave them."""
+
+
+class RemotePath(PosixPath):
+    """One of GDAL's own paths, with a path's names and parts, but without anything that needs a disk.
+
+    Rasters are opened at such a path only where it has this type: a text that says the same is no permission.
+    As text it is `masked`.
+    """
+
+    address: str
+
+    @classmethod
+    def of(cls, text: str) -> RemotePath:
+        """The path of a URL or of one of GDAL's own paths.
+
+        Raises:
+            DatasetError: for any other scheme.
+        """
+        scheme, separator, rest = text.partition("://")
+        address = text
+        if not text.startswith("/vsi"):
+            if not separator or scheme.lower() not in _SCHEMES:
+                known = ", ".join(f"{name}://" for name in _SCHEMES)
+                raise DatasetError(f"{masked(text)}: expected {known} or one of GDAL's own paths (/vsizip/…)")
+            address = _SCHEMES[scheme.lower()] + rest
+        set_up_remote()
+        return cls._at(address)
+
+    @classmethod
+    def _at(cls, address: str) -> RemotePath:
+        path = cls(masked(address))
+        path.address = address
+        return path
+
+    def __str__(self) -> str:
+        return masked(self.address)
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and self.address == other.address
+
+    def __hash__(self) -> int:
+        return hash(self.address)
+
+    def __reduce__(self) -> Any:
+        from segmenter.raster.remote.patience import known_tag
+
+        return _unpickled, (self.address, _states.get(self.address), known_tag(self.address))
+
+    def __truediv__(self, name: Any) -> RemotePath:
+        return RemotePath._at(joined(self.address, str(name)))
+
+    def absolute(self) -> RemotePath:
+        """Itself."""
+        return self
+
+    def resolve(self, strict: bool = False) -> RemotePath:
+        """Itself."""
+        return self
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Size and time of change, as a listing or the server tells them; all else is 0.
+
+        Raises:
+            OSError: the server's reason.
+        """
+        from segmenter.raster.gdal.files import file_state
+        from segmenter.raster.remote.patience import patiently
+
+        found = _states.get(self.address)
+        if found is None:
+            found = patiently(self.address, lambda: file_state(self.address))
+        size, changed = found
+        times = {"st_mtime_ns": changed * 10**9, "st_mtime": float(changed)}
+        return os.stat_result((0, 0, 0, 0, 0, 0, size, 0, changed, 0), times)
+
+    def known_state(self) -> int | None:
+        """Size and time of change in short, asked for once in a process; None where nobody can tell."""
+        if self.address not in _states:
+            try:
+                status = self.stat()
+            except OSError:
+                return None
+            _states[self.address] = status.st_size, int(status.st_mtime)
+        return hash(_states[self.address])
+
+    def open_bytes(self) -> BinaryIO:
+        """The file's bytes, to be read.
+
+        Raises:
+            OSError: the server's reason.
+        """
+        from segmenter.raster.remote.patience import GdalFile
+
+        return io.BufferedReader(GdalFile(self.address), _PIECE)
+
+
+def _unpickled(address: str, state: tuple[int, int] | None, tag: str | None) -> RemotePath:
+    """In another process, with what is known of the file."""
+    path = RemotePath._at(address)
+    if state is not None:
+        note_state(path, *state)
+    if tag is not None:
+        from segmenter.raster.remote.patience import note_tag
+
+        note_tag(address, tag)
+    return path
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """A file's bytes, wherever it lies.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return path.open_bytes() if isinstance(path, RemotePath) else path.open("rb")
+
+
+def note_state(path: RemotePath, size: int, changed: int, tag: str | None = None) -> None:
+    """Remember what a listing said of a file; where that is another, GDAL is to forget the bytes it has.
+
+    Of a listing that names ETags only the bytes of that one are read from here on.
+    """
+    if tag is not None:
+        from segmenter.raster.remote.patience import note_tag
+
+        note_tag(path.address, tag)
+    if _states.get(path.address, (size, changed)) != (size, changed):
+        from segmenter.raster.remote.patience import forget
+
+        forget(path.address)
+    _states[path.address] = (size, changed)
+
+
+def forget_all() -> None:
+    """Forget all that is known of remote files, and have GDAL forget their bytes: as in a new process."""
+    from segmenter.raster.remote.patience import forget_all as forget_bytes
+
+    _states.clear()
+    forget_bytes()
+
+
+def set_up_remote() -> None:
+    """Set how GDAL speaks to servers, where the user has not; other processes get it with the environment."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    # The endpoint of an S3-compatible store, as Amazon's tools take it; GDAL has settings of its own.
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint and "AWS_S3_ENDPOINT" not in os.environ:
+        scheme, _, host = endpoint.rpartition("://")
+        os.environ["AWS_S3_ENDPOINT"] = host.rstrip("/")
+        os.environ.setdefault("AWS_HTTPS", "NO" if scheme == "http" else "YES")
+        os.environ.setdefault("AWS_VIRTUAL_HOSTING", "FALSE")
+
+
+def as_gdal_takes(path: Path) -> str | Path:
+    """Path as rasterio takes it: a Path would lose one of an address' two slashes.
+
+    Of a file the whole path, since GDAL takes `GTIFF_DIR:2:b.tif` for a part of b.tif.
+    """
+    return path.address if isinstance(path, RemotePath) else path.absolute()

@@ -1,0 +1,117 @@
+"""Rasters that are opened again and again: what the first opening found holds while the file is unchanged.
+
+Opening a small file in full costs as much as its pixels: sidecars are looked for, the CRS is parsed (0.7 ms),
+a PNG is inflated to see that it is whole. All of that is done once for each state of a file. From then on it
+is opened by its driver alone, and without its georeference, which no pixel depends on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rasterio.io import DatasetReader
+
+from segmenter.grid.labels import ClassMap
+from segmenter.raster.gdal.faults import naming
+from segmenter.raster.gdal.files import own_env
+from segmenter.raster.gdal.settings import MEANING
+from segmenter.raster.header import RasterInfo
+from segmenter.raster.label import LabelRaster
+from segmenter.raster.reading import Raster, open_raster
+from segmenter.raster.remote.patience import patiently
+from segmenter.raster.remote.settings import RemotePath, as_gdal_takes
+from segmenter.raster.stamps import Stamp, stamp_of
+
+_SETTLED_NS = 2_000_000_000
+"""Age of a file from which on another change shows: clocks of file systems tick in up to 2 s."""
+_MOST = 1 << 20
+_Key = tuple[Path, tuple[int, ...] | Literal["label"] | None]
+_PIXELS_ALONE = MEANING | {"GDAL_GEOREF_SOURCES": "NONE", "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"}
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the first opening found, but for the path: many tiles share it."""
+
+    info: RasterInfo
+    bands: tuple[int, ...]
+    alpha: tuple[int, ...]
+
+
+class KnownRasters:
+    """Opens images and labels for their pixels; `info` of what it opens has no georeference.
+
+    A file is known while its stamp stays as it was, and only where nothing lies beside it. Safe to use from
+    several threads; pickled, another process knows them too.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[_Key, tuple[Stamp, _Found]] = {}
+        self._same: dict[_Found, _Found] = {}
+
+    def image(self, path: Path, bands: tuple[int, ...] | None) -> Raster:
+        """As `open_raster`."""
+        stamp = _stamp(path)
+        if (found := self._find((path, bands), stamp)) and (dataset := _opened(path, found)) is not None:
+            return Raster(dataset, replace(found.info, path=path), found.bands, found.alpha)
+        raster = open_raster(path, bands)
+        self._keep((path, bands), stamp, _Found(_bare(raster.info), raster.bands, raster.alpha))
+        return raster
+
+    def label(self, path: Path, classes: ClassMap) -> LabelRaster:
+        """As `LabelRaster`."""
+        stamp = _stamp(path)
+        if (found := self._find((path, "label"), stamp)) and (dataset := _opened(path, found)) is not None:
+            return LabelRaster.checked(dataset, replace(found.info, path=path), classes)
+        label = LabelRaster(path, classes)
+        self._keep((path, "label"), stamp, _Found(_bare(label.info), (), ()))
+        return label
+
+    def _find(self, key: _Key, stamp: Stamp | None) -> _Found | None:
+        known = self._known.get(key)
+        return known[1] if known is not None and known[0] == stamp else None
+
+    def _keep(self, key: _Key, stamp: Stamp | None, found: _Found) -> None:
+        """Keep what was found in a state that was taken before, if it is still that."""
+        if stamp is None or stamp.beside or len(self._known) >= _MOST or _stamp(key[0]) != stamp:
+            self._known.pop(key, None)
+            return
+        self._known[key] = stamp, self._same.setdefault(found, found)
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Return the state of a file; None where a change might not show in it, or a server does not tell it."""
+    if isinstance(path, RemotePath):
+        return stamp_of(path) if path.known_state() is not None else None
+    stamp = stamp_of(path)
+    return stamp if time.time_ns() - stamp.file[2] > _SETTLED_NS else None
+
+
+def _opened(path: Path, found: _Found) -> Any:
+    """The dataset, for its pixels; None where it is not what it was."""
+    info = found.info
+    if isinstance(path, RemotePath):
+        dataset = patiently(path.address, lambda: _dataset(path, info.driver))
+    else:
+        dataset = _dataset(path, info.driver)
+    if dataset.shape == (info.size.height, info.size.width) and dataset.count == info.count:
+        return dataset
+    dataset.close()
+    return None
+
+
+def _dataset(path: Path, driver: str) -> Any:
+    advice = "expected a GeoTIFF, PNG or JPEG that is whole"
+    with naming(path, "cannot open it", advice), own_env(**_PIXELS_ALONE):
+        dataset = DatasetReader(str(as_gdal_takes(path)), driver=driver, sharing=False)
+        dataset.mask_flag_enums  # noqa: B018 - now, and not at the first read, GDAL looks for a mask
+        return dataset
+
+
+def _bare(info: RasterInfo) -> RasterInfo:
+    """A header without what differs from tile to tile and no pixel depends on."""
+    nowhere: dict[str, Any] = {"crs": None, "transform": None, "gcps": (), "gcp_crs": None, "rpcs": None}
+    return replace(info, path=Path(), metres_per_pixel=None, remarks=(), stamp=None, **nowhere)

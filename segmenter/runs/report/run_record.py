@@ -1,0 +1,224 @@
+"""Story of a run: all that its directory tells of the training, whole or stopped; imports no TensorFlow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from segmenter.base.errors import CheckpointError, counted
+from segmenter.evaluation.protocol import of_one_rule
+from segmenter.runs.checkpoints import BEST
+from segmenter.runs.coverage import RunFacts, run_coverage
+from segmenter.runs.log import RunLog
+from segmenter.runs.resume import Checkpoint, Facts, newest_record, record_of
+from segmenter.runs.run import Run, load_run
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, scored
+from segmenter.runs.windows_file import ShownWindows, load_windows
+
+WAITING = 0.1
+"""Share of the time from which on waiting for data is what limits the speed."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the log on some steps; what a line does not say, or what is not finite, is None.
+
+    Attributes:
+        steps: since the line before.
+        rate: tiles a second in this epoch so far.
+        waiting: share of this epoch's time so far that was spent waiting for batches.
+    """
+
+    step: int
+    epoch: int
+    steps: int | None
+    loss: float | None
+    learning_rate: float | None
+    rate: float | None
+    waiting: float | None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A validation by the log; scores are fractions of 1, None where undefined.
+
+    Attributes:
+        iou: of each class, by name.
+        protocol: as text; empty where the log does not say it.
+    """
+
+    step: int
+    epoch: int
+    miou: float | None
+    iou: dict[str, float | None]
+    protocol: str
+
+
+@dataclass(frozen=True)
+class EpochSpeed:
+    """Speed of an epoch's steps.
+
+    Attributes:
+        seconds: that they took, from tiles and rate; without validation, checkpoints and the compiler.
+    """
+
+    epoch: int
+    rate: float
+    waiting: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that a run directory tells.
+
+    Attributes:
+        record: position and facts of the newest checkpoint; None where there is none, or it is damaged.
+        facts: of that, else of the best model, which is all that a run handed over may have.
+        best, last: validations with their confusion matrices.
+        coverage: of the steps; None where the log has none.
+        windows: of the best validation.
+        missing: a sentence on each thing that could not be read, or is not shown.
+    """
+
+    run: Run
+    record: Checkpoint | None
+    facts: Facts | None
+    lines: Sequence[Line]
+    validations: Sequence[Validation]
+    best: Scored | None
+    last: Scored | None
+    coverage: RunFacts | None
+    windows: ShownWindows | None
+    missing: Sequence[str]
+
+    @property
+    def steps(self) -> int:
+        """That are done."""
+        logged = [line.step for line in self.lines]
+        return max([*logged, self.record.position.done if self.record else 0])
+
+    @property
+    def speeds(self) -> list[EpochSpeed]:
+        """Of each epoch whose steps were timed, in order."""
+        by_epoch: dict[int, list[Line]] = {}
+        for line in self.lines:
+            by_epoch.setdefault(line.epoch, []).append(line)
+        found, batch = [], self.run.recipe.training.global_batch
+        for epoch, lines in sorted(by_epoch.items()):
+            last = lines[-1]
+            if last.rate:  # 0 where the epoch's only call was compiled in it
+                steps = [line.steps for line in lines]
+                known = None if None in steps else sum(step or 0 for step in steps)
+                seconds = None if known is None else known * batch / last.rate
+                found.append(EpochSpeed(epoch, last.rate, last.waiting, seconds))
+        return found
+
+    @property
+    def waiting(self) -> float | None:
+        """Share of the steps' time that was spent waiting for data; None where it was not measured."""
+        timed = [(s.waiting, s.seconds or 1.0) for s in self.speeds if s.waiting is not None]
+        total = sum(seconds for _, seconds in timed)
+        return sum(waiting * seconds for waiting, seconds in timed) / total if total else None
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether validations without a gain ended it."""
+        patience = self.run.recipe.training.stop_after
+        return bool(patience and self.record and self.record.position.without_gain >= patience)
+
+    @property
+    def status(self) -> str:
+        """How far it came, in a few words."""
+        epochs = self.run.recipe.training.epochs
+        if self.record is None:
+            if any(validation.epoch >= epochs for validation in self.validations):
+                return f"finished, {epochs} epochs"  # handed over without checkpoints
+            return f"stands at step {self.steps:,}, without a checkpoint"
+        at = self.record.position
+        if at.epoch >= epochs:
+            return f"finished, {epochs} epoch{'s' * (epochs != 1)}"
+        if self.ended_early:
+            return f"ended early, after {at.epoch} of {epochs} epochs"
+        return f"stopped after step {at.done:,}, in epoch {at.epoch + 1} of {epochs}"
+
+
+def read_story(path: Path) -> Story:
+    """What a run directory tells; what is damaged or not there yet is said in `missing`.
+
+    Raises:
+        CheckpointError: it is no run directory, its run.json or recipe.yaml is damaged, or its log is of
+            another format.
+        ConfigError: its recipe is not valid in this version.
+    """
+    run = load_run(path)
+    records = RunLog(path).records()
+    missing: list[str] = []
+
+    def read(what: str, reader: Any, *arguments: Any) -> Any:
+        try:
+            return reader(*arguments)
+        except CheckpointError as error:
+            missing.append(f"Could not be read: {what}: {error}")
+            return None
+
+    shown = of_one_rule(records)
+    if earlier := len(records) - len(shown):
+        missing.append(
+            f"{counted(earlier, 'validation')} of an earlier version, which took pixels without image data "
+            "for misses: such scores are not put beside the later ones."
+        )
+
+    record = read("Position, devices and versions", newest_record, path)
+    return Story(
+        run=run,
+        record=record,
+        facts=_facts_of_best(path) if record is None else record.facts,
+        lines=[_line(record) for record in records if "miou" not in record],
+        validations=[_validation(record) for record in shown if "miou" in record],
+        best=scored(path / BEST_FILES[0]),
+        last=scored(path / LAST_FILES[0]),
+        coverage=read("Coverage", run_coverage, path, run.classes.names),
+        windows=read("Windows", load_windows, path),
+        missing=missing,
+    )
+
+
+def _facts_of_best(path: Path) -> Facts | None:
+    with suppress(CheckpointError):  # not there, or of a version that did not write them
+        return record_of(path / BEST).facts
+    return None
+
+
+def _line(record: dict[str, Any]) -> Line:
+    steps = record.get("steps")
+    return Line(
+        step=record["step"],
+        epoch=_whole(record.get("epoch")),
+        steps=steps if isinstance(steps, int) and 0 <= steps < 1 << 40 else None,
+        loss=finite(record.get("loss")),
+        learning_rate=finite(record.get("learning_rate")),
+        rate=finite(record.get("images_per_second")),
+        waiting=finite(record.get("waiting_for_data")),
+    )
+
+
+def _validation(record: Mapping[str, Any]) -> Validation:
+    iou = {str(name): finite(value) for name, value in (record.get("iou") or {}).items()}
+    epoch, protocol = _whole(record.get("epoch")), str(record.get("protocol") or "")
+    return Validation(record["step"], epoch, finite(record["miou"]), iou, protocol)
+
+
+def finite(value: Any) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 40 else 0

@@ -1,0 +1,287 @@
+"""Tiles shown at another ground sampling distance than their scene's: `augmentation.scale_to`.
+
+For each draw the metres a pixel of the shown tile are drawn log-uniformly, so that 0.2 to 0.4 m are as likely
+as 0.5 to 1 m; the window that covers such a tile is read and resampled. Its side is a whole number of pixels,
+so what is shown misses the drawn scale by at most half a pixel in the side of the window.
+
+Shrinking averages over the area of each new pixel, as a coarser sensor does, so that nothing aliases; of the
+label the class with the largest area stays, for that is what such a pixel shows most of (the nearest pixel
+alone would be noise at every border, and as often another than what the averaged image shows). Enlarging
+interpolates linearly, and takes the nearest label. Pixels without data are left out of every average; a new
+pixel has data, or a label, where at least half of it has.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import ConfigError
+from segmenter.base.threads import in_threads
+from segmenter.config.recipe import Recipe
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.gsd import range_text
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.raster import raster_info
+from segmenter.tiles.index import TileIndex
+from segmenter.tiles.store import SceneStore, Tile
+
+MOST_SHRUNK = 8
+"""Times a side is shrunk at most: a tile then reads 64 times its pixels."""
+MOST_ENLARGED = 4
+"""Times a side is enlarged at most: beyond, a tile shows hardly anything."""
+_SCALE_STREAM = 1
+"""Last word of the key: the draw of the scale is apart from those of position and change."""
+_RANDOM_ATTEMPTS = 3
+"""Draws at a random scale before a tile that lost its class is shown as fine as it can be."""
+
+
+class GroundScale:
+    """Windows of a training set by ground size."""
+
+    def __init__(self, recipe: Recipe, index: TileIndex, store: SceneStore) -> None:
+        """Needs `augmentation.scale_to` and the index's `metres_S`.
+
+        Raises:
+            ConfigError: no scene can be shown at any of the asked scales.
+        """
+        assert recipe.augmentation.scale_to is not None, "asked for before"
+        assert index.metres_S is not None, "with_scales comes first"
+        self._wanted, self._seed = recipe.augmentation.scale_to, recipe.seed
+        self._index, self._store, self._tile = index, store, recipe.tiles.size
+        self._metres_S = index.metres_S
+        self._reach_S = [self._reach(scene) for scene in range(len(index.scenes))]
+        self._used = np.unique(index.scene_N)
+        if not any(self._meets(int(scene)) for scene in self._used):
+            reaches = [(float(self._metres_S[s]), self._reach_S[s]) for s in self._used]
+            raise _never_shown(self._wanted, self._tile, reaches)
+
+    @classmethod
+    def of(cls, recipe: Recipe, index: TileIndex, store: SceneStore) -> GroundScale | None:
+        """That of a recipe; None where it shows tiles at their own scale."""
+        return None if recipe.augmentation.scale_to is None else cls(recipe, index, store)
+
+    def _reach(self, scene: int) -> tuple[int, int]:
+        """Smallest and largest side of a window of a scene, in its pixels."""
+        return _reach(self._store.size(scene), self._tile)
+
+    def _asked(self, scene: int) -> tuple[float, float]:
+        """Sides of the windows that would show a scene at all of the asked scales."""
+        return _asked(self._wanted, float(self._metres_S[scene]), self._tile)
+
+    def _meets(self, scene: int) -> bool:
+        return _meets(self._reach_S[scene], self._asked(scene))
+
+    def sides(self, scene: int) -> tuple[float, float]:
+        """Sides of a scene's windows, in its pixels, between which they are drawn."""
+        least, most = self._reach_S[scene]
+        low, high = (min(max(side, least), most) for side in self._asked(scene))
+        return low, high
+
+    def ends(self) -> tuple[float, float]:
+        """The finest and the coarsest metres a pixel at which any scene is shown."""
+        ends_S2 = self._metres_ends()
+        return float(ends_S2.min()), float(ends_S2.max())
+
+    def middle(self) -> float:
+        """Metres a pixel in the middle of what is shown: the geometric mean over the tiles."""
+        tiles_S = np.bincount(self._index.scene_N, minlength=len(self._reach_S))[self._used]
+        return float(np.exp(np.average(np.log(self._metres_ends()).mean(axis=1), weights=tiles_S)))
+
+    def _metres_ends(self) -> NDArray[np.float64]:
+        """(used scenes, 2), in the order of `_used`."""
+        ends = [[side * self._metres_S[s] / self._tile for side in self.sides(int(s))] for s in self._used]
+        return np.array(ends, np.float64)
+
+    def window(self, tile: int, key: tuple[int, int, int, int]) -> Window:
+        """The window around a tile's middle that is shown as the tile; keyed by (epoch, step, slot, attempt).
+
+        It lies in the scene as far as this is large enough. The last attempts are as fine as can be.
+        """
+        return self._around(tile, self._side(tile, key))
+
+    def window_beside(self, other: int, tile: int, key: tuple[int, ...]) -> Window | None:
+        """A tile's window at the scale at which a draw shows another tile, to be shown in that one.
+
+        None where its scene cannot be shown at that scale.
+        """
+        own, theirs = (float(self._metres_S[self._index.scene_N[i]]) for i in (other, tile))
+        side = round(self._side(tile, key) * theirs / own)
+        least, most = self._reach_S[int(self._index.scene_N[other])]
+        return self._around(other, side) if least <= side <= most else None
+
+    def _side(self, tile: int, key: tuple[int, ...]) -> int:
+        """Side of the window that a draw shows, in pixels of the tile's scene."""
+        scene = int(self._index.scene_N[tile])
+        low, high = self.sides(scene)
+        rng = np.random.default_rng(np.random.SeedSequence([self._seed, *key, _SCALE_STREAM]))
+        share = rng.random() if key[-1] <= _RANDOM_ATTEMPTS else 0.0
+        least, most = self._reach_S[scene]
+        return min(max(round(low * (high / low) ** share), least), most)
+
+    def _around(self, tile: int, side: int) -> Window:
+        """The window of a side around a tile's middle, moved into the scene."""
+        scene, home = int(self._index.scene_N[tile]), self._index.window(tile)
+        moved = (home.height - side) // 2
+        return self._store.window_in_scene(scene, Window(home.row + moved, home.col + moved, side, side))
+
+    def describe(self) -> list[str]:
+        """Lines on what is shown, what it costs to read, and the scenes that do not give all of it."""
+        tiles_S = np.bincount(self._index.scene_N, minlength=len(self._reach_S))
+        cost = float(tiles_S @ [self._cost(scene) for scene in range(len(tiles_S))]) / max(1, tiles_S.sum())
+        scales = self._metres_S[self._used]
+        lines = [
+            f"scale_to: tiles of {range_text(*self._wanted)} a pixel, out of scenes of "
+            f"{range_text(float(scales.min()), float(scales.max()))}; a tile reads "
+            f"{cost:.1f} times its pixels on average"
+        ]
+        short = [int(s) for s in self._used if not np.allclose(self.sides(int(s)), self._asked(int(s)))]
+        if short:
+            metres = self._metres_S[short[0]] / self._tile
+            only = range_text(*(side * metres for side in self.sides(short[0])))
+            scenes = f"{len(short)} of {len(self._used)} scenes"
+            name = self._index.scenes[short[0]].name
+            beside = sum(not self._meets(scene) for scene in short)
+            none = f" ({beside} beside it, as near as can be)" if beside else ""
+            lines.append(f"  {scenes} are shown at a part of it{none}, as {name} at {only}: {_bounds()}")
+        return lines
+
+    def _cost(self, scene: int) -> float:
+        """Mean pixels read for a pixel shown: of (side / tile)², log-uniform between both ends."""
+        low, high = (side / self._tile for side in self.sides(scene))
+        return (high**2 - low**2) / (2 * math.log(high / low)) if high > low * (1 + 1e-9) else low**2
+
+
+def check_shown(recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse an `augmentation.scale_to` that no training scene meets, as `GroundScale` does.
+
+    Reads headers until a scene does. What is not known of a scene's scale is for `check_scales` to say.
+
+    Raises:
+        ConfigError: with what the scenes can be shown at.
+        RasterError: a header cannot be read.
+    """
+    wanted, tile = recipe.augmentation.scale_to, recipe.tiles.size
+    if wanted is None:
+        return
+
+    def look(scene: Scene) -> tuple[float | None, tuple[int, int]]:
+        info = raster_info(scene.image)
+        return dataset.scale_of(scene, info.metres_per_pixel), _reach(info.size, tile)
+
+    found = []
+    for metres, reach in in_threads(
+        look, dataset.of("train"), description="scales", unit="scene", progress=False
+    ):
+        if metres is None or _meets(reach, _asked(wanted, metres, tile)):
+            return
+        found.append((metres, reach))
+    if found:
+        raise _never_shown(wanted, tile, found)
+
+
+def _reach(size: Size, tile: int) -> tuple[int, int]:
+    """Smallest and largest side of a window of a scene of such a size, in its pixels."""
+    return -(-tile // MOST_ENLARGED), min(MOST_SHRUNK * tile, max(tile, min(size.height, size.width)))
+
+
+def _asked(wanted: tuple[float, float], metres: float, tile: int) -> tuple[float, float]:
+    return tile * wanted[0] / metres, tile * wanted[1] / metres
+
+
+def _meets(reach: tuple[int, int], asked: tuple[float, float]) -> bool:
+    return math.floor(asked[0]) <= reach[1] and math.ceil(asked[1]) >= reach[0]
+
+
+def _never_shown(
+    wanted: tuple[float, float], tile: int, reaches: Sequence[tuple[float, tuple[int, int]]]
+) -> ConfigError:
+    """The error of scenes, by metres a pixel and reach, none of which can be shown as is asked."""
+    low = min(reach[0] * metres for metres, reach in reaches) / tile
+    high = max(reach[1] * metres for metres, reach in reaches) / tile
+    return ConfigError(
+        "augmentation.scale_to: expected metres a pixel that a training scene can be shown at, "
+        f"{range_text(low, high)}, got {list(wanted)}; {_bounds()}"
+    )
+
+
+def _bounds() -> str:
+    return (
+        f"windows stay in their scene and are shrunk at most {MOST_SHRUNK} times and enlarged at most "
+        f"{MOST_ENLARGED} times a side"
+    )
+
+
+def resampled(tile: Tile, side: int) -> Tile:
+    """A square tile, image (H, H, C), valid (H, H), class ids (H, H), in `side` pixels; see the module.
+
+    The image is 0 where there is no data, as `SceneStore.read` gives it.
+    """
+    image_HWC, valid_HW, label_HW = tile
+    if valid_HW.shape[0] == side:
+        return tile
+    precise = np.float32 if image_HWC.dtype.itemsize <= 2 or image_HWC.dtype == np.float32 else np.float64
+    if valid_HW.all():
+        valid = np.ones((side, side), np.bool_)
+        values = _averaged(image_HWC, side, precise)
+    else:
+        share = _averaged(valid_HW[..., None], side, precise)
+        valid = share[..., 0] >= 0.5 - _ROUNDING
+        total = _averaged(image_HWC, side, precise)  # 0 where there is no data
+        values = np.where(valid[..., None], total / np.where(share > 0, share, 1), 0)
+    label = _label(label_HW, side)
+    label[~valid] = IGNORE
+    return _as_type(values, image_HWC.dtype), valid, label
+
+
+def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]:
+    """Mean over the area of each new pixel, or, where these are the smaller ones, linear interpolation.
+
+    In floats, a band at a time to save memory: in 8 bits OpenCV rounds the halves of 2×2 averages up, which
+    brightens an image by an eighth of a level.
+    """
+    cv2, bands = _opencv(), values_HWC.shape[2]
+    method = cv2.INTER_AREA if side < values_HWC.shape[0] else cv2.INTER_LINEAR
+    parts = (values_HWC[..., band].astype(precise) for band in range(bands))
+    return np.stack([cv2.resize(part, (side, side), interpolation=method) for part in parts], axis=-1)
+
+
+def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """The class with the largest area in each new pixel, the first of equal ones; the nearest if enlarged."""
+    cv2 = _opencv()
+    if side > label_HW.shape[0]:
+        return np.asarray(cv2.resize(label_HW, (side, side), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
+    found = np.flatnonzero(np.bincount(label_HW.reshape(-1), minlength=IGNORE + 1))
+    classes = [int(c) for c in found if c != IGNORE]
+    best = np.full((side, side), IGNORE, np.uint8)
+    most, labelled = np.zeros((side, side), np.float32), np.zeros((side, side), np.float32)
+    for c in classes:
+        area = cv2.resize((label_HW == c).astype(np.float32), (side, side), interpolation=cv2.INTER_AREA)
+        labelled += area
+        larger = area > most + _ROUNDING
+        best[larger], most[larger] = c, area[larger]
+    best[labelled < 0.5 - _ROUNDING] = IGNORE
+    return best
+
+
+_ROUNDING = 1e-5
+"""Of areas summed in float32: equal ones must not differ by their last bit."""
+
+
+def _as_type(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Averages as the pixels' own type: integers are rounded."""
+    return (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
+
+
+@functools.cache
+def _opencv() -> Any:
+    import cv2  # not at import: --help needs none of it
+
+    cv2.setNumThreads(0)  # the pipeline has its own threads
+    return cv2

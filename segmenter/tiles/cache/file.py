@@ -1,0 +1,288 @@
+"""Pack: one file with the decoded pixels of many scenes in chunks, whole or not at all, checked when read.
+
+    chunks        raw, or compressed with LZ4 where that makes them smaller
+    table         16 bytes a chunk: where it lies, how long it is, its CRC-32
+    contents      sealed JSON: the scenes' keys, types, shapes and first chunks
+    end           signature, place and length of the contents, CRC-32 of these
+
+A scene's image has a chunk for each square of 128 pixels, row by row, and after these as many of validity,
+empty where all pixels have data; a class map has the former alone. Scenes of about a tile are one chunk.
+Checking whole packs at each start would read all of the data, which may be 200 GB: a chunk is checked when a
+process reads it for the first time (1.2 GB/s on one core).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import mmap
+import os
+import stat
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from segmenter.base.sealed import unsealed_text
+from segmenter.config.datasets import CacheCodec
+from segmenter.grid.geometry import Size, Window
+
+CHUNK = 128
+"""Side of a chunk: a tile of 256² at any position touches 9 of them, 2.25 times its pixels."""
+STRIP_ROWS = 4 * CHUNK
+"""Rows of a scene that are decoded at once."""
+_WHOLE_PIXELS = 1 << 16
+"""Scenes of so many pixels are one chunk: as tiles they are read whole."""
+FORMAT = 3
+"""1 and 2 were folders of plain arrays."""
+END = struct.Struct("<8sQII")
+SIGNATURE = b"SEGPACK\n"
+TABLE = np.dtype([("offset", "<u8"), ("length", "<u4"), ("crc", "<u4")])
+_MOST_CONTENTS = 1 << 28
+
+Kind = Literal["image", "label"]
+KINDS: tuple[Kind, ...] = ("image", "label")
+Rows = tuple[NDArray[Any], NDArray[np.bool_] | None]
+"""Rows of a scene: (h, W, C) pixels and (h, W) validity, or (h, W) class ids and None."""
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+Side = Annotated[int, Field(ge=1, lt=1 << 31)]
+
+
+class DamagedError(Exception):
+    """A chunk is not what was written; the scene is to be decoded anew."""
+
+
+class Content(BaseModel):
+    """A scene's image or class map in a pack; `nodata`: as `raster.validity.void_values`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    key: str = Field(pattern=r"^[0-9a-f]{24}$")
+    dtype: str = Field(pattern=r"^[<|][buif][1248]$")
+    shape: Annotated[tuple[Side, ...], Field(min_length=2, max_length=3)]
+    chunk: tuple[Side, Side]
+    codec: CacheCodec
+    first: Count
+    nodata: tuple[float | None, ...] = ()
+
+    @property
+    def size(self) -> Size:
+        """Of the scene."""
+        return Size(self.shape[0], self.shape[1])
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Chunks down and across."""
+        return -(-self.shape[0] // self.chunk[0]), -(-self.shape[1] // self.chunk[1])
+
+    def fits(self, kind: Kind, chunks: int) -> bool:
+        """Whether a table of so many chunks can hold it."""
+        down, across = self.grid
+        right = len(self.shape) == 3 if kind == "image" else len(self.shape) == 2 and self.dtype == "|u1"
+        right &= self.chunk == chunk_of(self.size)
+        return right and self.first + down * across * (2 if kind == "image" else 1) <= chunks
+
+
+class _Contents(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    format: Literal[3]
+    kind: Kind
+    chunks: Count
+    table_crc: Count
+    contents: tuple[Content, ...]
+
+
+def chunk_of(size: Size) -> tuple[int, int]:
+    """Height and width of a scene's chunks."""
+    if size.pixels <= _WHOLE_PIXELS and size.height <= STRIP_ROWS:
+        return size.height, size.width
+    return CHUNK, CHUNK
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+@dataclass
+class _Mapped:
+    """A pack in memory: its bytes, its table, and which chunks were found whole."""
+
+    bytes: memoryview
+    table: NDArray[Any]
+    checked_N: NDArray[np.bool_]
+
+
+class Pack:
+    """A finished pack; safe to read from several threads, and opened by the process that first reads it.
+
+    Attributes:
+        path: of the file.
+        contents: of the pack.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read what the pack says of itself.
+
+        Raises:
+            DamagedError: it is no pack, another format's, or damaged; OSError: it cannot be read.
+        """
+        self.path, self._lock = path, threading.Lock()
+        self._mapped: _Mapped | None = None
+        with _opened(path) as file:
+            self.bytes = os.fstat(file.fileno()).st_size
+            facts, table_at = _said(file, self.bytes)
+        if not path.name.startswith(facts.kind):
+            raise DamagedError("has the name of another")
+        self.contents, self._table_at = facts.contents, table_at
+        self._chunks, self._crc = facts.chunks, facts.table_crc
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = {"_mapped", "_lock", "contents"}
+        return {name: value for name, value in vars(self).items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _mapped=None, _lock=threading.Lock(), contents=())
+
+    def chunk(self, number: int) -> memoryview:
+        """The stored bytes of a chunk, which are whole; nothing is copied.
+
+        Raises:
+            DamagedError: they are not.
+        """
+        mapped = self._mapped or self._map()
+        offset, length, crc = mapped.table[number].item()
+        found = mapped.bytes[offset : offset + length]
+        if not mapped.checked_N[number]:
+            if len(found) != length or zlib.crc32(found) != crc:
+                raise DamagedError(f"chunk {number} is damaged")
+            mapped.checked_N[number] = True
+        return found
+
+    def _map(self) -> _Mapped:
+        with self._lock:
+            if self._mapped is None:
+                with _damage(), _opened(self.path) as file:
+                    if os.fstat(file.fileno()).st_size != self.bytes:
+                        raise DamagedError("has another size")
+                    content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                table = np.frombuffer(content, TABLE, self._chunks, self._table_at)
+                if zlib.crc32(table.data) != self._crc:
+                    raise DamagedError("its table is damaged")
+                self._mapped = _Mapped(content, table, np.zeros(len(table), np.bool_))
+            return self._mapped
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to read; a pipe or device, which might wait for ever, is a damage."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise DamagedError("is no file")
+        yield file
+
+
+def _said(file: BinaryIO, size: int) -> tuple[_Contents, int]:
+    """The contents of a pack and the place of its table."""
+    try:
+        file.seek(max(0, size - END.size))
+        end = file.read(END.size)
+        signature, at, length, crc = END.unpack(end)
+        if signature != SIGNATURE or zlib.crc32(end[:-4]) != crc or length > _MOST_CONTENTS:
+            raise DamagedError("its end is damaged")
+        file.seek(at)
+        facts = _Contents.model_validate_json(unsealed_text(file.read(length)) or b"")
+    except (struct.error, ValidationError, ValueError, OverflowError) as error:
+        raise DamagedError(f"its contents are damaged ({type(error).__name__})") from None
+    table_at = at - facts.chunks * TABLE.itemsize
+    if table_at < 0 or not all(one.fits(facts.kind, facts.chunks) for one in facts.contents):
+        raise DamagedError("its contents do not fit together")
+    return facts, table_at
+
+
+@contextlib.contextmanager
+def _damage() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise DamagedError(f"cannot be read ({error})") from None
+
+
+class PackedArray:
+    """A scene's image or class map as it lies in a pack."""
+
+    __slots__ = ("content", "pack")
+
+    def __init__(self, pack: Pack, content: Content) -> None:
+        self.pack, self.content = pack, content
+
+    def __getstate__(self) -> tuple[Pack, Content]:
+        return self.pack, self.content
+
+    def __setstate__(self, state: tuple[Pack, Content]) -> None:
+        self.pack, self.content = state
+
+    def read(self, window: Window, out: NDArray[Any] | None, valid: NDArray[np.bool_] | None = None) -> None:
+        """Pixels of a window inside the scene into `out`, and where they have data into `valid`.
+
+        Args:
+            out: (h, w, C) or (h, w); None: they are not read.
+            valid: (h, w) of an image.
+
+        Raises:
+            DamagedError: a chunk is not what was written.
+        """
+        said = self.content
+        (down, across), first, codec = said.grid, said.first, said.codec
+        dtype, bands = np.dtype(said.dtype), said.shape[2:]
+        cols = list(_spans(window.col, window.col_stop, said.chunk[1], said.shape[1]))
+        for i, high, rows, into_rows in _spans(window.row, window.row_stop, said.chunk[0], said.shape[0]):
+            for j, wide, columns, into_columns in cols:
+                number, shape = first + i * across + j, (high, wide)
+                into, part = (into_rows, into_columns), (rows, columns)
+                if out is not None:
+                    out[into] = _expanded(self.pack.chunk(number), dtype, (*shape, *bands), codec)[part]
+                if valid is not None:
+                    stored = self.pack.chunk(number + down * across)
+                    valid[into] = _mask(stored, shape, codec)[part] if stored else True
+
+
+def _spans(start: int, stop: int, step: int, size: int) -> Iterator[tuple[int, int, slice, slice]]:
+    """Chunks that a range of rows (or columns) lies over: number, length, the part in it, in the range."""
+    for number in range(start // step, -(-stop // step)):
+        at = number * step
+        end = min(at + step, size)
+        begin, last = max(at, start), min(end, stop)
+        yield number, end - at, slice(begin - at, last - at), slice(begin - start, last - start)
+
+
+def _mask(stored: memoryview, shape: tuple[int, int], codec: CacheCodec) -> NDArray[np.bool_]:
+    pixels = shape[0] * shape[1]
+    bits = _expanded(stored, np.dtype(np.uint8), (-(-pixels // 8),), codec)
+    return np.unpackbits(bits, count=pixels).reshape(shape).view(np.bool_)
+
+
+def _expanded(
+    stored: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...], codec: CacheCodec
+) -> NDArray[Any]:
+    """A chunk as an array: the mapped bytes themselves where they are not compressed."""
+    size = math.prod(shape) * dtype.itemsize
+    try:
+        raw = stored if len(stored) == size or codec == "none" else lz4().decompress(stored, size)
+        return np.frombuffer(raw, dtype).reshape(shape)
+    except (pa.ArrowException, ValueError, OSError):
+        raise DamagedError("a chunk has another size") from None
+
+
+@functools.cache
+def lz4() -> Any:
+    """The codec: 2 GB/s a core and more, without Python's lock; pyarrow is here for the tile index."""
+    return pa.Codec("lz4_raw")

@@ -1,0 +1,240 @@
+"""Packing: scenes are decoded into packs, several at once; what is complete counts, also after an error."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from segmenter.base.errors import DatasetError, OutputError
+from segmenter.base.threads import in_threads
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.raster import LabelRaster, RasterInfo, open_raster
+from segmenter.raster.stamps import stamp_of
+from segmenter.raster.validity import void_values
+from segmenter.tiles.cache.file import STRIP_ROWS, Kind, PackedArray, Rows
+from segmenter.tiles.cache.folder import PackFolder
+from segmenter.tiles.cache.writer import PackWriter
+
+_VALIDITY = 3
+"""Number of the rule which pixels have data: what was packed under another is made anew."""
+_PACK_BYTES = 1 << 30
+"""A pack is finished from this size on: what a kill loses for each thread."""
+_MOST_PACKS = 128
+"""Of one packing, about: each that is read takes two of the 1024 files that a process may open."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A scene's image or class map that is to be packed.
+
+    Attributes:
+        bytes: that it takes without compression.
+        nodata: of an image's bands, as `raster.validity.void_values`.
+    """
+
+    scene: Scene
+    kind: Kind
+    key: str
+    size: Size
+    bytes: int
+    nodata: tuple[float | None, ...] = ()
+
+    @classmethod
+    def of_image(cls, dataset: Dataset, scene: Scene, info: RasterInfo) -> Job:
+        """`info`: the image's header."""
+        bands = dataset.bands or [b for b in range(1, info.count + 1) if b not in info.alpha]
+        wide = len(bands) * np.dtype(info.dtype).itemsize
+        key = key_of(dataset, scene, "image") or ""
+        return cls(scene, "image", key, info.size, info.size.pixels * wide, void_values(info, bands))
+
+    @classmethod
+    def of_label(cls, dataset: Dataset, scene: Scene, size: Size) -> Job:
+        """`size`: of the scene."""
+        return cls(scene, "label", key_of(dataset, scene, "label") or "", size, size.pixels)
+
+
+def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
+    """A short name of all that a scene's pixels depend on: its file's state, and how it is decoded.
+
+    The class map is part of a label's key alone, and of that its values, not the classes' names. None where
+    there is no such file.
+    """
+    path = scene.image if kind == "image" else scene.label
+    if path is None:
+        return None
+    stamp = stamp_of(path)
+    if stamp.file[1] < 0:
+        return None
+    if kind == "image":
+        rule: tuple[object, ...] = _VALIDITY, dataset.bands
+    else:
+        classes = dataset.classes
+        signs = [one.code if classes.encoding == "codes" else one.colour for one in classes.classes]
+        rule = classes.encoding, signs, classes.ignored, classes.nodata
+    where = os.path.relpath(path, dataset.root), stamp.key
+    return hashlib.sha256(repr((kind, where, rule)).encode()).hexdigest()[:24]
+
+
+def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
+    """A scene's image with its validity, or its class ids, from the top in strips of rows."""
+    if kind == "image":
+        with open_raster(scene.image, dataset.bands) as raster:
+            for strip in _strips(raster.info.size):
+                yield raster.read(strip)
+    elif scene.label is not None:
+        with LabelRaster(scene.label, dataset.classes) as label:
+            for strip in _strips(label.info.size):
+                yield label.ids(strip), None
+
+
+def _strips(size: Size) -> Iterator[Window]:
+    for row in range(0, size.height, STRIP_ROWS):
+        yield Window(row, 0, min(STRIP_ROWS, size.height - row), size.width)
+
+
+def pack(
+    dataset: Dataset,
+    folder: PackFolder,
+    jobs: Sequence[Job],
+    *,
+    description: str = "decoding scenes once",
+    progress: bool = True,
+    told: Callable[[Job, int], None] = lambda job, pixels: None,
+    kept: Callable[[PackedArray], bool] = lambda array: True,
+    workers: int | None = None,
+) -> None:
+    """Decode scenes into packs; room for them was made.
+
+    Args:
+        told: is called with the pixels of every strip that was written, from any thread.
+        kept: whether what another process has packed in the meantime will do.
+        workers: threads; None: as many as there are cores.
+
+    Raises:
+        OutputError: there is no space; SegmenterError: a scene cannot be read. What was complete stays.
+    """
+    if not jobs:
+        return
+    full = max(_PACK_BYTES, sum(job.bytes for job in jobs) // _MOST_PACKS)
+    with folder.writing(), _Writers(dataset, folder, full, told, kept) as writers:
+        for _ in in_threads(
+            writers.add,
+            jobs,
+            description=description,
+            unit="file",
+            workers=workers,
+            progress=progress,
+            at_end=writers.stop,
+        ):
+            pass
+    folder.look()
+
+
+class _Writers:
+    """Packs that are being written: one of a kind for each thread that needs one."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        folder: PackFolder,
+        full: int,
+        told: Callable[[Job, int], None],
+        kept: Callable[[PackedArray], bool],
+    ) -> None:
+        """`full`: bytes from which on a pack is finished."""
+        self._dataset, self._folder, self._full = dataset, folder, full
+        self._told, self._kept = told, kept
+        self._lock, self._stopped = threading.Lock(), False
+        self._waiting: dict[Kind, list[PackWriter]] = {"image": [], "label": []}
+        self._seen = _changed_at(folder.path)
+
+    def __enter__(self) -> _Writers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Finish what is complete; an error before goes before one of this."""
+        for writer in [*self._waiting["image"], *self._waiting["label"]]:
+            try:
+                with _writing(self._folder.path, writer):
+                    writer.finish()
+            except OutputError:
+                if kind is None:
+                    raise
+
+    def stop(self) -> None:
+        """Give up the scenes that are being packed: after an error or Ctrl-C nobody waits for large ones."""
+        self._stopped = True
+
+    def add(self, job: Job) -> None:
+        """Pack one scene, unless another training was faster."""
+        if self._is_there(job):
+            return
+        writer = self._take(job.kind)
+        try:
+            with _writing(self._folder.path, writer):
+                writer.add(job.key, job.size, self._rows(job), job.nodata)
+                if writer.bytes >= self._full:
+                    writer.finish()
+                    return
+        except OutputError:
+            raise
+        except BaseException:
+            self._give(job.kind, writer)
+            raise
+        self._give(job.kind, writer)
+
+    def _is_there(self, job: Job) -> bool:
+        with self._lock:
+            now = _changed_at(self._folder.path)
+            if now != self._seen:
+                self._folder.look()
+                self._seen = now
+            found = self._folder.find(job.key)
+        return found is not None and self._kept(found)
+
+    def _take(self, kind: Kind) -> PackWriter:
+        with self._lock:
+            if self._waiting[kind]:
+                return self._waiting[kind].pop()
+        with _writing(self._folder.path, None):
+            return self._folder.writer(kind, self._dataset.cache_codec)
+
+    def _give(self, kind: Kind, writer: PackWriter) -> None:
+        with self._lock:
+            self._waiting[kind].append(writer)
+
+    def _rows(self, job: Job) -> Iterator[Rows]:
+        for pixels, valid in rows_of(self._dataset, job.scene, job.kind):
+            if self._stopped:
+                raise DatasetError(f"{self._folder.path}: interrupted")  # nobody hears of it
+            yield pixels, valid
+            self._told(job, pixels.shape[0] * pixels.shape[1])
+
+
+def _changed_at(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
+@contextlib.contextmanager
+def _writing(folder: Path, writer: PackWriter | None) -> Iterator[None]:
+    """An error of the system as one line; the pack that it befell goes."""
+    try:
+        yield
+    except OSError as error:
+        if writer is not None:
+            writer.discard()
+        raise OutputError(
+            f"{folder}: cannot write it: {error.strerror}; is the disk full? Make room, or "
+            "convert the scenes to tiled GeoTIFF, which needs no copies"
+        ) from None

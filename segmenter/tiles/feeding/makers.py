@@ -1,0 +1,150 @@
+"""Makers of batches: what a feed asks of those who make them, and the threads of this process."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from abc import ABC, abstractmethod
+
+from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
+from segmenter.tiles.feeding.orders import Order
+
+_POLL_SECONDS = 0.2
+
+
+class FeedClosedError(Exception):
+    """A batch was waited for when the feed was closed: the training has ended."""
+
+
+class Maker(ABC):
+    """Makes batches that are ordered, side by side; used under the lock of its feed, but for `close`."""
+
+    @property
+    @abstractmethod
+    def room(self) -> int:
+        """Orders that may be given now: what bounds the memory."""
+
+    @property
+    @abstractmethod
+    def drawn(self) -> DrawCounts:
+        """A copy of the counts of all draws so far."""
+
+    @abstractmethod
+    def begin(self, order: Order) -> None:
+        """Begin a batch; there must be room."""
+
+    @abstractmethod
+    def result(self, ticket: int) -> Batch | None:
+        """A batch, valid until it is dropped; None: it is not made yet; its error is raised."""
+
+    @abstractmethod
+    def drop(self, ticket: int) -> None:
+        """Give up a batch that was used, or will not be."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when something may have been made, or soon.
+
+        Raises:
+            TrainingError: a worker process is gone.
+            FeedClosedError: the maker is closed.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise TrainingError where a worker process is gone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the work; also while another thread waits."""
+
+
+class Threads(Maker):
+    """Makes batches in threads of this process; Python's lock lets only part of a batch be made side by side.
+
+    Args:
+        threads: that work.
+        ahead: batches that may be under way or waiting.
+    """
+
+    def __init__(self, loader: BatchLoader, threads: int, ahead: int) -> None:
+        self._loader, self._ahead = loader, ahead
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Batch | BaseException]] = queue.SimpleQueue()
+        self._under_way: set[int] = set()
+        self._dropped: set[int] = set()
+        self._made: dict[int, Batch | BaseException] = {}
+        self._closed = False
+        for number in range(threads):
+            # Daemons: a disk that does not answer must not keep a program from ending. They do not know this
+            # object, so that it is let go of, and ends them, with the last who knows it.
+            arguments = (loader, self._orders, self._done, self._dropped)
+            threading.Thread(target=_work, args=arguments, name=f"input {number}", daemon=True).start()
+        self._end = weakref.finalize(self, _end, self._orders, threads)
+
+    @property
+    def room(self) -> int:
+        return self._ahead - len(self._under_way) - len(self._made)
+
+    @property
+    def drawn(self) -> DrawCounts:
+        return self._loader.drawn
+
+    def begin(self, order: Order) -> None:
+        self._under_way.add(order.ticket)
+        self._orders.put(order)
+
+    def result(self, ticket: int) -> Batch | None:
+        made = self._made.get(ticket)
+        if isinstance(made, BaseException):
+            raise made
+        return made
+
+    def drop(self, ticket: int) -> None:
+        if ticket in self._under_way:
+            self._dropped.add(ticket)
+        else:
+            del self._made[ticket]
+
+    def wait(self) -> None:
+        try:
+            ticket, made = self._done.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            if self._closed:
+                raise FeedClosedError from None
+            return
+        self._under_way.discard(ticket)
+        if ticket in self._dropped:
+            self._dropped.discard(ticket)
+        else:
+            self._made[ticket] = made
+
+    def check(self) -> None:
+        """Threads are gone with the program only."""
+
+    def close(self) -> None:
+        self._closed = True
+        self._end()
+
+
+def _work(
+    loader: BatchLoader,
+    orders: queue.SimpleQueue[Order | None],
+    done: queue.SimpleQueue[tuple[int, Batch | BaseException]],
+    dropped: set[int],
+) -> None:
+    while (order := orders.get()) is not None:
+        if order.ticket in dropped:
+            done.put((order.ticket, FeedClosedError()))
+            continue
+        try:
+            made: Batch | BaseException = loader.load(order.plan(), order.epoch, order.step)
+        except BaseException as error:  # whatever it is, the taking side must hear of it
+            made = error
+        done.put((order.ticket, made))
+
+
+def _end(orders: queue.SimpleQueue[Order | None], threads: int) -> None:
+    for _ in range(threads):
+        orders.put(None)

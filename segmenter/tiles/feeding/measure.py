@@ -1,0 +1,210 @@
+"""Measurement of the input alone: processor time a tile by stage, tiles a second."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from segmenter.config.recipe import Recipe
+from segmenter.sampling import Plan
+from segmenter.tiles.batches import BatchLoader
+from segmenter.tiles.feeding.feed import Feed
+from segmenter.tiles.feeding.slots import BatchShape
+from segmenter.tiles.index import TileIndex
+from segmenter.tiles.statistics import BandStatistics
+from segmenter.tiles.store import SceneStore, Tile
+
+READING, WAITING = "reading", "waiting for files"
+AUGMENTING, KEEPING, COPYING = "augmenting", "keeping promises, stacking", "copying"
+STAGES = (READING, WAITING, AUGMENTING, KEEPING, COPYING)
+_SCHEDULER = Path("/proc/thread-self/schedstat")
+
+Times = tuple[float, float, float]
+
+
+class ThreadTimes:
+    """Times of the thread that makes it.
+
+    Attributes:
+        knows_queue: whether the kernel tells the time in the scheduler's queue; without, it is taken for 0.
+    """
+
+    def __init__(self) -> None:
+        self.knows_queue = _SCHEDULER.exists()
+        self._file = os.open(_SCHEDULER if self.knows_queue else os.devnull, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def now(self) -> Times:
+        """Seconds by the clock, of the processor, and in the scheduler's queue."""
+        queued = int(os.pread(self._file, 100, 0).split()[1]) / 1e9 if self.knows_queue else 0.0
+        return time.perf_counter(), time.thread_time(), queued
+
+
+def since(before: Times, now: Times) -> Times:
+    """Return the seconds between two readings."""
+    return now[0] - before[0], now[1] - before[1], now[2] - before[2]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of a tile, in seconds of one thread.
+
+    Attributes:
+        stages: seconds a tile by stage; of the processor, but for `WAITING`.
+    """
+
+    stages: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """All stages."""
+        return sum(self.stages.values())
+
+    @property
+    def limit(self) -> str:
+        """The stage that takes longest."""
+        return max(self.stages, key=lambda stage: self.stages[stage])
+
+
+class _Clock:
+    """Time by stage; a stage within another one is taken off it."""
+
+    def __init__(self) -> None:
+        self.processor: dict[str, float] = defaultdict(float)
+        self.waiting: dict[str, float] = defaultdict(float)
+        self._within: list[str] = []
+        self._times = ThreadTimes()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self._within.append(name)
+        before = self._times.now()
+        try:
+            yield
+        finally:
+            wall, processor, queued = since(before, self._times.now())
+            self._within.pop()
+            for spent, seconds in ((self.processor, processor), (self.waiting, wall - processor - queued)):
+                spent[name] += seconds
+                if self._within:
+                    spent[self._within[-1]] -= seconds
+
+
+class _Timed:
+    """An object of which some methods are timed."""
+
+    def __init__(self, inner: Any, clock: _Clock, stage: str) -> None:
+        self._inner, self._clock, self._stage = inner, clock, stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Tile:
+        """Augmented."""
+        with self._clock.stage(self._stage):
+            return cast(Tile, self._inner(*arguments, **options))
+
+    def read(self, *arguments: Any) -> Tile:
+        """Of a store."""
+        with self._clock.stage(self._stage):
+            return cast(Tile, self._inner.read(*arguments))
+
+    def read_label(self, *arguments: Any) -> Any:
+        """Of a store."""
+        with self._clock.stage(self._stage):
+            return self._inner.read_label(*arguments)
+
+
+class _MeasuredLoader(BatchLoader):
+    """Loader that times its stages."""
+
+    def __init__(
+        self,
+        clock: _Clock,
+        recipe: Recipe,
+        index: TileIndex,
+        store: SceneStore,
+        statistics: BandStatistics,
+    ) -> None:
+        timed = cast(SceneStore, _Timed(store, clock, READING))
+        super().__init__(recipe, index, timed, statistics)
+        self._augmenter = cast(Any, _Timed(self._augmenter, clock, AUGMENTING))
+        self._paster = cast(Any, _Timed(self._paster, clock, AUGMENTING))
+
+
+def cost_of_a_tile(
+    recipe: Recipe,
+    index: TileIndex,
+    store: SceneStore,
+    statistics: BandStatistics,
+    plan: Plan,
+    seconds: float,
+) -> Cost:
+    """Cost of a tile, from batches made one after the other in this thread.
+
+    Args:
+        seconds: of processor time that it may take, beyond the batch that it needs at least.
+    """
+    clock = _Clock()
+    loader = _MeasuredLoader(clock, recipe, index, store, statistics)
+    BatchLoader(recipe, index, store, statistics).load(plan, 0, 0)  # opens files, imports libraries
+    batches = _repeat(lambda step: _timed_load(loader, clock, plan, step), plan.steps, seconds)
+    tiles = batches * plan.rows_SB.shape[1]
+    stages = {stage: clock.processor[stage] / tiles for stage in (READING, AUGMENTING, KEEPING)}
+    # A batch is copied into the slot by the worker, and out of it by this process.
+    stages[COPYING] = 2 * _copy_seconds(BatchShape(plan.rows_SB.shape[1], loader.tile_shape, loader.dtype))
+    stages[WAITING] = max(0.0, clock.waiting[READING]) / tiles
+    return Cost({stage: stages[stage] for stage in STAGES})
+
+
+def _timed_load(loader: BatchLoader, clock: _Clock, plan: Plan, step: int) -> None:
+    with clock.stage(KEEPING):  # all that is not another stage's
+        loader.load(plan, 0, step)
+
+
+def _repeat(work: Callable[[int], object], steps: int, seconds: float) -> int:
+    """Do a step after the other, from the first again after the last, for so long; gives how many."""
+    started, done = time.thread_time(), 0
+    while not done or time.thread_time() - started < seconds:
+        work(done % steps)
+        done += 1
+    return done
+
+
+def _copy_seconds(shape: BatchShape) -> float:
+    """Of one copy of a tile."""
+    source, target = shape.empty(), shape.empty()
+    for part in (*source, *target):
+        part.fill(1)
+    started = time.thread_time()
+    for one, other in zip(target, source, strict=True):
+        np.copyto(one, other)
+    return (time.thread_time() - started) / shape.batch
+
+
+def rate_of(feed: Feed, plan: Plan, steps: int, seconds: float, warm: int) -> tuple[float, int]:
+    """Tiles a second of a feed by the clock, and the steps that were taken.
+
+    Args:
+        steps, seconds: it ends after so many, whichever comes first.
+        warm: steps that are not counted: those that were begun together at the start.
+    """
+    into, started, done = feed.shape.empty(), 0.0, 0
+    for number in range(warm + steps):
+        if number == warm:
+            started = time.perf_counter()
+        epoch, step = divmod(number, plan.steps)
+        feed.take(plan, epoch, step, into)
+        done = number + 1 - warm
+        if done > 0 and time.perf_counter() - started > seconds:
+            break
+    return done * feed.shape.batch / (time.perf_counter() - started), done

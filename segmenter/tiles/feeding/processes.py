@@ -1,0 +1,277 @@
+"""Worker processes: spawned, fed through sockets of their own, writing into shared memory.
+
+They are started as programs of their own, so that neither TensorFlow nor GDAL is forked and the script that
+trains is not imported again. No lock is shared with them, and nothing of them has a name: a worker that is
+killed leaves nothing behind and blocks nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, Pipe, wait
+from types import TracebackType
+
+from segmenter.base.errors import SegmenterError, TrainingError
+from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
+from segmenter.tiles.feeding.makers import FeedClosedError, Maker
+from segmenter.tiles.feeding.orders import Answer, Order
+from segmenter.tiles.feeding.sending import packed
+from segmenter.tiles.feeding.slots import BatchShape, Slots
+
+_START = (
+    "import sys; orders, life, *sys.path = sys.argv[1:]; "
+    "from segmenter.tiles.feeding.worker import main; main(int(orders), int(life))"
+)
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""A worker is one thread: libraries' own would fight all the others for the cores."""
+_POLL_SECONDS = 0.2
+_PATIENCE = 5.0
+"""Seconds that a worker, told to end, may take before it is killed."""
+
+
+@dataclass
+class _Worker:
+    """A process and its line to us; `orders`: slot and order of each ticket that it has not answered."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    line: Connection
+    orders: dict[int, tuple[int, Order]] = field(default_factory=dict)
+
+
+class WorkerPool(Maker):
+    """Worker processes that make batches into slots of shared memory.
+
+    They start, and import what they need, when the pool is made: before TensorFlow is imported, so that both
+    happen side by side. `serve` gives them what they load batches with.
+
+    Args:
+        workers: processes.
+        slots: batches that may be under way or waiting.
+    """
+
+    def __init__(self, workers: int, shape: BatchShape, slots: int) -> None:
+        """Start the workers.
+
+        Raises:
+            TrainingError: there is not so much memory, or no such number of processes.
+        """
+        self._slots = Slots(slots, shape)
+        self._free = list(range(slots))
+        self._slot_of: dict[int, int] = {}
+        self._made: dict[int, Answer] = {}
+        self._dropped: set[int] = set()
+        self._drawn = DrawCounts()
+        self._closed = False
+        self._workers: list[_Worker] = []
+        life, self._life = os.pipe()
+        try:
+            for number in range(workers):
+                self._workers.append(_started(number, life, self._slots.descriptor))
+                self._send(self._workers[-1], pickle.dumps((slots, shape, self._slots.descriptor)))
+        except OSError as error:
+            self.close()
+            raise TrainingError(
+                f"training.input_workers: {workers}: cannot start worker process {len(self._workers) + 1}: "
+                f"{error.strerror}; take fewer, or 0 for none"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(life)
+
+    @property
+    def workers(self) -> int:
+        """How many processes there are."""
+        return len(self._workers)
+
+    @property
+    def pids(self) -> list[int]:
+        """Numbers of the processes."""
+        return [worker.process.pid for worker in self._workers]
+
+    @property
+    def slots(self) -> int:
+        """Batches that may be under way or waiting."""
+        return self._slots.number
+
+    def serve(self, loader: BatchLoader) -> None:
+        """Let them make this loader's batches from now on.
+
+        Raises:
+            TrainingError: a worker is gone.
+        """
+        content = packed(loader)
+        for worker in self._workers:
+            self._send(worker, content)
+
+    # ------------------------------------------------------------------------------------ as a maker
+
+    @property
+    def room(self) -> int:
+        return len(self._free)
+
+    @property
+    def drawn(self) -> DrawCounts:
+        return replace(self._drawn)
+
+    def begin(self, order: Order) -> None:
+        worker = min(self._workers, key=lambda one: len(one.orders))
+        slot = self._free.pop()
+        worker.orders[order.ticket] = slot, order
+        self._slot_of[order.ticket] = slot
+        self._send(worker, pickle.dumps((order, slot)))
+
+    def result(self, ticket: int) -> Batch | None:
+        answer = self._made.get(ticket)
+        if answer is None:
+            return None
+        if answer.error is not None:
+            raise answer.error
+        return self._slots.batch(self._slot_of[ticket])
+
+    def drop(self, ticket: int) -> None:
+        if ticket in self._made:
+            self._forget(ticket)
+        else:
+            self._dropped.add(ticket)
+
+    def wait(self) -> None:
+        if self._closed:
+            raise FeedClosedError
+        lines = {worker.line: worker for worker in self._workers}
+        try:
+            ready = wait(list(lines), _POLL_SECONDS)
+        except (OSError, ValueError):
+            if self._closed:  # meanwhile
+                raise FeedClosedError from None
+            raise
+        for line in ready:
+            assert isinstance(line, Connection)
+            self._hear(lines[line])
+
+    def check(self) -> None:
+        if self._closed:
+            return
+        for worker in self._workers:
+            if worker.process.poll() is not None:
+                raise self._lost(worker)
+
+    def close(self) -> None:
+        """End the workers, in the middle of a batch too."""
+        if self._closed:
+            return
+        self._closed = True
+        os.close(self._life)
+        for worker in self._workers:
+            try:
+                worker.process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:  # it waits for a disk that does not answer
+                worker.process.kill()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(_PATIENCE)
+            worker.line.close()
+        self._slots.close()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -------------------------------------------------------------------------------------- messages
+
+    def _send(self, worker: _Worker, content: bytes) -> None:
+        try:
+            worker.line.send_bytes(content)
+        except OSError:
+            raise self._lost(worker) from None
+
+    def _hear(self, worker: _Worker) -> None:
+        """Take an answer."""
+        try:
+            answer: Answer = worker.line.recv()
+        except (EOFError, OSError):
+            raise self._lost(worker) from None
+        order = worker.orders.pop(answer.ticket)[1]
+        if answer.drawn is not None:
+            self._drawn.add(answer.drawn)
+        error = answer.error and self._told(answer, worker, order)
+        self._made[answer.ticket] = Answer(answer.ticket, answer.drawn, error)
+        if answer.ticket in self._dropped:
+            self._dropped.discard(answer.ticket)
+            self._forget(answer.ticket)
+
+    def _forget(self, ticket: int) -> None:
+        del self._made[ticket]
+        self._free.append(self._slot_of.pop(ticket))
+
+    def _told(self, answer: Answer, worker: _Worker, order: Order) -> BaseException:
+        """What a worker failed with: a user's error as it is, a defect of ours with its traceback."""
+        if isinstance(answer.error, SegmenterError):
+            return answer.error
+        if isinstance(answer.error, MemoryError):
+            return TrainingError(
+                f"{self._name(worker)} ran out of memory while it made {order.title}; {_LESS_MEMORY}"
+            )
+        return RuntimeError(f"{self._name(worker)} failed at {order.title}:\n{answer.traceback}")
+
+    def _lost(self, worker: _Worker) -> Exception:
+        """The line on a worker that is gone."""
+        if self._closed:
+            return FeedClosedError()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(_PATIENCE)
+        orders = sorted(worker.orders.items())
+        doing = f"while it made {orders[0][1][1].title}" if orders else "while it waited for work"
+        return TrainingError(f"{self._name(worker)} {_end_of(worker.process.returncode)} {doing}; {_GO_ON}")
+
+    def _name(self, worker: _Worker) -> str:
+        return f"input worker {worker.number + 1} of {len(self._workers)} (process {worker.process.pid})"
+
+
+_LESS_MEMORY = "lower training.input_workers, training.global_batch or tiles.size"
+_WITHOUT = "training.input_workers: 0 does without workers"
+_GO_ON = "go on with the same command and --resume"
+
+
+def _end_of(code: int | None) -> str:
+    """In words, how a process ended."""
+    if code is None:
+        return "no longer answers"
+    if code == -signal.SIGKILL:
+        return f"was killed (signal 9: by somebody, or for want of memory: then {_LESS_MEMORY})"
+    if code < 0:
+        return f"was ended by signal {-code} ({signal.strsignal(-code)}; {_WITHOUT})"
+    return f"ended with exit code {code} (what it said stands above; {_WITHOUT})"
+
+
+def _started(number: int, life: int, memory: int) -> _Worker:
+    """A worker process with our modules' search path; it inherits nothing but what is named here."""
+    ours, theirs = Pipe()
+    try:
+        command = [sys.executable, "-c", _START, str(theirs.fileno()), str(life), *sys.path]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(), life, memory),
+            env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return _Worker(number, process, ours)

@@ -1,0 +1,62 @@
+"""How many workers make batches, and how many batches are under way: by cores, devices and memory."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from segmenter.base.machine import free_memory, usable_cores
+
+Workers = int | Literal["auto"]
+
+_MOST_WORKERS = 16
+"""`auto`: a worker makes 100 to 1000 tiles a second, four RTX 2080 Ti need 250 to 460 (docs/four_gpus.md)."""
+_MOST_THREADS = 8
+"""More wait for Python's lock."""
+_MORE = 8
+"""Batches beyond one a worker at most: further ones wait for nothing but memory."""
+_WORKER_BYTES = 320 * 2**20
+"""Of a worker with its libraries, two tiles under way and GDAL's buffers; 141 MiB are the libraries."""
+_SHARE = 4
+"""A quarter of the free memory for batches, and one for workers: decoded copies are read from the rest."""
+
+
+def workers_for(asked: Workers, gpus: int) -> int:
+    """Worker processes of a training on so many GPUs; 0: threads of this process make the batches.
+
+    Where the devices are CPUs, they compute on the very cores that workers would take: none by `auto`. Beside
+    GPUs each card's thread, or half of the cores where these are few, stay free.
+    """
+    if asked != "auto":
+        return asked
+    if not gpus:
+        return 0
+    cores = usable_cores()
+    fit = free_memory() // _SHARE // _WORKER_BYTES
+    return max(1, min(cores - min(gpus, cores // 2), _MOST_WORKERS, fit))
+
+
+def threads_for() -> int:
+    """Threads that make batches where there are no worker processes."""
+    return min(max(2, usable_cores()), _MOST_THREADS)
+
+
+def ahead_of(workers: int, batch_bytes: int) -> int:
+    """Batches that may be under way or waiting: two a worker, but few beyond one each, as memory allows."""
+    wanted = min(2 * workers, _MORE + workers)
+    return max(1, min(wanted, free_memory() // _SHARE // max(1, batch_bytes)))
+
+
+def processes(workers: int) -> str:
+    """So many worker processes, for messages."""
+    return f"{workers} worker process{'es' * (workers > 1)}"
+
+
+def describe(workers: int, slots: int, batch_bytes: int) -> str:
+    """A line on the workers of a training; empty without any."""
+    if not workers:
+        return ""
+    ahead = f"{slots} batches of {batch_bytes / 2**20:,.1f} MiB ahead"
+    line = f"input: {processes(workers)} on {usable_cores()} cores, {ahead}"
+    if slots < min(2 * workers, _MORE + workers):
+        line += f": a quarter of the {free_memory() / 2**30:.1f} GiB of free memory holds no more"
+    return line

@@ -1,0 +1,136 @@
+"""Slots: batches side by side in memory that processes share.
+
+The memory has no name: its file descriptor is handed to the workers. So nothing can be left of it, not even
+where all are killed, and the size of /dev/shm, 64 MB in a Docker container, is no limit.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import TrainingError
+from segmenter.base.machine import free_memory
+from segmenter.tiles.batches import Batch
+
+_ALIGNMENT = 64
+"""Bytes; what NumPy and TensorFlow read fastest. TensorFlow copies an array that begins elsewhere."""
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """Shape of a batch (`tiles.batches.Batch`), whose images are of a dtype."""
+
+    batch: int
+    tile: tuple[int, int, int]
+    dtype: str
+
+    @property
+    def arrays(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Shape and dtype of each array."""
+        plane = (self.batch, *self.tile[:2])
+        image = ((*plane, self.tile[2]), self.dtype)
+        return image, (plane, "bool"), (plane, "uint8"), ((self.batch,), "int64")
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.arrays]
+
+    @property
+    def bytes(self) -> int:
+        """Of a batch in a slot."""
+        return sum(_aligned(size) for size in self._sizes)
+
+    def empty(self, stacked: tuple[int, ...] = ()) -> Batch:
+        """Return arrays of so many batches, not filled, which TensorFlow takes over without a copy."""
+        image, valid, label, slot = (_empty((*stacked, *shape), dtype) for shape, dtype in self.arrays)
+        return image, valid, label, slot
+
+    def views(self, memory: mmap.mmap, start: int) -> Batch:
+        """Arrays of a batch that lies in memory from a byte on."""
+        starts = itertools.accumulate(map(_aligned, self._sizes), initial=start)
+        image, valid, label, slot = (
+            np.ndarray(shape, dtype, memory, first)
+            for (shape, dtype), first in zip(self.arrays, starts, strict=False)
+        )
+        return image, valid, label, slot
+
+
+def _empty(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """Return an array that begins where NumPy's own rarely do: at a multiple of the alignment."""
+    memory = np.empty(math.prod(shape) * np.dtype(dtype).itemsize + _ALIGNMENT, np.uint8)
+    return np.ndarray(shape, dtype, memory, -memory.ctypes.data % _ALIGNMENT)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+class Slots:
+    """So many batches in shared memory.
+
+    Attributes:
+        descriptor: of the memory, for the workers to map.
+
+    Args:
+        descriptor: of slots that another process has made; None: make them.
+    """
+
+    def __init__(self, number: int, shape: BatchShape, descriptor: int | None = None) -> None:
+        """Take the memory.
+
+        Raises:
+            TrainingError: there is not so much.
+        """
+        self.number, self.shape = number, shape
+        size = number * shape.bytes
+        self._owns = descriptor is None
+        self.descriptor = _made(size) if descriptor is None else descriptor
+        self._memory = mmap.mmap(self.descriptor, size)
+
+    def batch(self, slot: int) -> Batch:
+        """Arrays of a slot."""
+        return self.shape.views(self._memory, slot * self.shape.bytes)
+
+    def close(self) -> None:
+        """Give the memory back, once no array of it is in use any more."""
+        if self._owns:
+            os.close(self.descriptor)
+            self._owns = False
+
+
+def _made(size: int) -> int:
+    """A descriptor of so many bytes of memory; of a nameless file in the temporary folder, if need be."""
+    if size > free_memory():  # first of all: taking more would end other programs, not this call
+        raise _too_large(size)
+    try:
+        descriptor = os.memfd_create("batches")
+    except OSError:  # an old kernel, or a sandbox without
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    try:
+        os.posix_fallocate(descriptor, 0, size)  # here, where it is an error: later it would be a signal
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
+            raise
+        raise _too_large(size) from None
+    return descriptor
+
+
+def _too_large(size: int) -> TrainingError:
+    return TrainingError(
+        f"expected {size / _MIB:,.0f} MiB of memory for the batches that worker processes make ahead, "
+        f"{free_memory() / _MIB:,.0f} MiB are free; lower training.input_workers (0: none), "
+        "training.global_batch or tiles.size"
+    )

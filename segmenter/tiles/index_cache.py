@@ -1,0 +1,178 @@
+"""Cache of the tile index: a Parquet file beside the data, whole or not at all, checked when read."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from segmenter.base.errors import SegmenterError, plain, shortened
+from segmenter.base.files import caches, write_whole
+from segmenter.base.terminal import say
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.raster.remote.settings import RemotePath
+from segmenter.raster.stamps import stamp_of
+
+_VERSION = 3
+"""Of the rules that decide what is counted; it is part of the key."""
+_FORMAT = b"3"
+"""Of the file; 1 had no checksum over all of it, 2 knew nothing of files beside images and labels."""
+_DAMAGE = (
+    *(pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError, IndexError),
+    *(OverflowError, MemoryError, RecursionError),
+)
+"""What pyarrow, JSON and NumPy raise of damaged files."""
+Keys = tuple[str, str]
+"""Keys of the stamps of an image and of its label."""
+
+
+@dataclass(frozen=True)
+class SceneTiles:
+    """The tiles of one scene: (n,) top rows and left columns, (n, K) pixels of each class."""
+
+    row_N: NDArray[np.int32]
+    col_N: NDArray[np.int32]
+    counts_NK: NDArray[np.int64]
+
+
+Entries = dict[tuple[str, str], tuple[Keys, SceneTiles]]
+"""(image, label), relative to the root → what was found, and in which state of the files."""
+
+
+def cache_folder(dataset: Dataset) -> Path:
+    """`.tile-index` in the dataset's root, or a folder in the user's cache where that is remote or read-only.
+
+    Where the dataset names a `cache`, a folder of its own in that.
+
+    Raises:
+        SegmenterError: none of them can be written.
+    """
+    return _cache_folder(dataset.root.resolve(), dataset.cache)
+
+
+@functools.cache
+def _cache_folder(root: Path, wanted: Path | None) -> Path:
+    name = f"{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
+    if wanted is not None:
+        if not _writable(wanted / name):
+            raise SegmenterError(f"dataset.cache: cannot write to {wanted}; name another folder")
+        return wanted / name
+    beside = root / ".tile-index"
+    remote = isinstance(root, RemotePath)
+    if not remote and _writable(beside):
+        return beside
+    elsewhere = caches() / name
+    if not _writable(elsewhere):
+        raise SegmenterError(
+            f"{root}: cannot keep the tile index there nor in {elsewhere}; "
+            "name a folder that can be written in dataset.cache"
+        )
+    why = "is remote: its tile index and packs are" if remote else "cannot be written to: the tile index is"
+    more = "; dataset.cache names another folder" if remote else ""
+    say(f"{root} {why} kept in {elsewhere}{more}", aside=True)
+    return elsewhere
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def relative_paths(dataset: Dataset, scene: Scene) -> tuple[str, str]:
+    """Image and label of a scene as the index names them."""
+    image, label = (os.path.relpath(path, dataset.root) for path in (scene.image, scene.label or scene.image))
+    return Path(image).as_posix(), Path(label).as_posix()
+
+
+def keys_of(image: Path, label: Path) -> Keys:
+    """Return the keys of two files' states, with all that lies beside them and has a say."""
+    return stamp_of(image).key, stamp_of(label).key
+
+
+def key_of(what: Mapping[str, Any]) -> str:
+    """A short name for all that the content of a cached file depends on."""
+    text = json.dumps({"version": _VERSION, **what}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load_entries(path: Path, classes: int) -> Entries:
+    """Content of an index file; nothing, and a line on stderr, where it is damaged or of another format."""
+    if not path.exists():
+        return {}
+    try:
+        return _entries(pq.read_table(path, page_checksum_verification=True), classes)
+    except _DAMAGE as error:
+        why = plain(shortened((str(error).splitlines() or [type(error).__name__])[0]))
+        say(f"{path}: damaged, it is built anew ({why})", aside=True)
+        return {}
+
+
+def _entries(table: pa.Table, classes: int) -> Entries:
+    said = table.schema.metadata or {}
+    if said.get(b"format") != _FORMAT:
+        raise ValueError(f"expected format {_FORMAT.decode()}, got {said.get(b'format', b'none')!r}")
+    scene_N, row_N, col_N = (table[name].to_numpy() for name in ("scene", "row", "col"))
+    flat = table["counts"].combine_chunks().flatten().to_numpy()
+    if _checksum(said[b"scenes"], scene_N, row_N, col_N, flat) != said[b"sha256"]:
+        raise ValueError("its SHA-256 is another")
+    counts_NK = flat.reshape(len(scene_N), classes)
+    scenes = json.loads(said[b"scenes"])
+    cuts = np.searchsorted(scene_N, np.arange(len(scenes) + 1))
+    entries: Entries = {}
+    for i, (image, label, image_key, label_key) in enumerate(scenes):
+        part = slice(int(cuts[i]), int(cuts[i + 1]))
+        tiles = SceneTiles(row_N[part], col_N[part], counts_NK[part])
+        entries[image, label] = (image_key, label_key), tiles
+    return entries
+
+
+def _checksum(scenes: bytes, *columns: NDArray[Any]) -> bytes:
+    """SHA-256 of all that an index holds: a page's CRC covers neither metadata nor the columns' types."""
+    total = hashlib.sha256(scenes)
+    for column in columns:
+        total.update(repr((column.dtype.str, column.shape)).encode())
+        total.update(np.ascontiguousarray(column).data if column.size else b"")
+    return total.hexdigest().encode()
+
+
+def save_entries(path: Path, entries: Entries, classes: int) -> None:
+    """Write an index file whole; where it cannot be written a line on stderr says so, and nothing is lost."""
+    tiles = [found for _, found in entries.values()]
+    lengths = [len(found.row_N) for found in tiles]
+    counts = _joined([found.counts_NK.reshape(-1) for found in tiles], np.int64)
+    scene = np.repeat(np.arange(len(tiles), dtype=np.int32), lengths)
+    row = _joined([found.row_N for found in tiles], np.int32)
+    col = _joined([found.col_N for found in tiles], np.int32)
+    columns = {
+        **{name: pa.array(column) for name, column in (("scene", scene), ("row", row), ("col", col))},
+        "counts": pa.FixedSizeListArray.from_arrays(pa.array(counts), classes),
+    }
+    names = [[*files, *keys] for files, (keys, _) in entries.items()]
+    scenes = json.dumps(names).encode()
+    said = {"format": _FORMAT, "scenes": scenes, "sha256": _checksum(scenes, scene, row, col, counts)}
+    table = pa.table(columns).replace_schema_metadata(said)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    try:
+        write_whole(path, sink.getvalue().to_pybytes())
+    except SegmenterError as error:
+        say(f"the tile index is not kept: {error}", aside=True)
+
+
+def _joined(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype)

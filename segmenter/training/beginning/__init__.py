@@ -1,0 +1,1 @@
+"""Begin a training: weights of others, normalisation, what a recipe demands of its dataset."""

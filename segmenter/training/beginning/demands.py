@@ -1,0 +1,137 @@
+"""Demands of a recipe on its dataset: what is not met is refused before scenes are read through.
+
+A training refuses the first; `datasets check` says all, and what is known of the pixels then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
+from segmenter.config.losses import LossConfig
+from segmenter.config.recipe import Recipe
+from segmenter.evaluation.named import check_name
+from segmenter.grid.scenes import Dataset
+from segmenter.model.stages import pace_of, stages_told
+from segmenter.sampling.methods import foreground_places
+from segmenter.tiles.augmented_gsd import check_shown
+from segmenter.tiles.probing import check_augmentation
+from segmenter.tiles.scene_gsd import check_scales
+from segmenter.training.beginning.pretraining import check_encoder_weights
+
+
+def check_demands(recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse a recipe that asks for what the dataset has not; reads part of a training image, and headers.
+
+    Raises:
+        ConfigError: naming the setting.
+        DatasetError: there are no scenes to train on.
+    """
+    for check in (*_BY_NAMES, *_BY_IMAGES):
+        check(recipe, dataset)
+
+
+def unmet_demands(
+    recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.int64], *, images: bool
+) -> Iterator[SegmenterError]:
+    """All that a training would refuse, as far as it can be known without tiles.
+
+    Args:
+        validation_K: labelled pixels of each class in the validation scenes.
+        images: whether they can be read.
+    """
+
+    def validation(recipe: Recipe, dataset: Dataset) -> None:
+        check_validation(recipe, dataset, validation_K)
+
+    def weights(recipe: Recipe, dataset: Dataset) -> None:
+        check_encoder_weights(recipe, dataset, download=False)
+
+    checks: list[Callable[[Recipe, Dataset], None]] = [*_BY_NAMES]
+    checks += [validation, *_BY_IMAGES, weights] if images else []
+    for check in checks:
+        try:
+            check(recipe, dataset)
+        except SegmenterError as error:
+            yield error
+
+
+def check_validation(recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.int64]) -> None:
+    """Refuse validation scenes without a labelled pixel, and a best by a class that they do not show.
+
+    No score would ever say anything.
+
+    Args:
+        validation_K: their labelled pixels with data of each class.
+
+    Raises:
+        DatasetError: naming the split.
+        ConfigError: naming the class.
+    """
+    if dataset.of("validation") and not validation_K.any():
+        count = len(dataset.of("validation"))
+        raise DatasetError(
+            f"validation: expected labelled pixels with image data to score, its {count} scene"
+            f"{'s have' if count > 1 else ' has'} none; name others in dataset.split, or look at the labels"
+        )
+    _, colon, name = recipe.training.best_by.partition(":")
+    names = dataset.classes.names
+    if colon and name in names and dataset.of("validation") and not validation_K[names.index(name)]:
+        raise ConfigError(
+            f"training.best_by: expected a class that validation scenes show, got {name}, of which they have "
+            "no pixel; name another score, or hold out other scenes"
+        )
+
+
+def check_class_weights(loss: LossConfig, classes: int) -> None:
+    """Refuse another number of weights than there are classes.
+
+    Raises:
+        ConfigError: saying both.
+    """
+    chosen = loss.class_weights
+    if not isinstance(chosen, str) and len(chosen) != classes:
+        raise ConfigError(f"loss.class_weights: expected {classes} weights, one a class, got {len(chosen)}")
+
+
+def _weights(recipe: Recipe, dataset: Dataset) -> None:
+    check_class_weights(recipe.loss, len(dataset.classes))
+
+
+def _best_by(recipe: Recipe, dataset: Dataset) -> None:
+    check_name(recipe.training.best_by, dataset.classes.names, "training.best_by")
+
+
+def _validation(recipe: Recipe, dataset: Dataset) -> None:
+    training = recipe.training
+    for key in ("best_by", "stop_after"):
+        value = getattr(training, key)
+        if value != type(training).model_fields[key].default and not dataset.of("validation"):
+            raise ConfigError(
+                f"training.{key}: expected validation scenes with it, the split leaves none; got {value}"
+            )
+
+
+def _rates(recipe: Recipe, dataset: Dataset) -> None:
+    pace_of(stages_told(recipe.model), recipe.training)
+
+
+def _foreground(recipe: Recipe, dataset: Dataset) -> None:
+    if recipe.sampling.method == "foreground":
+        foreground_places(recipe.sampling, recipe.training.global_batch)
+
+
+def _scenes(recipe: Recipe, dataset: Dataset) -> None:
+    if not dataset.of("train"):
+        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+
+
+def _augmentation(recipe: Recipe, dataset: Dataset) -> None:
+    check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
+
+
+_BY_NAMES = (_best_by, _validation, _weights, _rates, _foreground, _scenes)
+_BY_IMAGES = (_augmentation, check_scales, check_shown)

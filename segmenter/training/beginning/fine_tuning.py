@@ -1,0 +1,144 @@
+"""Fine-tuning from another run's weights (`--init-from`): what fits is known before the data are indexed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from segmenter.base.errors import CheckpointError
+from segmenter.config.recipe import EncoderDecoderConfig, Recipe
+from segmenter.grid.scenes import Dataset
+from segmenter.model.stages import joined_stages
+from segmenter.model.weight_shapes import Shape, is_described, weight_shapes
+from segmenter.raster import open_raster
+from segmenter.runs.arrays import Arrays
+from segmenter.runs.run import Run, load_run
+from segmenter.runs.weights import learned_weights
+
+_PARTS = ("encoder", "bottleneck", "decoder", "head")
+LEAST_KEPT = 0.5
+"""Share of the new model's parameters below which a start from another run is more likely a slip."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Another run to start from, with its weights in memory.
+
+    Attributes:
+        run: what its directory says.
+        weights: those that predict, under `model/`.
+        partial: `--init-from-partial`: start from it however few of them fit.
+    """
+
+    run: Run
+    weights: Arrays
+    partial: bool = False
+
+
+def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool = False) -> Source:
+    """The run that `--init-from` names, whose weights fit the recipe's model; imports no TensorFlow.
+
+    Args:
+        partial: `--init-from-partial`: however few of them do.
+
+    Raises:
+        CheckpointError: it is no run, has no checkpoint yet or a damaged one, or less than half of the
+            new model's parameters would be kept.
+    """
+    run = load_run(path)
+    source = Source(run, learned_weights(run.weights()), partial)
+    if is_described(recipe.model):
+        shapes = weight_shapes(recipe.model, bands_seen(recipe, dataset), len(dataset.classes))
+        check_fit(source, shapes, recipe, dataset.classes.names)
+    elif _network(run.recipe) != _network(recipe) and not partial:
+        raise _little_fits(source, recipe, "none of its encoder")
+    return source
+
+
+def _network(recipe: Recipe) -> str:
+    """What of a model must be the same for most weights to fit."""
+    return recipe.model.encoder if isinstance(recipe.model, EncoderDecoderConfig) else recipe.model.kind
+
+
+def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, classes: list[str]) -> None:
+    """Refuse a source of which less than half of the new model would be kept, unless it is to be so.
+
+    Args:
+        shapes: of the new model's weights.
+        classes: names of the new model's classes.
+
+    Raises:
+        CheckpointError: with the differences of the two recipes' models.
+    """
+    kept = fitting(source, shapes, classes)
+    count, total = _parameters(shapes, kept), _parameters(shapes, shapes)
+    if count >= LEAST_KEPT * total or source.partial:
+        return
+    raise _little_fits(source, recipe, f"{count:,} of its {total:,} parameters" if kept else "none")
+
+
+def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
+    return CheckpointError(
+        f"--init-from {source.run.path}: expected weights for at least half of the model, got {found} "
+        f"({_difference(source.run, recipe)}); take that run's model section, or say --init-from-partial "
+        "to start from what fits"
+    )
+
+
+def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
+    """Paths of the weights that `runs.weights.transfer_weights` keeps for a model of such shapes."""
+    head = "logits/" if source.run.classes.names != classes else None
+    return [
+        path
+        for path, shape in shapes.items()
+        if (found := source.weights.get(f"model/{path}")) is not None
+        and found.shape == shape
+        and not (head and path.startswith(head))
+    ]
+
+
+def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: Mapping[str, str]) -> str:
+    """Kept parameters, and the stages that are kept, kept in part and begun anew, in a line.
+
+    Args:
+        shapes: of all weights, by path.
+        stage_of: path of a weight → its stage.
+    """
+    stages: dict[str, list[str]] = {}
+    for path in sorted(shapes, key=lambda path: _PARTS.index(stage_of[path].split(" ")[0])):
+        stages.setdefault(stage_of[path], []).append(path)
+    known = set(kept)
+    found: dict[str, list[str]] = {"kept": [], "kept in part": [], "anew": []}
+    for stage, paths in stages.items():
+        there = sum(path in known for path in paths)
+        found["anew" if not there else "kept" if there == len(paths) else "kept in part"].append(stage)
+    count, total = _parameters(shapes, known), _parameters(shapes, shapes)
+    parts = [f"{what}: {joined_stages(names)}" for what, names in found.items() if names]
+    return f"{count:,} of {total:,} parameters ({count / total:.1%}) kept; {'; '.join(parts)}"
+
+
+def _parameters(shapes: Mapping[str, Shape], paths: Collection[str]) -> int:
+    return sum(math.prod(shapes[path]) for path in paths)
+
+
+def bands_seen(recipe: Recipe, dataset: Dataset) -> int:
+    """Bands that the model sees, from the recipe or the first training image."""
+    if dataset.bands is not None:
+        return len(dataset.bands)
+    for scene in dataset.of("train")[:1]:
+        with open_raster(scene.image, dataset.bands) as raster:
+            return len(raster.bands)
+    return 3  # no scene to train on: refused where the data are indexed
+
+
+def _difference(source: Run, recipe: Recipe) -> str:
+    """Differences of the two models, as settings of the recipe."""
+    theirs, ours = (r.model.model_dump(exclude={"dropout"}) for r in (source.recipe, recipe))
+    if theirs["kind"] != ours["kind"]:  # they share no other setting
+        theirs, ours = {"kind": theirs["kind"]}, {"kind": ours["kind"]}
+    changed = [
+        f"model.{key}: {theirs[key]} there, {ours[key]} here" for key in ours if theirs[key] != ours[key]
+    ]
+    return ", ".join(changed) or "its weights are of another model"

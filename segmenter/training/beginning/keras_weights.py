@@ -1,0 +1,102 @@
+"""Weights of `keras.applications`: loaded by Keras into its own network, taken over layer by layer."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import WeightsError, shortened
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.encoders.keras_applications import SOURCES
+from segmenter.model.pretrained.encoder_weights import EncoderWeights
+from segmenter.model.pretrained.first_layer import channels_for, describe, fitted
+from segmenter.model.pretrained.keras_files import cached_file, check_keras_weights, file_bands, no_network
+from segmenter.model.pretrained.value_range import CAFFE, check_photographs
+
+_COUNTED = re.compile(r"/variable(_\d+)?$")
+"""Keras names the weight of ConvNeXt's layer scale by a count through the process; here it is gamma."""
+_LAST_NORM = re.compile(r"^(.*_layernormalization|layer_normalization(_\d+)?)/")
+"""ConvNeXt's last layer has no name of its own either; the encoder calls it after the one before."""
+_SIDE = 224
+
+
+def weight_key(path: str) -> str:
+    """A variable's path without what differs from one model to the next."""
+    return _LAST_NORM.sub("layer_normalization/", _COUNTED.sub("/gamma", "/".join(path.split("/")[-2:])))
+
+
+def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
+    """The weights that a recipe names for an encoder of `keras.applications`.
+
+    Args:
+        bands: that the model sees.
+
+    Raises:
+        WeightsError: they cannot be downloaded, or a file is damaged or of another network.
+    """
+    check_keras_weights(config.encoder, str(config.weights))
+    network, file = _loaded(config)
+    arrays = {weight_key(v.path): np.asarray(v.numpy(), np.float32) for v in network.variables if v.shape}
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise WeightsError(f"{file}: {name}: expected finite numbers, got others; get the file again")
+    first = next(name for name, array in arrays.items() if array.ndim == 4)
+    kernel = arrays[first]
+    check_photographs(config, kernel.shape[2], file)
+    if config.encoder == "keras_resnet50" and _as_published(config):
+        kernel = _of_rgb(kernel)
+    chosen = channels_for(bands, kernel.shape[2], config.weight_bands)
+    arrays[first] = fitted(kernel, chosen)
+    line = f"encoder {config.encoder}: {{count}} parameters from {file}"
+    return EncoderWeights(arrays, f"{line}; {describe(chosen, kernel.shape[2])}")
+
+
+def _of_rgb(kernel: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A first layer for red, green, blue of deviation 1, of one for blue, green, red of 0…255 less means."""
+    return kernel[:, :, ::-1] * np.array(CAFFE.std, np.float32)[:, None]
+
+
+def _as_published(config: EncoderDecoderConfig) -> bool:
+    return config.weights == "imagenet" or config.input_normalisation == "weights"
+
+
+def _loaded(config: EncoderDecoderConfig) -> tuple[Any, str]:
+    """Keras' network with its weights, and the file that they are from."""
+    source, weights = SOURCES[config.encoder], str(config.weights)
+    options: dict[str, Any] = {"include_top": False, **source.options}
+    if weights == "imagenet":
+        try:
+            return source.make(weights="imagenet", input_shape=(_SIDE, _SIDE, 3), **options), str(
+                cached_file(config.encoder)
+            )
+        except Exception as error:  # Keras raises no narrower one where a download fails
+            if "URL fetch failure" in str(error):
+                raise no_network(config.encoder, error) from None
+            raise _unfit(cached_file(config.encoder), config, error) from None
+    path = Path(weights)
+    channels = file_bands(path, config.encoder)
+    network = source.make(weights=None, input_shape=(_SIDE, _SIDE, channels), **options)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a line for each layer that another network has not
+            network.load_weights(str(path))
+    except Exception as error:  # whatever h5py and Keras think of such a file
+        raise _unfit(path, config, error) from None
+    return network, str(path)
+
+
+def _unfit(path: Path, config: EncoderDecoderConfig, error: Exception) -> WeightsError:
+    what = shortened(" ".join(str(error).split()))
+    if config.weights == "imagenet":  # Keras looks at the name alone where it has no checksum
+        return WeightsError(
+            f"{path}: not the whole ImageNet weights of {config.encoder} ({what}); was its download cut? "
+            "Delete it, and it is downloaded again"
+        )
+    return WeightsError(
+        f"{path}: not the weights of {config.encoder} without its head ({what}); are they of another network?"
+    )

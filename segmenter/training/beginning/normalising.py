@@ -1,0 +1,142 @@
+"""Normalisation of the input at a training's start: by its scenes, or as the weights were trained with.
+
+What a first convolution has learned is meant for one normalisation. ImageNet's goes with it from run to run,
+band by band; where the statistics of scenes were its own, those of the new scenes take their place, which
+bring other imagery to the same mean and deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from segmenter.base.errors import WeightsError
+from segmenter.base.terminal import say
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.config.recipe import Recipe
+from segmenter.model.normalisation import Normalisation
+from segmenter.model.pretrained.value_range import input_normalisation
+from segmenter.model.stages import Pace
+from segmenter.model.weight_shapes import Shape
+from segmenter.runs.run import Run
+from segmenter.tiles.statistics import BandStatistics
+from segmenter.training.beginning.fine_tuning import Source, fitting
+
+_SAME, _NOTABLE = 0.005, 0.1
+"""Of a deviation, and of a ratio of two: what is no difference; from where a frozen layer is harmed."""
+
+
+def normalisation_of(
+    recipe: Recipe,
+    statistics: BandStatistics,
+    source: Source | None = None,
+    *,
+    shapes: Mapping[str, Shape],
+    classes: list[str],
+    pace: Pace,
+    chief: bool = True,
+) -> tuple[Normalisation, Normalisation | None]:
+    """The model's normalisation, and that of the training scenes where it is another; says which it is.
+
+    Args:
+        source: another run, whose weights the model starts from.
+        shapes, classes, pace: of the new model.
+        chief: of a cluster; its other workers do not know the source, and take what the chief chooses.
+
+    Raises:
+        WeightsError: the recipe asks for that of weights, and they or the data cannot have it.
+    """
+    scenes, config = Normalisation.of(statistics.mean_C, statistics.std_C), recipe.model
+    if not chief:
+        return scenes, None
+    if source is not None:
+        first = next((path for path, shape in shapes.items() if len(shape) == 4), "")
+        kept = first in fitting(source, shapes, classes)
+        chosen, lines = _beside(source.run, recipe, scenes, statistics.dtype, kept=kept)
+        if kept and not pace.trains(first, 0):
+            lines += _frozen_otherwise(chosen, source.run, statistics.dtype)
+    elif isinstance(config, EncoderDecoderConfig) and config.weights is not None:
+        chosen, line = input_normalisation(config, scenes, statistics.dtype)
+        lines = [line]
+    else:
+        return scenes, None
+    say("\n".join(lines))
+    return chosen, None if chosen == scenes else scenes
+
+
+def _beside(
+    run: Run, recipe: Recipe, scenes: Normalisation, dtype: str, *, kept: bool
+) -> tuple[Normalisation, list[str]]:
+    """The normalisation for a start from a run's weights, and a line on it; `kept`: its first layer is."""
+    asked = getattr(recipe.model, "input_normalisation", "auto")
+    as_there, why = kept and dtype == run.dtype, ""
+    if not kept:
+        why = f"the first layer of {run.path} does not fit, and starts anew"
+    elif not as_there:
+        why = f"{run.path} saw {run.dtype}, the data are {dtype}"
+    if asked == "weights" and why:
+        raise WeightsError(
+            "model.input_normalisation: weights: expected data for which the weights of --init-from keep "
+            f"their normalisation, but {why}; use scenes"
+        )
+    theirs = [False] * len(scenes.mean)
+    if as_there and asked != "scenes":
+        theirs = [asked == "weights" or own for own in _of_weights(run)]
+    pairs = list(enumerate(theirs))
+    chosen = Normalisation.of(
+        [(run.normalisation if t else scenes).mean[i] for i, t in pairs],
+        [(run.normalisation if t else scenes).std[i] for i, t in pairs],
+    )
+    if not as_there:
+        return chosen, [f"normalisation: by the training scenes ({why})"]
+    return chosen, [f"normalisation: {_named(theirs, run)} ({_difference(scenes, run, taken=all(theirs))})"]
+
+
+def _of_weights(run: Run) -> list[bool]:
+    """Of each band: whether a run's normalisation is of the weights that it began with, not of its scenes."""
+    own = run.normalisation
+    scenes = run.scenes or own
+    pairs = zip(zip(own.mean, own.std, strict=True), zip(scenes.mean, scenes.std, strict=True), strict=True)
+    return [there != here for there, here in pairs]
+
+
+def _named(theirs: list[bool], run: Run) -> str:
+    if not any(theirs):
+        return "by the training scenes"
+    if all(theirs):
+        return f"as {run.path} has it"
+    bands = [", ".join(str(i + 1) for i, t in enumerate(theirs) if t is which) for which in (True, False)]
+    return f"bands {bands[0]} as {run.path} has them, bands {bands[1]} by the training scenes"
+
+
+def _shift(scenes: Normalisation, there: Normalisation) -> tuple[float, float, float]:
+    """Of all bands: the farthest mean, in deviations there; the least and the largest ratio of deviations."""
+    means = zip(scenes.mean, there.mean, there.std, strict=True)
+    ratios = [here / std for here, std in zip(scenes.std, there.std, strict=True)]
+    return max(abs(here - mean) / std for here, mean, std in means), min(ratios), max(ratios)
+
+
+def _differs(shift: tuple[float, float, float], by: float) -> bool:
+    mean, least, most = shift
+    return mean > by or least < 1 - by or most > 1 + by
+
+
+def _difference(scenes: Normalisation, run: Run, *, taken: bool) -> str:
+    """How far the statistics of the scenes are from a run's normalisation, in a few words."""
+    shift = _shift(scenes, run.normalisation)
+    if not _differs(shift, _SAME):
+        return f"those of the scenes and of {run.path} are the same"
+    mean, least, most = (f"{value:.2f}" for value in shift)
+    ratio = least if least == most else f"{least} to {most}"
+    beside = "it" if taken else f"that of {run.path}"
+    means = f"the scenes have means up to {mean} deviations off"
+    return f"beside {beside}, {means}, and {ratio} times the deviations"
+
+
+def _frozen_otherwise(chosen: Normalisation, run: Run, dtype: str) -> list[str]:
+    """Warning for a frozen first layer that sees a pixel at another value than it was trained with."""
+    if dtype != run.dtype or not _differs(_shift(chosen, run.normalisation), _NOTABLE):
+        return []
+    return [
+        f"warning: the encoder's first layer is frozen, and its input is not normalised as in {run.path}: "
+        "let it train, as with training.rates: {encoder: 0.1} in place of freeze_encoder or a rate of 0"
+    ]

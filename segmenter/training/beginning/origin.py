@@ -1,0 +1,115 @@
+"""Record of what a run is made from (`runs.origin`), taken where its training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import ConvexHull, QhullError
+
+from segmenter.base.errors import SegmenterError
+from segmenter.base.threads import in_threads
+from segmenter.config.recipe import Recipe
+from segmenter.grid.scenes import SPLITS, Dataset, Scene
+from segmenter.raster import raster_info
+from segmenter.raster.ground import lon_lat_corners
+from segmenter.runs.origin import MOST_OUTLINES, Origin, Place, load_origin, save_origin
+from segmenter.runs.run import Run
+from segmenter.tiles.index import TileIndex
+from segmenter.tiles.scene_gsd import some_of
+from segmenter.training.beginning.fine_tuning import Source
+
+_DIGITS = 6
+"""Of degrees: 0.1 m."""
+
+
+def record_origin(
+    run: Run,
+    dataset: Dataset,
+    index: TileIndex,
+    source: Source | None,
+    computed_on: Mapping[str, str],
+    *,
+    resumed: bool,
+) -> None:
+    """Write the record of a training that starts, once: a run that goes on keeps that of its start.
+
+    Reads the headers of the training scenes, of at most 1,000 of them.
+
+    Args:
+        source: another run, whose weights it starts from.
+        computed_on: as in `Origin`.
+        resumed: it goes on: where there is no record, it is not known when and from what it started.
+
+    Raises:
+        SegmenterError: it cannot be written.
+    """
+    if resumed and load_origin(run.path) is not None:
+        return
+    begun = started_from = None
+    if not resumed:
+        begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        started_from = "" if source is None else source.run.recipe.name
+    found = origin_of(run.recipe, dataset, index, begun, started_from)
+    save_origin(run.path, found.model_copy(update={"computed_on": dict(computed_on)}))
+
+
+def origin_of(
+    recipe: Recipe, dataset: Dataset, index: TileIndex, begun: str | None, started_from: str | None
+) -> Origin:
+    """The record of a training on these tiles; the last two are as in `Origin`."""
+    names = dataset.classes.names
+    held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
+    asked = some_of(index.scenes)
+    found = list(in_threads(lambda s: _header(s, dataset), asked, description="places", unit="scene"))
+    scales = [metres for _, metres in found if metres]
+    return Origin(
+        begun=begun,
+        scenes={split: len(dataset.of(split)) for split in SPLITS},
+        tiles=len(index),
+        tiles_left_out=index.left_out,
+        tile_px=index.tile.height,
+        pixels=dict(zip(names, index.counts_NK.sum(axis=0).tolist(), strict=True)),
+        tiles_with=dict(zip(names, held_K.tolist(), strict=True)),
+        metres_per_pixel=(min(scales), max(scales)) if scales else None,
+        place=place_of([corners for corners, _ in found if corners is not None]),
+        started_from=started_from,
+    )
+
+
+def _header(scene: Scene, dataset: Dataset) -> tuple[NDArray[np.float64] | None, float | None]:
+    """Corners in degrees and metres a pixel; None where they are not known."""
+    with suppress(SegmenterError):  # what is wrong with a file is said where its pixels are read
+        info = raster_info(scene.image)
+        return lon_lat_corners(info), dataset.scale_of(scene, info.metres_per_pixel)
+    return None, dataset.scale_of(scene, None)
+
+
+def place_of(outlines: Sequence[NDArray[np.float64]]) -> Place | None:
+    """The place of scenes with (4, 2) corners in degrees; None of none."""
+    if not outlines:
+        return None
+    exact = len(outlines) <= MOST_OUTLINES
+    rings = outlines if exact else [_around(np.concatenate(list(outlines)))]
+    return Place(rings=tuple(map(_closed, rings)), scenes=len(outlines), exact=exact)
+
+
+def _around(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The convex hull of points, or their rectangle where they lie on a line."""
+    try:
+        return np.asarray(points[ConvexHull(points).vertices], np.float64)
+    except QhullError:
+        (west, south), (east, north) = points.min(axis=0), points.max(axis=0)
+        return np.array([(west, south), (east, south), (east, north), (west, north)], np.float64)
+
+
+def _closed(corners: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+    """A closed ring, counter-clockwise as GeoJSON has it."""
+    x, y = corners[:, 0] - corners[0, 0], corners[:, 1] - corners[0, 1]
+    area = float((x * np.roll(y, -1) - np.roll(x, -1) * y).sum())
+    ring = corners if area >= 0 else corners[::-1]
+    points = [(round(float(lon), _DIGITS), round(float(lat), _DIGITS)) for lon, lat in ring]
+    return (*points, points[0])

@@ -1,0 +1,108 @@
+"""Start of a training from pretrained weights of its encoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from segmenter.base.errors import WeightsError
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.config.recipe import Recipe
+from segmenter.grid.scenes import Dataset
+from segmenter.model.architectures import FAMILIES
+from segmenter.model.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
+from segmenter.model.pretrained.first_layer import channels_for
+from segmenter.model.pretrained.keras_files import check_keras_weights, file_bands
+from segmenter.model.stages import Pace, joined_stages
+from segmenter.training.beginning.fine_tuning import bands_seen
+
+_NOT_ENCODER = ("decoder_", "logits")
+"""Beginnings of the names of all other layers, see `model.encoders`."""
+
+
+def check_encoder_weights(recipe: Recipe, dataset: Dataset, *, download: bool = True) -> None:
+    """Refuse weights that are missing, damaged or of another encoder, before the data are indexed.
+
+    Args:
+        download: whether such as would be downloaded are asked for.
+
+    Raises:
+        WeightsError: in one line.
+    """
+    config = recipe.model
+    if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
+        return
+    bands = bands_seen(recipe, dataset)
+    if config.encoder in FAMILIES:
+        torch_encoder_weights(config, bands)
+    elif config.weights == "imagenet":
+        channels_for(bands, 3, config.weight_bands)
+        if download:
+            check_keras_weights(config.encoder, config.weights)
+    else:
+        channels_for(bands, file_bands(Path(config.weights), config.encoder), config.weight_bands)
+
+
+def find_encoder_weights(recipe: Recipe, bands: int) -> EncoderWeights | None:
+    """The weights that the recipe's encoder starts from; None: from scratch.
+
+    Raises:
+        WeightsError: in one line.
+    """
+    config = recipe.model
+    if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
+        return None
+    if config.encoder in FAMILIES:
+        return torch_encoder_weights(config, bands)
+    from segmenter.training.beginning.keras_weights import keras_encoder_weights  # loads TensorFlow
+
+    return keras_encoder_weights(config, bands)
+
+
+def load_encoder(model: Any, weights: EncoderWeights) -> str:
+    """Set an encoder's weights in a model; gives a line on what was loaded.
+
+    Raises:
+        WeightsError: naming the first of the encoder's that is missing or has another shape.
+    """
+    from segmenter.training.beginning.keras_weights import weight_key
+
+    count = 0
+    for variable in model.variables:
+        if variable.path.startswith(_NOT_ENCODER) or variable.path.endswith("/masks"):
+            continue
+        array = weights.arrays.get(weight_key(variable.path))
+        if array is None or array.shape != tuple(variable.shape):
+            got = "none" if array is None else str(array.shape)
+            raise WeightsError(
+                f"{weights.said('no')}: expected {variable.path} of shape {tuple(variable.shape)}, got {got}"
+            )
+        variable.assign(array)
+        count += math.prod(array.shape)
+    return weights.said(f"{count:,}")
+
+
+def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
+    """Warning where weights are frozen at the start that nobody has trained; empty elsewhere.
+
+    Args:
+        known: paths of the weights that were loaded.
+        epochs: of the training.
+    """
+    found: dict[str, list[str]] = {}
+    for stage, paths in pace.stages.items():
+        if anew := [path for path in paths if path not in known and not pace.trains(path, 0)]:
+            if any(pace.trains(path) for path in anew):
+                long = f"in {pace.frozen_epochs} of {epochs} epochs (training.freeze_encoder)"
+            else:
+                norms = pace.norms.issuperset(anew)
+                long = "in BatchNorm (training.freeze_norms)" if norms else "for good (training.rates)"
+            found.setdefault(long, []).append(stage)
+    if not found:
+        return ""
+    stages = "; ".join(f"{joined_stages(names)} {long}" for long, names in found.items())
+    return (
+        f"warning: random weights are frozen: {stages}; start from trained ones (model.weights, --init-from)"
+    )

@@ -1,0 +1,237 @@
+"""Training over several workers: what they must have in common, one start, one stop, one validation.
+
+With one process all of it is what it was: nothing is sent, and nothing waited for.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from segmenter.base.errors import WorkerError, shortened
+from segmenter.base.version import __version__
+from segmenter.config.reading import flat_settings
+from segmenter.config.recipe import Recipe
+from segmenter.devices.machines.workers import Workers
+from segmenter.devices.strategy import Devices
+from segmenter.grid.labels import ClassMap
+from segmenter.runs.resume import installed_versions
+
+_OWN = (
+    *("dataset.root", "dataset.cache", "prediction.", "training.input_workers", "training.keep_checkpoints"),
+    *("distribution.visible_devices", "distribution.memory", "distribution.log_placement"),
+)
+"""Settings that each worker may have of its own: they do not change what is computed, nor when."""
+_WORDS = 1 << 22
+"""Numbers of eight bytes that are sent at once."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+# --------------------------------------------------------------------------------- what is the same
+
+
+def check_same(workers: Workers, facts: Mapping[str, str]) -> None:
+    """Refuse to train where workers differ.
+
+    Args:
+        facts: name of a thing → what it is here.
+
+    Raises:
+        WorkerError: on all workers alike, naming the first that differs from the chief, and in what.
+    """
+    chief, *others = map(json.loads, workers.exchange(json.dumps(facts)))
+    for index, here in enumerate(others, 1):
+        for name in [*chief, *(name for name in here if name not in chief)]:
+            there, own = (shortened(str(said.get(name, "none")), 60) for said in (chief, here))
+            if there != own or chief.get(name) != here.get(name):
+                raise WorkerError(
+                    f"{workers.name(index)}: {name}: expected {there} as on {workers.name(0)}, got {own}; "
+                    "start all workers with the same recipe, program and data"
+                )
+
+
+def facts_of(recipe: Recipe, classes: ClassMap, tiles: str, devices: Devices) -> dict[str, str]:
+    """What all workers must have in common.
+
+    Args:
+        tiles: fingerprint of the training tiles and of the scenes' files.
+    """
+    settings = {
+        f"recipe, {key}": json.dumps(value)
+        for key, value in flat_settings(recipe).items()
+        if not key.startswith(_OWN)
+    }
+    kinds = "GPU" if devices.names[0].startswith("GPU") else "CPU"
+    return {
+        **settings,
+        **{f"version of {name}": number for name, number in installed_versions().items()},
+        "program": f"{__version__} {_program()}",
+        "classes": json.dumps(classes.to_dict()),
+        "training data (fingerprint)": tiles,
+        "devices": f"{len(devices.names)} {kinds}",
+    }
+
+
+def _program() -> str:
+    """Digest of this program's own sources: a version's number stays while it is worked on."""
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+# --------------------------------------------------------------------------------- from the chief
+
+
+def from_chief(workers: Workers, said: Any) -> Any:
+    """What the chief says, JSON; the others' is not looked at."""
+    return json.loads(workers.exchange(json.dumps(said if workers.chief else None))[0])
+
+
+def arrays_from_chief(devices: Devices, arrays: Arrays) -> Arrays:
+    """The chief's arrays, to the bit, on all workers; each has arrays of the same names, types and shapes.
+
+    Sent as a sum in which all others are 0, in whole numbers made of their bytes.
+    """
+    content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
+    words = np.frombuffer(content + bytes(-len(content) % 8), np.int64)
+    chief = devices.workers.chief
+
+    @tf.function(autograph=False)
+    def total(own: Any) -> Any:
+        return devices.strategy.reduce(
+            tf.distribute.ReduceOp.SUM, devices.strategy.run(tf.identity, args=(own,)), axis=None
+        )
+
+    parts = []
+    size = min(_WORDS, max(1, len(words)))
+    for start in range(0, len(words), size):
+        part = np.zeros(size, np.int64)
+        part[: len(words[start : start + size])] = words[start : start + size]
+
+        def own(context: Any, part: Any = part) -> Any:
+            sends = chief and context.replica_id_in_sync_group == 0
+            return tf.constant(part if sends else np.zeros_like(part))
+
+        parts.append(total(devices.strategy.experimental_distribute_values_from_function(own)).numpy())
+    sent = io.BytesIO(np.concatenate(parts).tobytes() if parts else b"")
+    return {
+        name: np.frombuffer(sent.read(array.nbytes), array.dtype).reshape(array.shape)
+        for name, array in arrays.items()
+    }
+
+
+# --------------------------------------------------------------------------------- stopping
+
+
+class Stop:
+    """Whether to stop: where several workers train, only once all know that one has heard a signal.
+
+    Each hands what it has heard to every call of the devices, which add it up; the sum is read one call
+    late, with the results, so that nobody waits for it, and all stop after the same call.
+    """
+
+    def __init__(self, devices: Devices, heard: Sequence[int]) -> None:
+        """`heard`: signals that this process has heard so far; it grows."""
+        self._devices, self._heard = devices, heard
+        self._alone = devices.workers.count == 1
+        self._agreed = 0
+        self._pending: Any = None
+        self._compiled: Any = None
+
+    def __bool__(self) -> bool:
+        return self.signal > 0
+
+    @property
+    def signal(self) -> int:
+        """The number of the signal to stop for; 0: none."""
+        return self.said() if self._alone and not self._agreed else self._agreed
+
+    def call(self, steps: Any, stack: Any, count: Any) -> Any:
+        """The results of `steps(stack, count)`, and what was heard until the call before is known."""
+        if self._alone:
+            return steps(stack, count)
+        if self._compiled is None or self._compiled[0] is not steps:
+            self._compiled = steps, _with_heard(steps, self._devices.strategy)
+        results, told = self._compiled[1](stack, count, self._told_here())
+        self.drain()
+        self._pending = told
+        return results
+
+    def drain(self) -> None:
+        """Read what the last call has added up."""
+        if self._pending is not None:
+            self._agree(round(float(self._pending)))
+            self._pending = None
+
+    def take(self, heard: Sequence[int]) -> None:
+        """What all workers have heard, told in another way; the same on all."""
+        self._agree(sum(map(_weight, heard)))
+
+    def said(self) -> int:
+        """The signal that this worker has heard; 0: none."""
+        return self._heard[0] if self._heard else 0
+
+    def _told_here(self) -> Any:
+        own = float(_weight(self.said()))
+        first = self._devices.first
+
+        def value(context: Any) -> Any:
+            return tf.constant(own if context.replica_id_in_sync_group == first else 0.0)
+
+        return self._devices.strategy.experimental_distribute_values_from_function(value)
+
+    def _agree(self, weights: int) -> None:
+        if weights and not self._agreed:
+            self._agreed = 15 if weights >= _TERM else 2
+
+
+_TERM = 1 << 12
+"""What counts for a SIGTERM in a sum in which a SIGINT counts 1: more than there are workers."""
+
+
+def _weight(signal_number: int) -> int:
+    return 0 if not signal_number else _TERM if signal_number == 15 else 1
+
+
+def _with_heard(steps: Any, strategy: Any) -> Any:
+    @tf.function(reduce_retracing=True, autograph=False)
+    def call(stack: Any, count: Any, told: Any) -> Any:
+        results = steps(stack, count)
+        heard = strategy.run(tf.identity, args=(told,))
+        return results, strategy.reduce(tf.distribute.ReduceOp.SUM, heard, axis=None)
+
+    return call
+
+
+# --------------------------------------------------------------------------------- texts of arrays
+
+
+def packed(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Arrays as text."""
+    buffer = io.BytesIO()
+    renamed: dict[str, Any] = {f"_{name}": array for name, array in arrays.items()}
+    np.savez_compressed(buffer, **renamed)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def unpacked(text: str) -> Arrays:
+    """Inverse of `packed`; plain arrays only."""
+    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
+        return {name.removeprefix("_"): file[name] for name in file.files}
+
+
+def share_of(workers: Workers, items: Sequence[Any]) -> list[Any]:
+    """This worker's items: every so-manieth, so that neighbours, which are alike, are dealt."""
+    return list(items[workers.index :: workers.count])

@@ -1,0 +1,203 @@
+"""Items on a cluster: in order, bounded, once a worker at a time, and what a worker must be to get any."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Future
+
+from segmenter.base.errors import ClusterError, DatasetError, DeviceError, LostClusterError
+from segmenter.extras.dask import remote, share
+from segmenter.extras.dask.connect import connected
+from segmenter.extras.dask.options import ClusterOptions
+from segmenter.extras.dask.pool import Pool
+from tests.helpers.clusters import threads_cluster
+
+
+@contextmanager
+def pool_of(workers: int, threads: int = 1) -> Iterator[tuple[Pool, Any]]:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(threads_cluster(workers, threads))
+        options = ClusterOptions(scheduler=cluster.scheduler_address)
+        yield stack.enter_context(connected(options)), cluster
+
+
+def test_results_come_in_order_and_few_items_are_asked_for_ahead() -> None:
+    asked: list[int] = []
+
+    def items() -> Iterator[int]:
+        for i in range(60):
+            asked.append(i)
+            yield i
+
+    with pool_of(2) as (pool, _):
+        got = []
+        for item, answer in pool.in_order(lambda i: i * i, items()):
+            assert answer.value == item * item
+            got.append(item)
+            assert len(asked) - len(got) <= 1 + 3 * 2
+    assert got == list(range(60))
+
+
+@pytest.mark.parametrize(("alone", "most"), [(True, 1), (False, 4)])
+def test_a_worker_computes_one_item_at_a_time_however_many_threads_it_has(alone: bool, most: int) -> None:
+    lock, together, seen = threading.Lock(), [0], [0]
+    full = threading.Barrier(most)
+
+    def work(i: int) -> None:
+        with lock:
+            together[0] += 1
+            seen[0] = max(seen[0], together[0])
+        full.wait()  # all that may come at once have come
+        with lock:
+            together[0] -= 1
+
+    _SHARED["work"] = work
+    with pool_of(1, threads=4) as (pool, _):
+        assert len(list(pool.in_order(_shared_work, range(8), alone=alone))) == 8
+    assert seen == [most]
+
+
+_SHARED: dict[str, Any] = {}
+
+
+def _shared_work(item: int) -> Any:
+    """By reference, where a closure would be copied: the workers are threads of this process."""
+    return _SHARED["work"](item)
+
+
+def test_an_error_of_an_item_is_its_answer_and_a_defect_is_raised() -> None:
+    def work(i: int) -> int:
+        if i == 1:
+            raise DatasetError("it is empty")
+        if i == 3:
+            raise ZeroDivisionError("a defect")
+        return i
+
+    with pool_of(1) as (pool, _):
+        found = [answer for _, answer in pool.in_order(work, range(3))]
+        assert [answer.value for answer in found] == [0, None, 2]
+        assert isinstance(found[1].error, DatasetError)
+        assert str(found[1].error) == "it is empty"
+        with pytest.raises(ZeroDivisionError, match="a defect"):
+            list(pool.in_order(work, range(3, 5)))
+
+
+def test_a_worker_that_differs_gets_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pool_of(1) as (pool, _):
+        monkeypatch.setattr(remote, "versions", lambda: {"this program": "other"})
+        with pytest.raises(ClusterError, match=r"worker .*: expected this program \w+ as here, got other"):
+            list(pool.in_order(abs, [1]))
+
+
+def test_work_that_a_worker_cannot_take_is_one_line() -> None:
+    line = r"worker .*: cannot take the work: ModuleNotFoundError"
+    with pool_of(1) as (pool, _), pytest.raises(ClusterError, match=line):
+        list(pool.in_order(_Elsewhere(), [1]))
+
+
+class _Elsewhere:
+    """Of a module that a worker does not have."""
+
+    def __call__(self, item: int) -> int:
+        return item
+
+    def __reduce__(self) -> Any:
+        return __import__, ("module_of_the_caller_alone",)
+
+
+def test_without_workers_the_call_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segmenter.extras.dask.connect._WORKER_SECONDS", 0.1)
+    line = "has no workers; start them with dask worker inproc"
+    with pytest.raises(ClusterError, match=line), pool_of(0):
+        pass
+
+
+def test_a_result_that_does_not_come_is_fetched_again_with_more_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have gone with its worker: who waited for it without end would not see that nobody is left."""
+    fetch, patience = Future.result, list[float]()
+
+    def late(future: Any, timeout: float) -> Any:
+        patience.append(timeout)
+        if len(patience) < 4:
+            raise TimeoutError
+        return fetch(future, timeout)
+
+    monkeypatch.setattr(Future, "result", late)
+    with pool_of(1) as (pool, _):
+        assert [answer.value for _, answer in pool.in_order(abs, [-7])] == [7]
+    assert patience == [1, 2, 4, 8]
+
+
+def test_all_workers_lost_is_one_line() -> None:
+    with pool_of(1) as (pool, cluster):
+        pool._patience = 0
+        answers = pool.in_order(abs, itertools.count())
+        next(answers)
+        cluster.scale(0)
+        with pytest.raises(LostClusterError, match="all workers are gone; what is done is kept"):
+            deque(answers, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"workers": 2, "scheduler": "tcp://a:1"}, "give one of the two"),
+        ({"workers": 0}, "--workers: expected 1 or more, got 0"),
+        ({"tls_ca": Path("a.pem")}, "are for --scheduler tls://HOST:PORT, got none"),
+        ({"scheduler": "host:8786"}, "expected tcp://HOST:PORT or tls://HOST:PORT, got host:8786"),
+        ({"scheduler": "tcp://host"}, "expected tcp://HOST:PORT"),
+        ({"workers": 1, "tls_ca": Path("a.pem")}, "--tls-ca: is for --scheduler tls://"),
+        ({"scheduler": "tcp://a:1", "tls_key": Path("a")}, "--tls-key: is for --scheduler tls://"),
+        ({"scheduler": "tls://a:1"}, "expected --tls-ca, --tls-cert and --tls-key, got no --tls-ca"),
+        ({"scheduler": "tls://a:1", "tls_ca": Path("/none.pem")}, "/none.pem: expected a PEM file"),
+    ],
+)
+def test_options_that_name_no_cluster_are_refused(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(ClusterError, match=line):
+        ClusterOptions(**given)
+
+
+def test_a_scheduler_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segmenter.extras.dask.connect._CONNECT_SECONDS", 0.2)
+    line = r"--scheduler tcp://127\.0\.0\.1:9: no Dask scheduler answers"
+    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(scheduler="tcp://127.0.0.1:9")):
+        pass
+
+
+def test_without_dask_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    line = r"needs Dask, which is not installed .* run make cluster"
+    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(workers=1)):
+        pass
+
+
+def test_each_worker_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cards = []
+    with monkeypatch.context() as patched:
+        patched.setattr(share, "_held", [])
+        cards = [share._free_card(3) for _ in range(3)]
+        assert cards == [0, 1, 2]
+        with pytest.raises(DeviceError, match="expected a GPU for each worker, all 3 are taken"):
+            share._free_card(3)
+        share._held[1].give_back()
+        assert share._free_card(3) == 1
+        for lock in share._held:
+            lock.give_back()
+
+
+def test_more_local_workers_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segmenter.extras.dask.connect.cards_listed", lambda: 4)
+    line = "expected at most 4, one for each GPU, got 5"
+    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(workers=5)):
+        pass

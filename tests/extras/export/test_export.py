@@ -1,0 +1,375 @@
+"""Exported models give the map of predict.py, by their runtimes alone; what does not is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+from numpy.typing import NDArray
+
+import predict
+from segmenter.base.errors import run_script
+from segmenter.extras.export.__main__ import main
+from segmenter.extras.export.deepness import Tile
+from segmenter.extras.export.facts import tiling_text
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.scenes import Scene
+from segmenter.grid.windows import round_up
+from segmenter.runs.run import load_run
+from segmenter.runs.validation_images import save_validation_images
+from tests.helpers.deepness_plugin import as_deepness
+from tests.helpers.random_run import random_run
+
+# Found, not imported: tf2onnx imports TensorFlow, which is the fixture's to do.
+LIBRARIES = ("onnx", "onnxruntime", "tf2onnx")
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in LIBRARIES),
+    reason="the libraries of the extra `export` are not installed",
+)
+
+PAGE = Path(__file__).parents[3] / "docs" / "export.md"
+HEIGHT, WIDTH, TIE = 155, 203, 5e-3
+Export = Callable[..., "Exported"]
+
+
+@dataclass
+class Mapped:
+    """An odd raster with holes, and its map and probabilities by predict.py."""
+
+    run: Path
+    image_HWC: NDArray[np.uint16]
+    ids_HW: NDArray[np.uint8]
+    margin_HW: NDArray[np.float32]
+
+    @property
+    def pixels(self) -> NDArray[np.float32]:
+        """(H, W, C) as an exported model takes them."""
+        image = self.image_HWC.astype(np.float32)
+        image[(self.image_HWC == 0).all(axis=-1)] = np.nan
+        return image
+
+    def check(self, ids_HW: NDArray[np.uint8], where: Any = ...) -> None:
+        """The law: equal but for ties."""
+        other = ids_HW[where] != self.ids_HW[where]
+        assert not (other & (self.margin_HW[where] >= TIE)).any()
+        assert other.mean() < 1e-3
+
+
+@dataclass
+class Exported:
+    """Path, what was printed, and the .json beside."""
+
+    path: Path
+    said: str
+
+    @property
+    def facts(self) -> Any:
+        return json.loads(self.path.with_name(f"{self.path.name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def mapped(
+    tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory, make_classes: Callable[..., ClassMap]
+) -> Mapped:
+    folder = tmp_path_factory.mktemp("export")
+    run = random_run(folder / "mine", make_classes(4), depth=2)
+    rng = np.random.default_rng(4)
+    image = rng.integers(1, 1000, (HEIGHT, WIDTH, 3), np.uint16)
+    image[:40, 60:90] = 0
+    profile: dict[str, Any] = {"crs": "EPSG:25833", "transform": rasterio.Affine(0.5, 0, 3e5, 0, -0.5, 5e6)}
+    with rasterio.open(
+        folder / "a.tif", "w", "GTiff", WIDTH, HEIGHT, 3, dtype="uint16", nodata=0, **profile
+    ) as file:
+        file.write(image.transpose(2, 0, 1))
+    save_validation_images(run, [Scene("a", folder / "a.tif", None, "a", "validation")])
+    with contextlib.redirect_stdout(io.StringIO()):
+        maps = folder / "maps"
+        call = [str(run), str(folder / "a.tif"), "--output", str(maps), "--probabilities", "float16"]
+        assert predict.main(call) == 0
+    with rasterio.open(maps / "a.tif") as file:
+        ids = file.read(1)
+    with rasterio.open(next(maps.glob("a.prob*.tif"))) as file:
+        best = np.sort(file.read().astype(np.float32), axis=0)
+    assert len(np.unique(ids[ids != IGNORE])) == 4
+    return Mapped(run, image, ids, best[-1] - best[-2])
+
+
+@pytest.fixture(scope="module")
+def export(mapped: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """`export("--format", "onnx")`: made once for the same options."""
+    folder, made = tmp_path_factory.mktemp("models"), {}
+
+    def make(*options: str) -> Exported:
+        if options not in made:
+            said = io.StringIO()
+            before = set(folder.iterdir())
+            with contextlib.redirect_stdout(said):
+                assert main([str(mapped.run), "--output", str(folder), *options]) == 0
+            (path,) = (p for p in set(folder.iterdir()) - before if p.suffix != ".json")
+            made[options] = Exported(path, said.getvalue())
+        return made[options]
+
+    return make
+
+
+def session(exported: Exported) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(exported.path), providers=["CPUExecutionProvider"])
+
+
+def test_onnx_of_any_size_gives_the_map(mapped: Mapped, export: Export) -> None:
+    """The whole raster at once, of odd sides; a batch of two; nodata as NaN."""
+    exported = export("--format", "onnx")
+    assert "checked on the run's validation images: 2 windows" in exported.said
+    image = mapped.pixels.transpose(2, 0, 1)
+    names = [output.name for output in session(exported).get_outputs()]
+    found = dict(
+        zip(names, session(exported).run(None, {"image": np.stack([image, image[:, ::-1]])}), strict=True)
+    )
+    assert found["classes"].shape == (2, HEIGHT, WIDTH)
+    mapped.check(found["classes"][0])
+    holes = np.isnan(image).any(axis=0)
+    assert holes.sum() == 40 * 30
+    assert (found["classes"][0][holes] == IGNORE).all()
+    assert (found["probabilities"][0][:, holes] == 0).all()
+    np.testing.assert_allclose(found["probabilities"][0][:, ~holes].sum(axis=0), 1, atol=1e-5)
+
+
+def test_savedmodel_of_any_size_gives_the_map(tensorflow: Any, mapped: Mapped, export: Export) -> None:
+    exported = export("--format", "savedmodel")
+    serve = tensorflow.saved_model.load(str(exported.path)).signatures["serving_default"]
+    mapped.check(serve(image=tensorflow.constant(mapped.pixels[None]))["classes"].numpy()[0])
+    assert exported.facts["input"]["image"]["shape"] == ["batch", "height", "width", 3]
+
+
+def test_tiling_as_the_page_says_gives_the_map(mapped: Mapped, export: Export) -> None:
+    """The page's own lines, in small windows over the odd raster; with less overlap they do not."""
+    exported, network = export("--format", "onnx"), load_run(mapped.run).network
+    assert (exported.facts["radius"], exported.facts["stride"]) == (network.radius, network.stride)
+    halo = round_up(exported.facts["radius"], exported.facts["stride"])
+    code = re.search(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL)
+    assert code is not None
+    text = code[1].replace("models/mine.onnx", str(exported.path))
+    assert "window, halo = 512, 112" in text
+
+    def tiled(halo: int) -> NDArray[np.uint8]:
+        names: dict[str, Any] = {}
+        exec(text.replace("window, halo = 512, 112", f"window, halo = {2 * halo + 32}, {halo}"), names)
+        found: NDArray[np.uint8] = names["tiled_map"](mapped.pixels.transpose(2, 0, 1))
+        return found
+
+    mapped.check(tiled(halo))
+    assert (tiled(4) != mapped.ids_HW).mean() > 0.01
+
+
+def test_a_window_that_is_all_border_is_not_said_to_give_the_map(mapped: Mapped) -> None:
+    run = load_run(mapped.run)
+    halo = round_up(run.network.radius or 0, run.network.stride)
+    small, enough = (
+        tiling_text(run, [1, side, side, 3]) for side in (2 * halo, 2 * halo + run.network.stride)
+    )
+    assert small.startswith(f"no windows of {2 * halo} pixels give the map of the whole raster")
+    assert enough.startswith(
+        f"windows that begin at multiples of {run.network.stride} pixels, of which {halo} "
+    )
+    assert tiling_text(run, ["batch", "height", "width", 3]) == enough
+
+
+def test_facts_are_in_the_file_and_beside_it(mapped: Mapped, export: Export) -> None:
+    import onnx
+    import onnxruntime
+
+    exported, run = export("--format", "onnx"), load_run(mapped.run)
+    graph = onnx.load(str(exported.path)).graph
+    axes = {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+            for v in (*graph.input, *graph.output)}  # fmt: skip
+    free = ["batch", "height", "width"]
+    assert axes["image"] == ["batch", 3, "height", "width"]
+    assert axes["classes"] == free
+    assert axes["probabilities"] == ["batch", 4, "height", "width"]
+    inside = {p.key: json.loads(p.value) for p in onnx.load(str(exported.path)).metadata_props}
+    beside = exported.facts
+    checked = beside.pop("checked")
+    assert inside == beside
+    assert beside["class_names"] == run.classes.names
+    assert beside["bands"] == [1, 2, 3]
+    assert beside["metres_per_pixel"] == 0.5
+    assert beside["run_checksum"] == run.checksum()
+    assert beside["normalisation"] == {"where": "inside", **run.normalisation.to_dict()}
+    assert checked["pixels"] > 0
+    assert checked["largest_difference"] < 1e-3
+    assert checked["versions"]["onnxruntime"] == onnxruntime.__version__
+
+
+@pytest.fixture(scope="module")
+def deepness(export: Export) -> Exported:
+    return export("--format", "onnx", "--profile", "deepness", "--size", "96")
+
+
+def test_deepness_finds_its_keys_and_gives_the_map(mapped: Mapped, deepness: Exported) -> None:
+    """Where it has data, and farther than the radius from what it fills up with zeros."""
+    run = load_run(mapped.run)
+    keys = session(deepness).get_modelmeta().custom_metadata_map
+    names = json.loads(keys["class_names"])
+    assert [names[str(number)] for number in range(len(names))] == run.classes.names
+    assert json.loads(keys["resolution"]) == 50
+    tile = Tile(json.loads(keys["tile_size"]), json.loads(keys["tiles_overlap"]))
+    assert tile.overlap // 2 >= (run.network.radius or 0)
+    found = as_deepness(session(deepness), mapped.image_HWC)
+    radius = run.network.radius or 0
+    below = np.s_[40 + radius : HEIGHT - radius, : WIDTH - radius]
+    mapped.check(found.astype(np.uint8), below)
+
+
+def test_deepness_gives_the_map_of_real_pixels(
+    mapped: Mapped, deepness: Exported, shared_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from segmenter.inference.loading import load_predictor
+
+    source = sorted((shared_data("dubai") / "tile_7" / "images").glob("*.jpg"))[0]
+    with rasterio.open(source) as file:
+        layer = file.read(window=((0, 264), (0, 332))).transpose(1, 2, 0).astype(np.uint16) * 4
+    run = load_run(mapped.run)
+    whole = load_predictor(run)(layer[None], np.ones((1, 264, 332), np.bool_)).ids[0]
+    assert len(np.unique(whole)) > 1
+    radius = run.network.radius or 0
+    inside = np.s_[: 264 - radius, : 332 - radius]
+    assert (as_deepness(session(deepness), layer)[inside] != whole[inside]).mean() < 1e-4
+
+
+@pytest.mark.slow
+def test_half_precision_is_half_as_large(mapped: Mapped, export: Export) -> None:
+    import onnx
+
+    exported = export("--format", "onnx", "--fp16")
+    weights = onnx.load(str(exported.path)).graph.initializer
+    sizes = {kind: sum(len(w.raw_data) for w in weights if w.data_type == kind) for kind in (1, 10)}
+    assert sizes[10] > 10 * sizes[1], "float16 against float32"
+    assert exported.facts["checked"]["tolerance"] == 0.05
+    found = session(exported).run(["classes"], {"image": mapped.pixels.transpose(2, 0, 1)[None]})[0][0]
+    assert (found != mapped.ids_HW).mean() < 0.01
+
+
+# ------------------------------------------------------------------------------- what is refused
+
+
+@pytest.fixture
+def refused(
+    mapped: Mapped, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """`refused("--size", "30")`: exit code and the one line; nothing is left behind."""
+    output = tmp_path / "made" / "models"
+
+    def call(*options: str, run: str = str(mapped.run), format: str = "onnx") -> tuple[int, str]:
+        code = run_script(lambda: main([run, "--format", format, "--output", str(output), *options]))
+        out, error = capsys.readouterr()
+        assert out == ""
+        assert error.count("\n") == 1, error
+        assert not output.parent.exists()
+        return code, error
+
+    return call
+
+
+def test_another_class_is_refused_and_nothing_is_left(
+    refused: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segmenter.extras.export import exporting
+
+    reading = exporting.read_model
+
+    def rolled(*arguments: Any) -> Any:
+        runtime = reading(*arguments)
+
+        def other(image: Any) -> Any:
+            probabilities, classes = runtime(image)
+            return probabilities, np.where(classes == IGNORE, IGNORE, (classes + 1) % 4).astype(np.uint8)
+
+        return other
+
+    monkeypatch.setattr(exporting, "read_model", rolled)
+    code, line = refused("--size", "64", format="savedmodel")
+    assert code == 1
+    assert "another class than predict.py at" in line
+    assert line.endswith("nothing was written\n")
+
+
+def test_a_full_disk_is_one_line(
+    refused: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segmenter.extras.export import exporting
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(exporting, "write_model", full)
+    code, line = refused()
+    assert code == 1
+    assert "No space left on device" in line
+
+
+def test_wrong_calls_are_one_line(
+    mapped: Mapped, refused: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    two = refused(run="runs/a,runs/b")
+    assert two[0] == 2
+    assert "expected one run, got several" in two[1]
+    assert "multiple of 4, the model's stride, got 30" in refused("--size", "30")[1]
+    assert "expected --format onnx" in refused("--profile", "deepness", format="savedmodel")[1]
+    assert "b.tif" in refused("--images", str(tmp_path / "b.tif"))[1]
+    assert "run.json" in refused(run=str(tmp_path))[1]
+    monkeypatch.setattr("segmenter.extras.export.formats.find_spec", lambda name: None)
+    assert "needs the package tf2onnx: make export" in refused()[1]
+
+
+def test_what_is_there_stays_unless_it_is_to_be_replaced(
+    mapped: Mapped, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what a killed call left goes; a model without images is said to be checked on made pixels. What
+    computes is left out."""
+    from segmenter.extras.export import exporting, graph
+    from segmenter.extras.export.check import Agreement
+
+    def written(format: str, exported: Any, path: Path, *_: Any, **__: Any) -> None:
+        path.mkdir()
+        (path / "saved_model.pb").write_bytes(b"model")
+
+    monkeypatch.setattr(exporting, "load_member", lambda *_: None)
+    monkeypatch.setattr(graph, "exported_function", lambda *_: None)
+    monkeypatch.setattr(exporting, "write_model", written)
+    monkeypatch.setattr(exporting, "_checked", lambda *_: Agreement(2, 9, 0.0, 0, 1e-3))
+    folder = tmp_path / "models"
+    (folder / "mine.savedmodel").mkdir(parents=True)
+    (folder / ".export.killed").mkdir()
+    call = [str(mapped.run), "--format", "savedmodel", "--output", str(folder), "--size", "64"]
+    assert run_script(lambda: main(call)) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert list((folder / "mine.savedmodel").iterdir()) == []
+    (mapped.run / "validation.json").rename(tmp_path / "aside.json")
+    (mapped.run / "validation.json").write_text('{"format": 1, "images": ["/home/kim/a.tif"]}')
+    try:
+        assert run_script(lambda: main([*call, "--overwrite"])) == 0
+    finally:
+        (tmp_path / "aside.json").rename(mapped.run / "validation.json")
+    said = capsys.readouterr().out
+    assert "MADE PIXELS, not imagery: the run's validation images are not here (/home/kim/a.tif" in said
+    assert (
+        "  image: as in the images (uint16), NaN where a pixel has no data; bands 1, 2, 3 of a file\n" in said
+    )
+    beside = (folder / "mine.savedmodel.json").read_text()
+    assert json.loads(beside)["checked"]["on"] == "MADE PIXELS, not imagery"
+    assert "kim" not in beside  # which travels
+    assert sorted(path.name for path in folder.iterdir()) == ["mine.savedmodel", "mine.savedmodel.json"]
+    assert (folder / "mine.savedmodel" / "saved_model.pb").is_file()

@@ -1,0 +1,284 @@
+"""Runs as one file: what comes out is what went in, whole or not at all; one run gives the same bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, run_script
+from segmenter.base.locks import FileLock
+from segmenter.extras.sharing.archive import pack_run
+from segmenter.extras.sharing.extraction import unpack_run
+from segmenter.extras.sharing.known_facts import read_known
+from segmenter.grid.labels import ClassMap
+from segmenter.runs.__main__ import main
+from segmenter.runs.report.run_record import read_story
+from segmenter.runs.resume import checkpoint_to_resume
+from segmenter.runs.run import load_run
+from segmenter.runs.weights import learned_weights
+from tests.helpers.made_described import ROOT, contents, described_run, left_behind
+from tests.helpers.random_run import random_run
+
+LEFT_BEHIND = {"tensorboard/events.out.tfevents.1.kims-machine.2.0.v2", "validation.json"}
+MADE_BY_PACKING = {"SHA256SUMS", "pack.json", "README.md", "stac.json"}
+
+
+def test_what_comes_out_is_what_went_in(run: Path, packed: Path, tmp_path: Path) -> None:
+    folder, manifest, files = unpack_run(packed, tmp_path / "theirs")
+    before, after = contents(run), contents(folder)
+    assert after.keys() - before.keys() == MADE_BY_PACKING
+    assert before.keys() - after.keys() == LEFT_BEHIND
+    assert {name: after[name] for name in before.keys() & after.keys()} == {
+        n: before[n] for n in before.keys() & after.keys()
+    }
+    assert (manifest.name, manifest.weights, manifest.checkpoints, files) == (
+        "mine",
+        "best.npz",
+        True,
+        len(after),
+    )
+    assert load_run(folder).checksum() == load_run(run).checksum()
+    assert checkpoint_to_resume(folder).position.done == 8
+
+
+def test_the_same_run_gives_the_same_bytes(run: Path, packed: Path, tmp_path: Path) -> None:
+    folder, _, _ = unpack_run(packed, tmp_path / "theirs")
+    for source in (run, folder):
+        done = pack_run(source, tmp_path / "again.zip", with_checkpoints=True)
+        assert set(done.left_out) <= {"tensorboard", "validation.json"}  # not what packing made before
+        assert (tmp_path / "again.zip").read_bytes() == packed.read_bytes()
+
+
+def test_other_tools_open_and_check_it(packed: Path, tmp_path: Path) -> None:
+    """Neither unpacking nor checking needs this program."""
+    with zipfile.ZipFile(packed) as archive:
+        archive.extractall(tmp_path)
+    check = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
+    subprocess.run(check, cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "best.npz").write_bytes(b"other")
+    assert subprocess.run(check, cwd=tmp_path, check=False, capture_output=True).returncode == 1
+    checked = (tmp_path / "SHA256SUMS").read_text().splitlines()
+    assert {line.split("  ")[1] for line in checked} == contents(tmp_path).keys() - {"SHA256SUMS"}
+
+
+def test_without_checkpoints_it_predicts_and_does_not_go_on(run: Path, tmp_path: Path) -> None:
+    done = pack_run(run, tmp_path / "a.zip")
+    folder, manifest, _ = unpack_run(tmp_path / "a.zip", tmp_path / "theirs")
+    assert not (folder / "checkpoints").exists()
+    assert not manifest.checkpoints
+    assert load_run(folder).checksum() == load_run(run).checksum()
+    with pytest.raises(CheckpointError, match=f"start from its best model: --init-from {folder}"):
+        checkpoint_to_resume(folder)
+    story = read_story(folder)
+    assert story.record is None
+    assert story.facts == read_story(run).facts
+    assert done.left_out == ("checkpoints", "tensorboard", "validation.json")
+    assert done.paths == (f"dataset.root {ROOT}", f"dataset.cache {ROOT}/.cache")
+
+
+def test_a_run_without_a_best_is_packed_with_its_newest_checkpoint(tmp_path: Path) -> None:
+    run = described_run(tmp_path / "run", best=False)
+    done = pack_run(run, tmp_path / "a.zip")
+    assert done.left_out == ("checkpoints/step-00000004.npz", "tensorboard", "validation.json")
+    folder, manifest, _ = unpack_run(tmp_path / "a.zip", tmp_path / "theirs")
+    assert manifest.weights == "checkpoints/step-00000008.npz"
+    assert manifest.checkpoints == done.checkpoints == (checkpoint_to_resume(folder).position.done == 8)
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000008.npz"]
+    assert load_run(folder).checksum() == load_run(run).checksum()
+
+
+def test_anonymous_it_names_nothing_of_its_owner_and_has_the_same_weights(tmp_path: Path) -> None:
+    run = described_run(tmp_path / "home of kim" / "run")
+    assert main(["card", str(run)]) == main(["stac", str(run)]) == 0
+    assert "longitude 13.0000" in (run / "README.md").read_text()
+    done = pack_run(run, tmp_path / "a.zip", with_checkpoints=True, anonymous=True)
+    folder, manifest, _ = unpack_run(tmp_path / "a.zip", tmp_path / "theirs")
+    assert manifest.anonymous
+    assert done.paths == ()
+    found = contents(folder)
+    for secret in (ROOT, "owner-kim", "kims-machine", "home of kim", "rings", "longitude 13"):
+        holding = [name for name, content in found.items() if secret.encode() in content]
+        assert holding == [], secret
+    assert {"summary.png", "report.html", "windows.json"} & found.keys() == set()  # they show imagery
+    before, after = load_run(run), load_run(folder)
+    for path in (path for path in found if path.endswith(".npz")):
+        pairs = (
+            learned_weights(np.load(io.BytesIO(content)))
+            for content in (found[path], (run / path).read_bytes())
+        )
+        ours, theirs = pairs
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+    assert read_known(folder).fingerprint == read_known(run).fingerprint
+    assert after.recipe.model == before.recipe.model
+    assert after.normalisation == before.normalisation
+    resumed = checkpoint_to_resume(folder)
+    assert resumed.facts.recipe == after.recipe.model_dump(mode="json")
+    assert read_known(folder).scores is not None
+
+
+def test_unpacked_elsewhere_it_predicts_to_the_same_bits(
+    tensorflow: ModuleType,
+    tmp_path: Path,
+    make_geotiff: Callable[..., Path],
+    make_classes: Callable[..., ClassMap],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import predict
+
+    run = random_run(tmp_path / "run", make_classes(3), depth=1)
+    image = make_geotiff("a.tif", np.random.default_rng(1).integers(0, 999, (83, 61, 3), np.uint16))
+    maps = {}
+    for name, options in (("plain", {}), ("anonymous", {"anonymous": True})):
+        pack_run(run, tmp_path / f"{name}.zip", **options)
+        elsewhere = tmp_path / name / "far away"
+        elsewhere.parent.mkdir()
+        maps[name], _, _ = unpack_run(tmp_path / f"{name}.zip", elsewhere)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    found = []
+    for folder in (run, *maps.values()):
+        output = folder.parent / f"{folder.name} maps"
+        arguments = [folder, image, "--output", output, "--confidence"]
+        assert run_script(lambda given=arguments: predict.main(list(map(str, given)))) == 0
+        found.append({p.name: p.read_bytes() for p in output.glob("*.tif")})
+    assert found[0].keys() == {"a.tif", "a.confidence.tif"}
+    assert found[1] == found[0]
+    assert found[2] == found[0]
+
+
+def test_nothing_is_written_over(run: Path, packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "note").write_text("mine")
+    with pytest.raises(SegmenterError, match=r"theirs: exists already; name another folder"):
+        unpack_run(packed, tmp_path / "theirs")
+    assert contents(tmp_path / "theirs") == {"note": b"mine"}
+    (tmp_path / "a.zip").write_text("mine")
+    with pytest.raises(SegmenterError, match=r"a\.zip: exists already; .*--overwrite"):
+        main(["pack", str(run), "--output", str(tmp_path / "a.zip")])
+    assert main(["pack", str(run), "--output", str(tmp_path / "a.zip"), "--overwrite"]) == 0
+    assert zipfile.is_zipfile(tmp_path / "a.zip")
+
+
+def test_a_full_disk_leaves_nothing(
+    run: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segmenter.extras.sharing import archive as packing
+    from segmenter.extras.sharing import extraction as unpacking
+
+    usage = type("Usage", (), {"free": 10})()
+    for module in (packing, unpacking):
+        monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(OutputError, match=r"a\.zip: needs .* MiB, the disk has 0\.0 MiB free"):
+        pack_run(run, tmp_path / "a.zip")
+    with pytest.raises(OutputError, match=r"theirs: needs .* MiB, the disk has 0\.0 MiB free"):
+        unpack_run(packed, tmp_path / "theirs")
+    assert left_behind(tmp_path) == []
+
+
+def test_a_disk_that_becomes_full_meanwhile_leaves_nothing(run: Path, packed: Path, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"a\.zip: cannot write it: .*is the disk full\?"):
+            pack_run(run, tmp_path / "a.zip")
+        with pytest.raises(SegmenterError, match=r"is the disk full\?"):
+            pack_run(run, tmp_path / "a.zip", anonymous=True)
+        with pytest.raises(OutputError, match=r"mine\.run\.zip: cannot write .* below .*is the disk full\?"):
+            unpack_run(packed, tmp_path / "theirs")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert left_behind(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_is_said(run: Path, tmp_path: Path) -> None:
+    for anonymous in (False, True):
+        with pytest.raises(SegmenterError, match=r"no.*: cannot write there: No such file"):
+            pack_run(run, tmp_path / "no" / "a.zip", anonymous=anonymous)
+
+
+def test_a_run_that_is_trained_is_not_packed(tmp_path: Path) -> None:
+    run = described_run(tmp_path / "run")
+    lock = FileLock(run / ".lock")
+    lock.take()
+    try:
+        with pytest.raises(CheckpointError, match="a training is writing there"):
+            pack_run(run, tmp_path / "a.zip")
+    finally:
+        lock.give_back()
+    pack_run(run, tmp_path / "a.zip")
+    assert not (run / ".lock").exists()
+
+
+def test_a_file_that_changes_meanwhile_is_not_packed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from segmenter.extras.sharing import archive as packing
+
+    digest = packing._digest
+    monkeypatch.setattr(
+        packing, "_digest", lambda file: digest(b"old" if file == run / "log.jsonl" else file)
+    )
+    with pytest.raises(CheckpointError, match=r"log\.jsonl: has changed while it was packed"):
+        pack_run(run, tmp_path / "a.zip")
+    assert left_behind(tmp_path) == []
+
+
+def test_damaged_weights_are_not_handed_over(tmp_path: Path) -> None:
+    run = described_run(tmp_path / "run")
+    step = run / "checkpoints" / "step-00000004.npz"
+    step.write_bytes(step.read_bytes()[:-9])
+    pack_run(run, tmp_path / "a.zip")
+    with pytest.raises(CheckpointError, match=r"step-00000004\.npz: damaged"):
+        pack_run(run, tmp_path / "b.zip", with_checkpoints=True)
+    assert left_behind(tmp_path) == ["a.zip", "run"]
+
+
+def test_an_edited_card_goes_along_and_one_of_other_weights_does_not(tmp_path: Path) -> None:
+    run = described_run(tmp_path / "run")
+    assert main(["card", str(run)]) == main(["stac", str(run), "--datetime", "2020-02-02"]) == 0
+    (run / "README.md").write_text((run / "README.md").read_text() + "\nBy Kim.\n")
+    pack_run(run, tmp_path / "a.zip")
+    folder, _, _ = unpack_run(tmp_path / "a.zip", tmp_path / "theirs")
+    assert (folder / "README.md").read_text().endswith("By Kim.\n")
+    assert (
+        json.loads((folder / "stac.json").read_text())["properties"]["start_datetime"]
+        == "2020-02-02T00:00:00Z"
+    )
+    (run / "checkpoints" / "step-00000008.npz").replace(run / "best.npz")
+    with pytest.raises(
+        CheckpointError, match=r"README\.md: expected a description of these weights.*--overwrite"
+    ):
+        pack_run(run, tmp_path / "b.zip")
+
+
+def test_the_command_says_what_was_done(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["pack", str(run)]) == 0
+    said = capsys.readouterr().out
+    left = "checkpoints, tensorboard, validation.json"
+    assert said.startswith(f"mine.run.zip: 16 files, 0.0 MiB\nnot in it: {left}\n")
+    assert f"names places on this machine: dataset.root {ROOT}; dataset.cache" in said
+    assert main(["unpack", "mine.run.zip"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("runs/mine: 16 files of the run mine, each with the checksum")
+    assert "python predict.py runs/mine INPUT" in said
+    assert "--resume" not in said
+
+
+def test_nobody_is_named(run: Path, packed: Path) -> None:
+    """The file itself says neither who packed it nor when."""
+    with zipfile.ZipFile(packed) as archive:
+        assert {part.date_time for part in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {part.extra for part in archive.infolist()} == {b""}

