@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, SegmenterError, counted, grouped, plain
 from segmenter.base.finding import is_vector
-from segmenter.base.invocation import invocation
+from segmenter.base.invocation import installation, invocation
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
-from segmenter.extras.vectors import INSTALL
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.opening import check_drivers, opens_by_itself
 from segmenter.raster.placed import PlacedLabels
@@ -157,7 +156,9 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
         from segmenter.extras.vectors.label_files import LabelFiles
         from segmenter.extras.vectors.rule import BurnRule
     except ModuleNotFoundError as error:
-        raise DatasetError(f"dataset.labels: polygons need the package {error.name}: {INSTALL}") from None
+        raise DatasetError(
+            f"dataset.labels: polygons need the package {error.name}: {installation('vectors')}"
+        ) from None
     return LabelFiles(folder, BurnRule.of(section.vector, dataset.classes, section.ignore))
 
 

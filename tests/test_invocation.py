@@ -120,7 +120,7 @@ def test_a_training_without_tensorflow_ends_before_the_data_are_looked_at(
 @pytest.mark.parametrize(
     ("tool", "module"),
     [
-        ("vectorise", "segmenter.extras.vectors"),
+        ("vectorise", "segmenter.extras.vectors.__main__"),
         ("export", "segmenter.extras.export.__main__"),
         ("runs", "segmenter.runs.__main__"),
     ],

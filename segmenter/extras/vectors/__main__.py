@@ -18,9 +18,8 @@ if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
 from segmenter.base.errors import SegmenterError, run_tool
-from segmenter.base.invocation import ToolParser, as_started, invocation
+from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.terminal import enduring_output
-from segmenter.extras.vectors import INSTALL
 from segmenter.extras.vectors.mapped import add_polygon_options
 from segmenter.mapping.outputs.finished import BESIDE
 from segmenter.raster import quiet_gdal
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from segmenter.extras.vectors.vectorise import Wanted, vectorise
     except ModuleNotFoundError as error:
-        raise SegmenterError(f"polygons need the package {error.name}: {INSTALL}") from None
+        raise SegmenterError(f"polygons need the package {error.name}: {installation('vectors')}") from None
     wanted = Wanted(args.min_area, args.simplify, tuple(args.only))
     count = vectorise(maps, args.output, wanted)
     print(f"{args.output}: {count:,} polygons of {len(maps)} map{'s' * (len(maps) > 1)}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import DatasetError, SegmenterError, plain
 from segmenter.base.files import caches, real
+from segmenter.base.invocation import installation
 from segmenter.base.terminal import no_bar, say
-from segmenter.extras.vectors import INSTALL
 
 if TYPE_CHECKING:
     from segmenter.extras.vectors.vectorise import Wanted
@@ -137,7 +137,9 @@ def _wanted(request: MapRequest) -> Wanted:
     try:
         from segmenter.extras.vectors.vectorise import Wanted
     except ModuleNotFoundError as error:
-        raise DatasetError(f"--vectors: polygons need the package {error.name}: {INSTALL}") from None
+        raise DatasetError(
+            f"--vectors: polygons need the package {error.name}: {installation('vectors')}"
+        ) from None
     return Wanted(request.min_area, request.simplify, request.only)
 
 

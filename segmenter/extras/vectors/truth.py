@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.files import caches, real
+from segmenter.base.invocation import installation
 from segmenter.base.threads import in_threads
-from segmenter.extras.vectors import INSTALL
 from segmenter.grid.labels import ClassMap
 from segmenter.raster.placed import PlacedLabels
 
@@ -38,7 +38,9 @@ def rasterised_truth(labels: Labels, run: AnyRun, asked: str, *, shared: bool) -
         from segmenter.extras.vectors.label_files import LabelFiles
         from segmenter.extras.vectors.rule import BurnRule
     except ModuleNotFoundError as error:
-        raise DatasetError(f"{asked}: polygons need the package {error.name}: {INSTALL}") from None
+        raise DatasetError(
+            f"{asked}: polygons need the package {error.name}: {installation('vectors')}"
+        ) from None
     dataset = run.recipe.dataset
     rule = BurnRule.of(getattr(dataset, "vector", None), run.classes, getattr(dataset, "ignore", ()))
     return _made(labels, LabelFiles(caches() / "labels", rule), shared=shared)
