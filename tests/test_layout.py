@@ -337,10 +337,10 @@ def test_everything_else_is_imported_without_tensorflow() -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_files_stay_under_400_lines(folder: str) -> None:
+def test_files_hold_one_idea_in_at_most_600_lines(folder: str) -> None:
     files = [*(ROOT / folder).rglob("*.py"), *(ROOT / script for script in SCRIPTS)]
     lengths = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
-    assert {name: length for name, length in lengths.items() if length >= 400} == {}
+    assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
 def test_tests_share_helpers_and_never_import_another_test() -> None:
