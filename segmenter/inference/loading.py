@@ -13,7 +13,7 @@ from segmenter.base.files import file_state
 from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.model.weight_shapes import check_learned, check_weights, is_described
+from segmenter.model.size import check_learned, check_weights, is_described
 from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
 from segmenter.runs.weights import assign_weights, learned_weights

@@ -246,8 +246,8 @@ def load_run(path: Path) -> Run:
     if found.recipe and hashlib.sha256(recipe).hexdigest() not in found.recipe:
         raise CheckpointError(
             f"{path / RECIPE_FILE}: edited or damaged: it is not what this run was trained with; "
-            f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; to train with other settings, start "
-            f"a new run with --init-from {path}"
+            f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; "
+            f"to train with other settings, start a new run with --init-from {path}"
         )
     data = found.model_dump()
     try:
