@@ -22,9 +22,8 @@ from segmenter.base.files import make_folder, write_whole
 from segmenter.base.sealed import digest
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.spec import RasterSpec
 from segmenter.raster.stamps import stamp_of
-from segmenter.raster.write import remove_leftovers
+from segmenter.raster.write import RasterSpec, remove_leftovers
 
 _OUTDATED_SECONDS = 30 * 86_400.0
 """Age from which on a file goes whose sources have changed since; a training may be at work with it."""

@@ -25,14 +25,13 @@ from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, UNKNOWN, ClassMap, rasterised_classes
-from segmenter.raster.burned import between, box_around, to_pixels
-from segmenter.raster.distances import crs_title, length, metres_apart
 from segmenter.raster.gdal.faults import naming
-from segmenter.raster.ground import extent_text
+from segmenter.raster.ground import crs_title, extent_text, length, metres_apart
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.label import LabelRaster
 from segmenter.raster.made import MadeRasters, label_spec, stored_values
 from segmenter.raster.opening import files_behind
+from segmenter.raster.polygons import between, box_around, to_pixels
 from segmenter.raster.reading import raster_info
 from segmenter.raster.write import RasterWriter
 

@@ -26,14 +26,13 @@ from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Window
 from segmenter.grid.resampling import Taps, as_type, resampled
 from segmenter.raster.crs_units import same_ground
-from segmenter.raster.distances import crs_title
+from segmenter.raster.ground import crs_title
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.made import MadeRasters
 from segmenter.raster.opening import files_behind
 from segmenter.raster.reading import Raster, open_raster
-from segmenter.raster.spec import RasterSpec
 from segmenter.raster.validity import usable
-from segmenter.raster.write import BLOCK, RasterWriter
+from segmenter.raster.write import BLOCK, RasterSpec, RasterWriter
 
 _VERSION = 1
 """Of the rules that decide what is stacked; it is part of the name."""

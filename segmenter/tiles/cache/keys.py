@@ -20,9 +20,8 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_values
-from segmenter.tiles.cache.file import STRIP_ROWS, Kind, PackedArray, Rows
+from segmenter.tiles.cache.file import STRIP_ROWS, Kind, PackedArray, PackWriter, Rows
 from segmenter.tiles.cache.folder import PackFolder
-from segmenter.tiles.cache.writer import PackWriter
 
 _VALIDITY = 3
 """Number of the rule which pixels have data: what was packed under another is made anew."""
