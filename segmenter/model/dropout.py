@@ -72,7 +72,7 @@ class _Masked(keras.layers.Layer):
             trainable=False,
             synchronization="on_read",
             aggregation="only_first_replica",
-            name="masks",  # `runs.weights` knows it by its name
+            name="masks",  # `runs.checkpoints` knows it by its name
         )
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:

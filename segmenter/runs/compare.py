@@ -21,8 +21,8 @@ from segmenter.config.reading import flat_settings
 from segmenter.evaluation.named import score_of, title_of
 from segmenter.evaluation.scores import FIGURES, Protocol, Scores
 from segmenter.pages.parts import Table, number, percent, plain
-from segmenter.runs.copies import RUN_FILE, runs_in
 from segmenter.runs.report.run_record import Story, read_story
+from segmenter.runs.run import RUN_FILE, runs_in
 
 HELP = "what runs reached, and in which settings they differ"
 _WIDEST = 36

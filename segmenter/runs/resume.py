@@ -21,8 +21,16 @@ from segmenter.base.errors import CheckpointError, DamagedCheckpointError, short
 from segmenter.base.files import make_folder, write_whole
 from segmenter.base.version import __version__
 from segmenter.config.recipe import Recipe
-from segmenter.runs.arrays import META, Arrays, load_arrays, load_some
-from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
+from segmenter.runs.checkpoints import (
+    BEST,
+    META,
+    Arrays,
+    checkpoints,
+    load_arrays,
+    load_some,
+    newest_checkpoint,
+    newest_whole,
+)
 from segmenter.runs.log import LOG
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
 from segmenter.runs.windows_file import WINDOWS

@@ -20,7 +20,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.extras.sharing.known_facts import Known
-from segmenter.runs.arrays import META, load_arrays, save_arrays
+from segmenter.runs.checkpoints import META, load_arrays, save_arrays
 from segmenter.runs.origin import FILE as ORIGIN
 from segmenter.runs.origin import load_origin, save_origin
 from segmenter.runs.report.sections import REPORT

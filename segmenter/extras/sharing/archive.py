@@ -48,8 +48,7 @@ from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import Known, read_known
 from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item
-from segmenter.runs.arrays import load_arrays
-from segmenter.runs.checkpoints import BEST, checkpoints
+from segmenter.runs.checkpoints import BEST, checkpoints, load_arrays
 from segmenter.runs.log import LOG
 from segmenter.runs.origin import FILE as ORIGIN
 from segmenter.runs.report.sections import REPORT

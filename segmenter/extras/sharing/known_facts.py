@@ -23,13 +23,11 @@ from segmenter.base.files import read_regular
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.evaluation.scores import Scores
 from segmenter.model.pretrained.packages import PACKAGE_LICENCE, package_of
-from segmenter.runs.arrays import META, Arrays, arrays_digest
-from segmenter.runs.checkpoints import BEST
+from segmenter.runs.checkpoints import BEST, META, Arrays, arrays_digest, learned_weights
 from segmenter.runs.origin import Origin, load_origin
 from segmenter.runs.resume import Facts
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES
-from segmenter.runs.weights import learned_weights
 
 
 @dataclass(frozen=True)
