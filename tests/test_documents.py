@@ -76,8 +76,8 @@ def test_the_recipe_of_the_first_page_is_one(tmp_path: Path) -> None:
 
 
 def test_the_patterns_of_the_data_page_pair_the_files_beside_them(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "own_data.md").read_text(encoding="utf-8")
-    classes, split = (yaml.safe_load(part.partition("```")[0]) for part in page.split("```yaml\n")[3:5])
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    classes, split = (yaml.safe_load(part.partition("```")[0]) for part in page.split("```yaml\n")[1:3])
     config = FolderConfig.model_validate(
         {"kind": "folder", "root": "x", "images": "x", "labels": "y", **classes}
     )
