@@ -68,7 +68,7 @@ class AugmentationConfig(Section):
     d4: bool = setting(True, "", "the eight flips and quarter turns: land has no up from above")
     scale: float = setting(0.0, "share", "zoom in or out by up to this share", ge=0, lt=0.9)
     scale_to: tuple[Metres, Metres] | None = setting(
-        None, "metres", "a pixel, finest and coarsest: each tile is shown at one drawn between; docs/scale.md"
+        None, "metres", "a pixel, finest and coarsest: each tile is shown at one between; docs/training.md"
     )
     rotation: float = setting(
         0.0, "degrees", "rotate by up to this; uncovered corners are ignored", ge=0, le=180
