@@ -158,7 +158,7 @@ def _of_slurm(index: int | None, environment: Mapping[str, str]) -> Cluster:
     if missing := [name for name in names if name not in environment]:
         raise ConfigError(
             f"--cluster slurm: expected to be started by srun, {missing[0]} is not set; see "
-            "docs/several_machines.md"
+            "docs/machines.md"
         )
     try:
         number, workers = (int(environment[name]) for name in names[:2])

@@ -1,4 +1,4 @@
-"""`docs/api.md` from the docstrings of what is exported: `python -m tests.helpers.api_page` writes it."""
+"""`docs/python.md` from the docstrings of what is exported: `python -m tests.helpers.api_page` writes it."""
 
 from __future__ import annotations
 
