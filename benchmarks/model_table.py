@@ -119,7 +119,7 @@ def _cells_of(page: Path) -> list[list[str]]:
 
 
 def short_table(page: Path) -> list[str]:
-    """The table's rows of each encoder with a U-Net's decoder, and of some with all decoders; some columns."""
+    """The table's rows of each encoder with a U-Net's decoder, of some with all decoders; some columns."""
     shown = [row for row in _cells_of(page) if row[0] == BASELINE or _is_short(*row[0].split())]
     return table(_SHORT_HEAD, [[row[column] for column in _SHORT_COLUMNS] for row in shown])
 
