@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "studies").glob("*.md")),
 ]
 NAMED = re.compile(
     r"(?<![\w./-])(?:segmenter|datasets|benchmarks|configs|docs|fuzz|studies|tests|website)/[\w/.-]*\w"
@@ -35,7 +36,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_images_resolve(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -47,7 +48,7 @@ def test_links_and_images_resolve(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_and_modules_that_are_named_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = set(NAMED.findall(text)) - OF_THE_USER - {"fuzz/found"}

@@ -135,7 +135,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield chrome
 
 
-@pytest.mark.parametrize("name", ["index", "start", "training", "start_gpus", "repository/README.zh-CN"])
+@pytest.mark.parametrize("name", ["index", "start", "training", "recipe", "repository/README.zh-CN"])
 def test_pages_fit_a_phone_and_make_no_errors(site: Path, driver: Any, name: str) -> None:
     from tests.helpers.browser import PHONE, WIDE, resize
 

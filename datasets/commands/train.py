@@ -16,6 +16,14 @@ from segmenter.base.terminal import enduring_output
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.init_from_partial and parsed.init_from is None:
+        parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
+    return parsed
+
+
+def _parser() -> ToolParser:
     parser = ToolParser(
         prog=invocation("train").removeprefix("python "),
         description="Train a segmentation model on land-cover tiles.",
@@ -49,10 +57,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
     )
     _add_cluster_options(parser)
-    parsed = parser.parse_args(arguments)
-    if parsed.init_from_partial and parsed.init_from is None:
-        parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
-    return parsed
+    return parser
 
 
 def _setting_names() -> Iterable[str]:
@@ -62,7 +67,7 @@ def _setting_names() -> Iterable[str]:
 
 
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    cluster = parser.add_argument_group("several machines (docs/several_machines.md)")
+    cluster = parser.add_argument_group("several machines (docs/machines.md)")
     cluster.add_argument(
         "--cluster",
         nargs="+",

@@ -1,4 +1,4 @@
-"""Pieces for Keras' own `compile` and `fit`, for notebooks: see docs/keras_fit.md, which a test runs.
+"""Pieces for Keras' own `compile` and `fit`, for notebooks: see docs/internals.md, which a test runs.
 
 `train.py` does not use this: its loop counts classes on the device, resumes in the middle of an epoch, and
 reads no result before the next step is under way.

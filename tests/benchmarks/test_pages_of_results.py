@@ -20,7 +20,7 @@ from studies.dubai_arms_page import mean_of, runs_of
 ROOT = Path(__file__).resolve().parents[2]
 ARMS, LIFTS = ROOT / dubai_arms.RESULTS, ROOT / "benchmarks/results/what_lifts"
 MINUS = "\N{MINUS SIGN}"
-RESULTS_PAGE, LIFTS_PAGE = ROOT / dubai_arms.PAGE, ROOT / "docs/what_lifts.md"
+RESULTS_PAGE, LIFTS_PAGE = ROOT / dubai_arms.PAGE, ROOT / "studies/what_lifts.md"
 
 
 def text_of(page: str | Path) -> str:
