@@ -19,21 +19,21 @@ from pydantic_core import PydanticUndefined
 
 import datasets.__main__ as of_datasets
 import segmenter.devices.__main__ as of_devices
-import segmenter.export.request as of_export
+import segmenter.extras.export.request as of_export
 import segmenter.runs.__main__ as of_runs
 from datasets import commands
 from datasets.commands import input as of_input
 from datasets.commands import recipes, train
 from datasets.commands.gpu import command as of_gpu
-from segmenter.cluster.options import add_cluster_options
+from segmenter.base.invocation import TOOLS, ToolParser
 from segmenter.config.datasets import DATASET_KINDS
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.recipe import Recipe
 from segmenter.config.sections import unit_of
-from segmenter.invocation import TOOLS, ToolParser
-from segmenter.mapping import options as of_predict
-from segmenter.mapping import vectorise
-from segmenter.pretrained import convert
+from segmenter.extras.dask.options import add_cluster_options
+from segmenter.extras.vectors import __main__ as vectorise
+from segmenter.mapping.request import options as of_predict
+from segmenter.model.pretrained import convert
 
 DOCS = Path(__file__).parents[1] / "docs"
 _KINDS = {"dataset": DATASET_KINDS, "model": MODEL_KINDS}
