@@ -51,7 +51,7 @@ def main() -> None:
 
 def _formula(name: str, depth: int, width: int) -> int:
     load_tensorflow()
-    from segmenter.model.receptive_field import training_bytes_per_image
+    from segmenter.model.size import training_bytes_per_image
 
     return training_bytes_per_image(measured_model(name, depth, width), SIDE, SIDE)
 

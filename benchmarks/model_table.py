@@ -28,8 +28,8 @@ from segmenter.config.recipe import EncoderDecoderConfig, ModelConfig
 from segmenter.devices.setup import processor_model
 from segmenter.devices.strategy import load_tensorflow
 from segmenter.model.graph import Call, graph_of
-from segmenter.model.receptive_field import describe, training_bytes_per_image
-from segmenter.model.tensor_sizes import planes_of
+from segmenter.model.receptive_field import describe
+from segmenter.model.size import planes_of, training_bytes_per_image
 
 SIDE, BANDS, CLASSES, MIB = 256, 3, 6, 2**20
 BASELINE = "potsdam"

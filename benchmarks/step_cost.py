@@ -147,9 +147,9 @@ def norm_channels(config: ModelConfig, frozen: str = "none") -> list[int]:
 
 
 def training_bytes(config: ModelConfig, side: int) -> int:
-    """Bytes that a tile takes on a card in mixed precision (`model_memory`)."""
+    """Bytes that a tile takes on a card in mixed precision (`model.size`)."""
     from segmenter.model.building import build_model
-    from segmenter.model.model_memory import training_bytes_per_image
+    from segmenter.model.size import training_bytes_per_image
 
     model = build_model(config, BANDS, CLASSES, dtype="mixed_float16", synchronised=True)
     return training_bytes_per_image(model, side, side, mixed=True)

@@ -20,7 +20,7 @@ from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
-from segmenter.raster.band_names import names_of, order_of, used_names
+from segmenter.raster.header import names_of, order_of, used_names
 
 from .files import few
 from .inventory import class_table, crs_name, image_lines

@@ -79,10 +79,10 @@ TENSORFLOW_MODULES = {
     *(f"extras.unequal_cards.{name}" for name in ("shares", "measured")),
 }
 LIGHT_MODULES = {
-    *("model", "model.architectures", "model.receptive_field", "model.weight_shapes"),
+    *("model", "model.architectures", "model.receptive_field", "model.size"),
     *("model.stages", "devices", "training"),
     *("model.decoders", *(f"model.decoders.{name}" for name in ("unet", "fpn", "upernet", "deeplabv3plus"))),
-    *("model.graph", "model.layer_reach", "model.tensor_sizes", "model.model_memory"),
+    *("model.graph", "model.layer_reach"),
 }
 """In rooms of TensorFlow, but used where it is not loaded."""
 

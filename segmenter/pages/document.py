@@ -7,7 +7,7 @@ from typing import Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.invocation import installation
-from segmenter.pages.parts import Chart, Charts, Fold, Head, Section, drawn
+from segmenter.pages.parts import Chart, Charts, Head, Section, drawn
 
 
 def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] | None = None) -> str:
@@ -34,6 +34,5 @@ def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] |
 def _charts(sections: Sequence[Section]) -> Iterator[Chart]:
     for section in sections:
         for block in section.blocks:
-            inner = block.block if isinstance(block, Fold) else block
-            if isinstance(inner, Charts):
-                yield from inner.charts
+            if isinstance(block, Charts):
+                yield from block.charts

@@ -97,7 +97,7 @@ def _need_of_a_card(recipe: Recipe, bands: int, classes: int) -> tuple[float, st
     """Tiles a second that a card takes at most, and where that is from."""
     from segmenter.devices.setup import load_tensorflow
     from segmenter.model.building import build_model
-    from segmenter.model.flops import convolution_flops
+    from segmenter.model.size import convolution_flops
 
     load_tensorflow()
     side, precision = recipe.tiles.size, recipe.training.precision

@@ -21,7 +21,7 @@ from segmenter.grid.scenes import Dataset
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
-from segmenter.model.receptive_field import training_bytes_per_image
+from segmenter.model.size import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
 from segmenter.runs.extending import with_extension
 from segmenter.runs.log import LOG

@@ -11,7 +11,7 @@ import pytest
 
 from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import ModelConfig, UNetConfig
-from segmenter.model.weight_shapes import check_learned, weight_shapes
+from segmenter.model.size import check_learned, weight_shapes
 
 CONFIGS: list[dict[str, Any]] = [
     {"depth": 1, "width": 2},

@@ -1,4 +1,4 @@
-"""Polygons on a raster's grid, by GDAL: coordinates moved to pixels, areas burned into windows.
+"""Polygons on a raster's grid, by GDAL: moved to pixels, burned into windows, outlined from numbers.
 
 Coordinates in pixels are rounded to 2⁻¹⁶ of a pixel. So all differences of rows are exact, and a strip as
 wide as the raster has the same bits as these rows of the whole raster, whatever its first row.
@@ -7,17 +7,18 @@ wide as the raster has the same bits as these rows of the whole raster, whatever
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from rasterio.crs import CRS
-from rasterio.features import rasterize
+from rasterio.features import rasterize, shapes
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
 from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
+from segmenter.raster.crs_units import is_mercator
 from segmenter.raster.gdal.faults import FAULTS
 from segmenter.raster.gdal.settings import set_up_gdal
 from segmenter.raster.header import RasterInfo
@@ -30,6 +31,8 @@ _MARGIN = 2.0
 """Pixels around a window within which polygons are looked for."""
 _ALONG = 33
 """Points along each side of a window that is looked for in another CRS."""
+_EQUAL_AREA = "EPSG:6933"
+"""Lambert's cylindrical projection on WGS 84: parallels and meridians are straight, areas are true."""
 
 
 def crs_of(text: str) -> CRS:
@@ -127,3 +130,56 @@ def covered(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
     )
     found: NDArray[np.bool_] = burned.view(np.bool_)
     return found
+
+
+# --------------------------------------------------------------------------------------------------- outlines
+
+
+class Outlines(NamedTuple):
+    """Polygons as ragged arrays.
+
+    Attributes:
+        xy: (V, 2) float64, column and row of the corners.
+        rings: first corner of each ring, and their number.
+        polygons: first ring of each polygon, and their number; the first ring of each is the outer one.
+        value_P: the number that each polygon surrounds.
+    """
+
+    xy: NDArray[np.float64]
+    rings: NDArray[np.int64]
+    polygons: NDArray[np.int64]
+    value_P: NDArray[np.int64]
+
+
+def outlines_of(labels_HW: NDArray[np.int32], row: int = 0) -> Outlines:
+    """Outlines of the areas of equal numbers that touch by their sides; of 0 there are none.
+
+    Args:
+        row: that the first one is in the whole raster.
+    """
+    set_up_gdal()
+    corners: list[Any] = []
+    rings, polygons, values = [0], [0], []
+    for shape, value in shapes(labels_HW, labels_HW > 0, 4, Affine.translation(0, row)):
+        for ring in shape["coordinates"]:
+            corners += ring
+            rings.append(len(corners))
+        polygons.append(len(rings) - 1)
+        values.append(value)
+    xy = np.array(corners, np.float64).reshape(-1, 2)
+    return Outlines(xy, np.array(rings), np.array(polygons), np.array(values, np.int64))
+
+
+def lengths_stretch(crs: CRS) -> bool:
+    """Whether plane areas in a CRS are no areas on the ground: in degrees, and in Mercator's projections."""
+    return bool(crs.is_geographic) or is_mercator(crs)
+
+
+def on_equal_area(crs: CRS, xy: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(V, 2) coordinates of a CRS in one where plane areas are square metres on the ground.
+
+    EPSG:6933; not finite for a CRS of another body than Earth. True for edges along parallels and meridians
+    whatever their length (Snyder 1987, Map projections: a working manual, pp. 81-83).
+    """
+    move = between(crs, CRS.from_string(_EQUAL_AREA))
+    return xy if move is None else move(xy)
