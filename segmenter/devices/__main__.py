@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from segmenter.config.devices import DistributionConfig
     from segmenter.devices import report
-    from segmenter.devices.strategy import describe, make_devices
+    from segmenter.devices.strategy import describe
+    from segmenter.extras.strategies import make_devices
 
     machine, seen = report.machine_and_seen(args.logical_devices)
     distribution = DistributionConfig() if recipe is None else recipe.distribution

@@ -290,6 +290,25 @@ def cards_listed() -> int:
     return len(_ask_driver()) or by_driver or len(list(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
 
+def gpus_expected(config: DistributionConfig, logical_devices: int | None = None) -> int:
+    """Cards that the recipe and CUDA_VISIBLE_DEVICES leave of those that the driver lists.
+
+    Args:
+        logical_devices: the CPU is split into so many, and no GPU is used.
+    """
+    if logical_devices is not None:
+        return 0
+    limits = [cards_listed()]
+    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        words = [word.strip() for word in named.split(",")]
+        hidden = next((i for i, word in enumerate(words) if word in ("", "-1")), len(words))
+        limits.append(hidden)  # CUDA ignores what comes after one that is not there
+    limits += [len(numbers) for numbers in (config.visible_devices, config.devices) if numbers is not None]
+    if config.strategy == "one_device":
+        limits.append(1)
+    return min(limits)
+
+
 def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
     """A warning where the machine has GPUs that TensorFlow cannot use; empty where all is as it should be.
 

@@ -15,8 +15,6 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.machines.workers import Workers
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.named import title_of
-from segmenter.extras.parameter_servers.trainer import ServedTrainer
-from segmenter.extras.unequal_cards.measured import models_of
 from segmenter.grid.scenes import Dataset
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.normalisation import Normalisation
@@ -132,7 +130,7 @@ def check_training(
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
     pretrained, chief = None, devices.workers.chief
     if checkpoint is None and source is None and chief:
-        pretrained = find_encoder_weights(recipe, len(tiles.statistics.mean_C))
+        pretrained = find_encoder_weights(recipe.model, len(tiles.statistics.mean_C))
     if checkpoint is not None:
         run = with_extension(load_run(path), recipe, checkpoint)
         check_same_plan(run, tiles, planned_for, checkpoint)
@@ -140,9 +138,9 @@ def check_training(
         run = replace(_new_run(recipe, dataset, tiles, path, source, devices), planned_replicas=planned_for)
     if recipe.distribution.shares == "auto":
         chosen = devices.dealt(recipe.training.global_batch)
-        run = replace(run, shares=MeasuredShares(chosen, models_of(devices)))
+        run = replace(run, shares=MeasuredShares(chosen, devices.models))
     run = _as_on_chief(devices.workers, run)
-    weights = class_weights(recipe, tiles.index)
+    weights = class_weights(recipe.loss, tiles.index)
     return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, weights, profile)
 
 
@@ -210,7 +208,7 @@ def _trainer(checked: CheckedTraining) -> Trainer:
     form = tiles.statistics, devices.dealt(batch)
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
     feed = Feed(loader, batch if own is None else own.stop - own.start, checked.workers)
-    kind = Trainer if devices.cluster is None else ServedTrainer
+    kind: type[Trainer] = devices.kind.trainer or Trainer
     return kind(
         run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
     )
@@ -227,7 +225,9 @@ def _describe(trainer: Trainer) -> None:
     if planned_for > 1:
         held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
         lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
-        lines += describe_rare_parts(recipe, trainer.first_plan, trainer.index, trainer.run.classes.names)
+        lines += describe_rare_parts(
+            recipe.sampling, trainer.first_plan, trainer.index, trainer.run.classes.names
+        )
         say("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
 
 
@@ -365,7 +365,7 @@ def _new_run(
     say(f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training")
     if devices.shares:
         say(_memory_of_each(devices, recipe, memory))
-    if devices.cluster is None and (line := check_memory(recipe, devices, memory, model.count_params())):
+    if not devices.kind.elsewhere and (line := check_memory(recipe, devices, memory, model.count_params())):
         warn(line)
     return Run(
         path=path,

@@ -140,7 +140,7 @@ class Trainer:
     @property
     def computed_on(self) -> dict[str, str]:
         """Devices and the choice of `xla: auto`, on which the last bits depend."""
-        return self.devices.computed_on | xla_facts(self.run.recipe, self._parts)
+        return self.devices.computed_on | xla_facts(self.run.recipe.training, self._parts)
 
     def _build(self) -> Any:
         recipe = self.run.recipe

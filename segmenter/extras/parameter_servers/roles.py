@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from segmenter.base.errors import ConfigError, shortened
 
@@ -162,8 +161,16 @@ def _check_addresses(jobs: Jobs, where: str) -> None:
             seen.add(address)
 
 
-def refuse_options(options: Mapping[str, Any], why: str) -> None:
-    """Refuse options of the command line that would do nothing, by name."""
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(f"--{name}: expected {why}")
+def roles_of_command(
+    words: Sequence[str] | None, role: str | None, index: int | None, logical_devices: int | None
+) -> Roles:
+    """Return `roles_of` the options of `train.py`, of which `--logical-devices` would do nothing here.
+
+    Raises:
+        ConfigError: as of `roles_of`, or it is given.
+    """
+    if logical_devices is not None:
+        raise ConfigError(
+            "--logical-devices: expected without distribution.strategy: parameter_server, got both"
+        )
+    return roles_of(words, role, index)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import socket
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from segmenter.base.errors import DeviceError
+from segmenter.config.devices import DistributionConfig
+from segmenter.devices.strategy import Devices, Kind, make_devices
 from segmenter.extras.parameter_servers.control import Watch
 from segmenter.extras.parameter_servers.roles import Roles, host_of
 
 
-@dataclass(frozen=True)
-class ServerCluster:
+class ServerCluster(Kind):
     """Workers and parameter servers that a chief computes with.
 
     Attributes:
@@ -22,8 +22,17 @@ class ServerCluster:
         watch: who of the members is there.
     """
 
-    coordinator: Any
-    watch: Watch
+    elsewhere = True
+
+    def __init__(self, coordinator: Any, watch: Watch) -> None:
+        self.coordinator, self.watch = coordinator, watch
+
+    @property
+    def trainer(self) -> Any:
+        """`ServedTrainer`."""
+        from segmenter.extras.parameter_servers.trainer import ServedTrainer
+
+        return ServedTrainer
 
     @property
     def roles(self) -> Roles:
@@ -53,6 +62,18 @@ class ServerCluster:
     def computed_on(self) -> dict[str, str]:
         """What no bit can be repeated under, for checkpoints."""
         return {"updates": f"asynchronous, by {self.workers} workers"}
+
+
+def make_chief(
+    config: DistributionConfig, logical_devices: int | None = None, watch: Watch | None = None
+) -> Devices:
+    """Set up the chief's own device, and connect the cluster that a watch knows.
+
+    Raises:
+        DeviceError: as of `make_devices` and `connect`.
+    """
+    alone = config.model_copy(update={"strategy": "one_device"})
+    return make_devices(alone, logical_devices, kind=Kind if watch is None else lambda: connect(watch))
 
 
 def connect(watch: Watch) -> ServerCluster:
