@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation, recipes_hint
 from segmenter.base.machine import keep_freed_memory
-from segmenter.base.terminal import enduring_output, say
+from segmenter.base.terminal import enduring_output, say, words_aside
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from segmenter.grid.scenes import Dataset
     from segmenter.runs.resume import Checkpoint
     from segmenter.training.beginning.fine_tuning import Source
+    from segmenter.training.ending import Outcome
     from segmenter.training.prepare import Tiles
 
 
@@ -57,6 +59,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument(
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object of what was reached on stdout, and the usual lines on stderr",
     )
     _add_cluster_options(parser)
     parsed = parser.parse_args(arguments)
@@ -97,6 +104,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train in this process' role, alone or among others; return the exit code."""
     given = parse_arguments(arguments)
+    with words_aside(given.json) as answer:
+        return _main(given, answer)
+
+
+def _main(given: argparse.Namespace, answer: TextIO) -> int:
 
     # ---------------------------------------------------------------------------------- recipe
     from segmenter.config.reading import describe_recipe, load_recipe
@@ -115,8 +127,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from segmenter.extras.parameter_servers.serving import run_role
 
         roles = roles_of_command(given.cluster, given.role, given.index, given.logical_devices)
-        run_role(recipe.distribution, roles, lambda watch: _train(given, recipe, watch=watch))
-    return _train(given, recipe, _cluster(given, recipe))
+        run_role(
+            recipe.distribution, roles, lambda watch: _told(_train(given, recipe, watch=watch), given, answer)
+        )
+    cluster = _cluster(given, recipe)
+    outcome = _train(given, recipe, cluster)
+    return _told(outcome, given, answer) if cluster is None or cluster.chief else outcome.exit_code
+
+
+def _told(outcome: Outcome, given: argparse.Namespace, answer: TextIO) -> int:
+    """Answer what was reached, where that is asked for; return the exit code."""
+    if given.json:
+        print(json.dumps(outcome.to_dict(), allow_nan=False), file=answer, flush=True)
+    return outcome.exit_code
 
 
 def _cluster(given: argparse.Namespace, recipe: Recipe) -> Cluster | None:
@@ -133,7 +156,7 @@ def _cluster(given: argparse.Namespace, recipe: Recipe) -> Cluster | None:
 
 def _train(
     given: argparse.Namespace, recipe: Recipe, cluster: Cluster | None = None, watch: Watch | None = None
-) -> int:
+) -> Outcome:
     """Train alone, as one of several workers (`cluster`), or as the chief of parameter servers (`watch`)."""
     # -------------------------------------------------------------------- dataset, index, run
     from segmenter.base.terminal import quiet

@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 from segmenter.base.errors import DeviceError, run_script
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.terminal import enduring_output
+from segmenter.base.terminal import enduring_output, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if devices is not None and recipe is not None:
         to_measure = distribution.shares == "auto"
         lines.append(describe(devices, recipe.training.global_batch, precision, to_measure=to_measure))
-    print("\n".join(lines))
+    say("\n".join(lines))
     return _end(*report.why_not(machine, seen), refused)
 
 
@@ -57,7 +57,7 @@ def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
     if fault:
         raise DeviceError(why)
     if why:
-        print(f"note: {why}")
+        say(f"note: {why}")
     if refused is not None:
         raise refused
     return 0

@@ -35,7 +35,7 @@ from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
 from segmenter.training.checks import in_memory
-from segmenter.training.examples import Examples
+from segmenter.training.examples import Examples, show_best
 from segmenter.training.log import SilentLog, TrainLog
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimiser.ema import AveragedWeights
@@ -47,7 +47,6 @@ from segmenter.training.pipeline import epoch_dataset
 from segmenter.training.prepare import epoch_plan
 from segmenter.training.profiler import Profiler
 from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, TimeLeft
-from segmenter.training.record_pictures import show_best
 from segmenter.training.signals import StoppedError, stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
 from segmenter.training.validation import validate, validate_together, validation_protocol
