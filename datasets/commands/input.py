@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.config.reading import load_recipe
     from segmenter.extras.strategies import cards_expected
     from segmenter.raster import quiet_gdal
-    from segmenter.tiles.feeding.start import worker_processes
+    from segmenter.tiles.feeding.processes import worker_processes
     from segmenter.training import prepare
     from segmenter.training.input_only import measure_input
 

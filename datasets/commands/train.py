@@ -176,7 +176,7 @@ def _train(
 
     # ------------------------------------------------- worker processes, before TensorFlow is imported
     from segmenter.extras.strategies import cards_expected
-    from segmenter.tiles.feeding.start import worker_processes
+    from segmenter.tiles.feeding.processes import worker_processes
 
     cards = cards_expected(recipe.distribution, given.logical_devices, watch)
     count = 1 if cluster is None else cluster.workers

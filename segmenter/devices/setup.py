@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,10 +22,9 @@ from segmenter.base.errors import DeviceError
 from segmenter.base.invocation import installation
 from segmenter.base.machine import machine_memory, shortages
 from segmenter.base.terminal import say
-from segmenter.config.devices import DistributionConfig
+from segmenter.config.devices import DistributionConfig, MemoryLimit, share_of_card
 from segmenter.devices.driver import ask
 from segmenter.devices.installed import cuda_libraries, how_to_install
-from segmenter.devices.limits import memory_limits
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
 _MIB = 2**20
@@ -229,6 +228,47 @@ def _give_memory(config: DistributionConfig, gpus: Sequence[Any], logical_device
 
 def _limits(config: DistributionConfig, gpus: Sequence[Any]) -> list[int | None]:
     return memory_limits(config.memory_limit, list(map(_model_of, gpus)), _card_memory())
+
+
+def memory_limits(
+    asked: MemoryLimit | tuple[MemoryLimit, ...] | None, models: Sequence[str], totals: Mapping[str, int]
+) -> list[int | None]:
+    """MiB that each of the visible GPUs may take; None: as much as there is.
+
+    Args:
+        asked: the recipe's `distribution.memory_limit`.
+        models: of the visible GPUs.
+        totals: model → bytes, as far as the driver tells them.
+
+    Raises:
+        DeviceError: the recipe has another number of limits, more than a card has, or a share of a card of
+            which the memory is not known.
+    """
+    if not isinstance(asked, tuple):
+        asked = () if asked is None else (asked,) * len(models)
+        if not asked:
+            return [None] * len(models)
+    if models and len(asked) != len(models):
+        raise DeviceError(
+            f"distribution.memory_limit: expected {len(models)}, one for each visible GPU, got {len(asked)}"
+        )
+    return [_mebibytes(limit, model, totals.get(model)) for limit, model in zip(asked, models, strict=False)]
+
+
+def _mebibytes(limit: MemoryLimit, model: str, total: int | None) -> int:
+    percent = share_of_card(limit)
+    if percent is not None and total is None:
+        raise DeviceError(
+            f"distribution.memory_limit: {limit}: expected nvidia-smi to tell the memory of {model}, it does "
+            "not; give MiB"
+        )
+    if percent is not None and total is not None:
+        return total * percent // (100 * _MIB)
+    if total is not None and int(limit) * _MIB > total:
+        raise DeviceError(
+            f"distribution.memory_limit: expected at most the {total // _MIB} MiB of {model}, got {limit}"
+        )
+    return int(limit)
 
 
 def _model_of(gpu: Any) -> str:

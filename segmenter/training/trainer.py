@@ -39,14 +39,12 @@ from segmenter.training.examples import Examples, show_best
 from segmenter.training.log import SilentLog, TrainLog
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimiser.ema import AveragedWeights
-from segmenter.training.optimiser.freezing import set_trained
-from segmenter.training.optimiser.optimisers import build_optimiser
+from segmenter.training.optimiser.optimisers import build_optimiser, set_trained
 from segmenter.training.optimiser.replicas_agree import Agreement
-from segmenter.training.optimiser.schedules import schedule_of
+from segmenter.training.optimiser.schedules import Schedule
 from segmenter.training.pipeline import epoch_dataset
 from segmenter.training.prepare import epoch_plan
-from segmenter.training.profiler import Profiler
-from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, TimeLeft
+from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Profiler, TimeLeft
 from segmenter.training.signals import StoppedError, stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
 from segmenter.training.validation import validate, validate_together, validation_protocol
@@ -124,7 +122,7 @@ class Trainer:
                 self._on_host = self._build()
         predicts = self._on_host or self._shown
         self._predict = on_replicas(predicts, self.run.normalisation, self.devices)
-        self._rate = schedule_of(recipe.training, self.steps)
+        self._rate = Schedule(recipe.training, self.steps)
         chief = self._workers.chief
         self._log = TrainLog(self.run.path, self.run.classes) if chief else SilentLog()
         self._called, self._drawn = False, DrawCounts()

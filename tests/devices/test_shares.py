@@ -12,8 +12,7 @@ from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.reading import recipe_from
 from segmenter.devices import strategy
-from segmenter.devices.limits import memory_limits
-from segmenter.devices.setup import Device
+from segmenter.devices.setup import Device, memory_limits
 from segmenter.devices.strategy import Devices, dealt
 from segmenter.extras.unequal_cards.shares import quickest, with_given
 

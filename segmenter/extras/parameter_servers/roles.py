@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from segmenter.base.errors import ConfigError, shortened
+from segmenter.devices.machines.messages import split
 
 ROLES = ("chief", "worker", "ps")
 """As TensorFlow calls them; `ps` is a parameter server."""
@@ -49,22 +50,12 @@ class Roles:
     @property
     def place_on_host(self) -> int:
         """How many workers of a lower index are on this worker's host: its place among the host's GPUs."""
-        host = host_of(self.address)
-        return sum(host_of(other) == host for other in self.workers[: self.index])
+        host = split(self.address)[0]
+        return sum(split(other)[0] == host for other in self.workers[: self.index])
 
     def title(self, role: str, index: int) -> str:
         """Of a process, for messages: `worker 1 (host:port)`."""
         return f"{role} {index} ({self.members[role, index]})"
-
-
-def host_of(address: str) -> str:
-    """HOST of HOST:PORT, without the brackets of IPv6."""
-    return address.rpartition(":")[0].strip("[]")
-
-
-def port_of(address: str) -> int:
-    """PORT of HOST:PORT."""
-    return int(address.rpartition(":")[2])
 
 
 def parse_cluster(words: Sequence[str]) -> Jobs:

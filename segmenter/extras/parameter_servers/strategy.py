@@ -9,9 +9,10 @@ from typing import Any
 
 from segmenter.base.errors import DeviceError
 from segmenter.config.devices import DistributionConfig
+from segmenter.devices.machines.messages import split
 from segmenter.devices.strategy import Devices, Kind, make_devices
 from segmenter.extras.parameter_servers.control import Watch
-from segmenter.extras.parameter_servers.roles import Roles, host_of
+from segmenter.extras.parameter_servers.roles import Roles
 
 
 class ServerCluster(Kind):
@@ -103,4 +104,4 @@ def connect(watch: Watch) -> ServerCluster:
 def _own_address(roles: Roles) -> str:
     """An address of TensorFlow's server in the chief, which none of the members calls: any free port."""
     with closing(socket.create_server(("", 0))) as free:
-        return f"{host_of(roles.chief)}:{free.getsockname()[1]}"
+        return f"{split(roles.chief)[0]}:{free.getsockname()[1]}"
