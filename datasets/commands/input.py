@@ -17,9 +17,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
 
     from segmenter.config.reading import load_recipe
-    from segmenter.devices.expected import gpus_expected
+    from segmenter.extras.strategies import cards_expected
     from segmenter.raster import quiet_gdal
-    from segmenter.tiles.feeding.start import worker_processes
+    from segmenter.tiles.feeding.processes import worker_processes
     from segmenter.training import prepare
     from segmenter.training.input_only import measure_input
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dataset = load_dataset(recipe)
     tiles = prepare.prepare_tiles(recipe, dataset)
     limits = {"steps": given.steps, "minutes": given.minutes, "need": given.need}
-    with worker_processes(recipe, *tiles.image_form, gpus_expected(recipe.distribution, None)) as workers:
+    with worker_processes(recipe, *tiles.image_form, cards_expected(recipe.distribution)) as workers:
         print(measure_input(recipe, tiles, dataset.classes.names, workers, **limits))
     return 0
 

@@ -24,10 +24,10 @@ _SURELY = 2 / 3
 
 def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) -> None:
     """Refuse what does not go with these devices."""
-    if profile and devices.cluster is not None:
+    if profile and devices.kind.elsewhere:
         raise ConfigError(
-            "--profile: expected without distribution.strategy: parameter_server, whose steps are done by "
-            "other processes"
+            f"--profile: expected without distribution.strategy: {recipe.distribution.strategy}, whose steps "
+            "are done by other processes"
         )
     training, replicas = recipe.training, devices.replicas
     why = sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)
