@@ -1,7 +1,7 @@
 """Memory that one image adds to a training step: the formula against what the process takes.
 
 Measured as the growth of the process's peak memory between two batch sizes, each in a process of its own,
-on the CPU. A GPU's allocator and cuDNN's workspaces add to it: see docs/memory.md.
+on the CPU. A GPU's allocator and cuDNN's workspaces add to it: see docs/settings.md.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ LEFT_OUT = {
     "what_lifts": "samplings and losses, run by run: hours",
     "export_table": "the table of docs/export.md: an hour or two",
     "encoder_equivalence": "every pair of encoder and decoder: an hour",
-    "model_table": "the table of docs/models.md",
+    "model_table": "the tables of studies/models.md and docs/models.md",
     "map_cluster": "maps by 1, 2 and 4 Dask workers: minutes for each",
     "gpu": "on a GPU server",
     "mutants": "hours: `make mutants`",

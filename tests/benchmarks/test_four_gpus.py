@@ -1,4 +1,4 @@
-"""The figures of docs/four_gpus.md: what is counted, by hand; and the formula at its borders."""
+"""The figures of studies/four_gpus.md: what is counted, by hand; and the formula at its borders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recipes for four cards say of their memory is what the formula gives (docs/memory.md)."""
+"""What the recipes for four cards say of their memory is what the formula gives (docs/settings.md)."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def test_without_its_packages_one_line_says_so_and_the_training_is_done_all_the_
     capsys: pytest.CaptureFixture[str],
     package: str,
 ) -> None:
-    from segmenter.training.end_report import leave_report
+    from segmenter.training.ending import leave_report
 
     run = trained_run(tmp_path / "run", epochs=1).path
     monkeypatch.delitem(sys.modules, "segmenter.pages.page", raising=False)

@@ -1,4 +1,4 @@
-"""Say what docs/four_gpus.md expects of 2080 Ti for the default model: sizes of `Sizes`, nothing measured.
+"""Say what studies/four_gpus.md expects of 2080 Ti for the default model: sizes of `Sizes`, nothing measured.
 
 `python -m benchmarks.four_gpus` computes these numbers, and a test compares them.
 """
