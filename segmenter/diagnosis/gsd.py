@@ -14,8 +14,8 @@ from segmenter.grid.scenes import Dataset
 from segmenter.sampling import TileStrata
 from segmenter.sampling.forecast import Outlook, forecast, holds
 from segmenter.sampling.strata import part_table
+from segmenter.tiles.gsd import scene_scales
 from segmenter.tiles.index import TileIndex
-from segmenter.tiles.scene_gsd import scene_scales
 
 __all__ = ["class_scales", "without_rounding"]
 

@@ -20,7 +20,7 @@ from segmenter.grid.geometry import Window
 from segmenter.sampling import Plan, order_for_replicas
 from segmenter.sampling.strata import tiles_of_parts
 from segmenter.tiles.augment import Augmenter
-from segmenter.tiles.augmented_gsd import GroundScale, resampled
+from segmenter.tiles.gsd import GroundScale, resampled
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.kernels import counted
 from segmenter.tiles.pasting import Paster

@@ -12,7 +12,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import LabelRaster, Raster, RasterInfo
-from segmenter.raster.alignment import check_label
+from segmenter.raster.ground import check_label
 
 _STRIP_PIXELS = 1 << 22
 """Pixels read at once: decoding colours takes some 25 bytes a pixel, 100 MiB a thread."""

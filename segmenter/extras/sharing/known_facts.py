@@ -22,7 +22,7 @@ from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import read_regular
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.evaluation.scores import Scores
-from segmenter.model.pretrained.packages import PACKAGE_LICENCE, package_of
+from segmenter.model.pretrained.encoder_weights import PACKAGE_LICENCE, package_of
 from segmenter.runs.checkpoints import BEST, META, Arrays, arrays_digest, learned_weights
 from segmenter.runs.origin import Origin, load_origin
 from segmenter.runs.resume import Facts

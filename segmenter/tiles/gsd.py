@@ -1,8 +1,8 @@
-"""Tiles shown at another ground sampling distance than their scene's: `augmentation.scale_to`.
+"""Ground sampling distance of scenes, as the recipe or their georeference says it, and of the tiles shown.
 
-For each draw the metres a pixel of the shown tile are drawn log-uniformly, so that 0.2 to 0.4 m are as likely
-as 0.5 to 1 m; the window that covers such a tile is read and resampled. Its side is a whole number of pixels,
-so what is shown misses the drawn scale by at most half a pixel in the side of the window.
+Under `augmentation.scale_to` the metres a pixel of each shown tile are drawn log-uniformly, so that 0.2 to
+0.4 m are as likely as 0.5 to 1 m; the window that covers such a tile is read and resampled. Its side is a
+whole number of pixels, so what is shown misses the drawn distance by at most half a pixel in its side.
 
 Shrinking averages over the area of each new pixel, as a coarser sensor does, so that nothing aliases; of the
 label the class with the largest area stays, for that is what such a pixel shows most of (the nearest pixel
@@ -16,22 +16,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ConfigError
+from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.base.threads import in_threads
 from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.gsd import range_text
+from segmenter.grid.gsd import range_text, scene_strata
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import raster_info
+from segmenter.raster.remote.settings import RemotePath
+from segmenter.sampling import TileStrata
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import SceneStore, Tile
 
+_MOST, _MOST_REMOTE = 1000, 100
+"""Scenes whose headers are read, where some will do."""
 MOST_SHRUNK = 8
 """Times a side is shrunk at most: a tile then reads 64 times its pixels."""
 MOST_ENLARGED = 4
@@ -40,6 +45,78 @@ _SCALE_STREAM = 1
 """Last word of the key: the draw of the scale is apart from those of position and change."""
 _RANDOM_ATTEMPTS = 3
 """Draws at a random scale before a tile that lost its class is shown as fine as it can be."""
+
+
+def some_of(scenes: Sequence[Scene]) -> Sequence[Scene]:
+    """All scenes, or a bounded number at even distances: a header takes 3 ms, in a bucket a request."""
+    most = _MOST_REMOTE if any(isinstance(scene.image, RemotePath) for scene in scenes) else _MOST
+    if len(scenes) <= most:
+        return scenes
+    return [scenes[i] for i in np.linspace(0, len(scenes) - 1, most).round().astype(int)]
+
+
+def scene_scales(
+    dataset: Dataset, scenes: Sequence[Scene], *, progress: bool = True
+) -> tuple[float | None, ...]:
+    """`Dataset.scale_of` each scene; headers are read only where the recipe does not say the scale.
+
+    Raises:
+        RasterError: a header cannot be read.
+    """
+
+    def find(scene: Scene) -> float | None:
+        if scene.metres_per_pixel is not None:
+            return scene.metres_per_pixel
+        return dataset.scale_of(scene, raster_info(scene.image).metres_per_pixel)
+
+    return tuple(in_threads(find, scenes, description="scales", unit="scene", progress=progress))
+
+
+def with_scales(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: bool = True) -> TileIndex:
+    """The index with its scenes' scales and strata, where the recipe asks for any.
+
+    Raises:
+        DatasetError: the scale of a scene is not known.
+    """
+    boundaries = recipe.sampling.scale_strata
+    metres = _asked_scales(dataset, index.scenes, recipe, progress=progress)
+    if metres is None:
+        return index
+    strata = None
+    if boundaries:
+        found = scene_strata(metres, boundaries)
+        strata = TileStrata(found.number_S[index.scene_N], found.titles)
+    return replace(index, metres_S=np.array(metres, np.float64), strata=strata)
+
+
+def check_scales(recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse what asks for the scale of training scenes whose scale is not known; reads headers.
+
+    Raises:
+        DatasetError: naming the first of them.
+    """
+    _asked_scales(dataset, dataset.of("train"), recipe, progress=False)
+
+
+def _asked_scales(
+    dataset: Dataset, scenes: Sequence[Scene], recipe: Recipe, *, progress: bool
+) -> tuple[float | None, ...] | None:
+    """The scales of scenes, each of them known; None where the recipe asks for none."""
+    if not recipe.sampling.scale_strata and recipe.augmentation.scale_to is None:
+        return None
+    asking = "augmentation.scale_to" if recipe.augmentation.scale_to else "sampling.scale_strata"
+    metres = scene_scales(dataset, scenes, progress=progress)
+    unknown = [scene for scene, m in zip(scenes, metres, strict=True) if m is None]
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise DatasetError(
+            f"{asking}: expected the metres a pixel of every scene, unknown for {unknown[0].name}{more}: "
+            f"{unknown[0].image} has no georeference that tells them; say them with dataset.metres_per_pixel"
+        )
+    return metres
+
+
+# --------------------------------------------------------------------------------------- tiles at another gsd
 
 
 class GroundScale:
