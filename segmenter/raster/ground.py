@@ -29,7 +29,7 @@ _LARGEST_SHIFT = 0.5
 
 
 def outlines(infos: Sequence[RasterInfo]) -> list[NDArray[np.float64] | None]:
-    """(4, 2) corners of each raster: upper left, upper right, lower right, lower left.
+    """Return the (4, 2) corners of each raster: upper left, upper right, lower right, lower left.
 
     In the rasters' own CRS where they have one in common, else in metres of an equal-area projection.
     None for a raster that does not say where it lies. Where none has a CRS (a world file holds none), plain
@@ -58,13 +58,13 @@ def _outline(info: RasterInfo, common: CRS | None, *, plain: bool) -> NDArray[np
 
 
 def _corners(transform: Affine, size: Size) -> NDArray[np.float64]:
-    """(4, 2) in the raster's own coordinates, in the order of `outlines`."""
+    """Return (4, 2) corners in the raster's own coordinates, in the order of `outlines`."""
     pixels = (0, 0), (size.width, 0), (size.width, size.height), (0, size.height)
     return np.array([transform @ pixel for pixel in pixels], np.float64)
 
 
 def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
-    """(4, 2) longitude and latitude (WGS 84) of a raster's corners, in the order of `outlines`.
+    """Return the (4, 2) longitude and latitude (WGS 84) of the corners, in the order of `outlines`.
 
     None for a raster that does not say where it lies by a transform and a CRS, or that lies across the 180th
     meridian, where no ring of these four goes around it.
@@ -87,7 +87,7 @@ def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
 
 
 def extent_text(info: RasterInfo) -> str:
-    """Left, bottom, right and top in a raster's own CRS, as `--bbox` takes them; else empty."""
+    """Return left, bottom, right and top in a raster's CRS, as `--bbox` takes them; else an empty text."""
     if info.transform is None:
         return ""
     size = info.size
@@ -98,7 +98,7 @@ def extent_text(info: RasterInfo) -> str:
 
 
 def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
-    """Metres from one row to the next and from one column to the next, at the raster's centre.
+    """Return the metres from one row to the next and from one column to the next, at the centre.
 
     Of a geographic CRS they differ by the cosine of the latitude. None where the raster does not say them: no
     transform or CRS, or one of `unit_metres` that says none.
@@ -118,13 +118,13 @@ def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
 
 
 def crs_title(crs: CRS) -> str:
-    """A CRS in a few words: `EPSG:25833`, or the name in its WKT where it has no short code."""
+    """Return a CRS in a few words: `EPSG:25833`, or the name in its WKT if it has no short code."""
     text = str(crs.to_string())
     return text if len(text) <= _LONGEST_NAME else crs.to_wkt().partition('"')[2].partition('"')[0]
 
 
 def metres_apart(one: RasterInfo, other: RasterInfo) -> float | None:
-    """Great-circle distance between the centres of two rasters in any CRSs; None where it cannot be told."""
+    """Return the great-circle distance between two rasters' centres in any CRSs; None if unknown."""
     places = [_longitude_latitude(info) for info in (one, other)]
     if None in places:
         return None
@@ -134,7 +134,7 @@ def metres_apart(one: RasterInfo, other: RasterInfo) -> float | None:
 
 
 def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
-    """Of a raster's centre, in degrees."""
+    """Return longitude and latitude of a raster's centre, in degrees."""
     from rasterio.warp import transform
 
     if info.crs is None or info.transform is None:
@@ -150,7 +150,7 @@ def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
 
 
 def length(metres: float) -> str:
-    """A distance for people: `0.4 m`, `20 m`, `2.0 km`."""
+    """Return a distance for people: `0.4 m`, `20 m`, `2.0 km`."""
     if metres >= 1000:
         return f"{metres / 1000:,.1f} km"
     return f"{metres:.0f} m" if metres >= 10 else f"{metres:.2g} m"
@@ -160,7 +160,7 @@ def length(metres: float) -> str:
 
 
 def alignment_errors(image: RasterInfo, label: RasterInfo) -> list[tuple[str, str]]:
-    """(kind, text) for all that is wrong between the headers of an image and its label.
+    """Return (kind, text) for each contradiction between the headers of an image and its label.
 
     The one rule of the index, `datasets check` and scoring. Sizes must be equal. Where both name a CRS it
     must place pixels alike, and where both have a transform they must agree within half a pixel. A label
@@ -181,7 +181,7 @@ def alignment_errors(image: RasterInfo, label: RasterInfo) -> list[tuple[str, st
 
 
 def both_placed(image: RasterInfo, label: RasterInfo) -> bool:
-    """Whether both files have a position, so that `alignment_errors` recognises a label elsewhere."""
+    """Return True if both files have a position, so that `alignment_errors` recognises a label elsewhere."""
     return image.transform is not None and label.transform is not None
 
 
@@ -200,7 +200,7 @@ def _other_crs(image: RasterInfo, label: RasterInfo) -> str:
 
 
 def _on_the_ground(image: RasterInfo, shift: float) -> str:
-    """A shift in pixels as a distance and the CRS that it is in, as far as they are known."""
+    """Return a shift in pixels as a distance and its CRS, as far as they are known."""
     metres = image.metres_per_pixel
     far = [] if metres is None else [length(shift * metres)]
     both = "no CRS" if image.crs is None else crs_title(image.crs)
@@ -208,7 +208,7 @@ def _on_the_ground(image: RasterInfo, shift: float) -> str:
 
 
 def _shift(image: RasterInfo, label: RasterInfo) -> float:
-    """The largest distance between corresponding corners, in pixels of the image; 0 where it has no sense."""
+    """Return the largest distance between corresponding corners, in pixels of the image; 0 if undefined."""
     if image.transform is None or label.transform is None:
         return 0.0
     height, width = image.size.height, image.size.width

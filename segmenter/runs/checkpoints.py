@@ -31,13 +31,13 @@ Arrays = dict[str, NDArray[Any]]
 META = "meta"
 """The array that says what a checkpoint was made with: the bytes of a JSON text."""
 FORMAT = 3
-"""Of the files and of what their arrays mean, each under its name."""
+"""Version of the files and of the meaning of their arrays, each under its name."""
 _DIGEST, _FORMAT = "sha256", "format"
 _DAMAGE = (
     *(OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError),
     *(SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile),
 )
-"""What `zipfile` and NumPy raise of damaged files; each was seen (RuntimeError: "encrypted")."""
+"""Errors of `zipfile` and NumPy about damaged files; each was seen (RuntimeError: "encrypted")."""
 
 
 def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], keep: int) -> Path:
@@ -64,12 +64,12 @@ def make_run_folder(folder: Path) -> None:
 
 
 def has_checkpoint(run: Path) -> bool:
-    """Whether a run directory has something to go on from."""
+    """Return True if a run directory has a checkpoint to go on from."""
     return bool(checkpoints(run))
 
 
 def newest_checkpoint(run: Path) -> Path:
-    """The newest checkpoint of a run directory, whole or not."""
+    """Return the newest checkpoint of a run directory, whole or not."""
     found = list(checkpoints(run).values())
     if not found:
         raise CheckpointError(f"{run}: expected a checkpoint in {run / 'checkpoints'}, there is none yet")
@@ -77,7 +77,7 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def newest_whole(run: Path, *, but: Path | None = None) -> Path | None:
-    """The newest checkpoint that is not damaged; None: there is none."""
+    """Return the newest checkpoint that is not damaged; None without one."""
     for path in reversed(checkpoints(run).values()):
         with suppress(CheckpointError):
             if path != but:
@@ -111,7 +111,7 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def load_some(path: Path, names: Sequence[str]) -> Arrays:
-    """Some small arrays of a file, whose others are not read: of damage, only theirs is seen.
+    """Load some small arrays of a file without reading the others: only their damage is seen.
 
     Raises:
         CheckpointError: missing, or unreadable.
@@ -132,7 +132,7 @@ def load_some(path: Path, names: Sequence[str]) -> Arrays:
 
 
 def load_arrays(path: Path) -> Arrays:
-    """The arrays of a file; nothing in it can run code.
+    """Load the arrays of a file; nothing in it can run code.
 
     Raises:
         CheckpointError: missing, unreadable, or of another format.
@@ -179,7 +179,7 @@ def _check_contents(archive: zipfile.ZipFile, size: int) -> None:
 
 
 def arrays_digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """(32,) bytes: the SHA-256 of arrays' names, dtypes, shapes and values, in whatever order they come."""
+    """Return (32,) bytes, the SHA-256 of arrays' names, dtypes, shapes and values, in any order."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -192,12 +192,12 @@ def arrays_digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
 
 
 def _is_dropout(variable: Any) -> bool:
-    """Whether a variable says where dropout's masks stand: no part of what a model has learned."""
+    """Return True for a variable of dropout's random state, which is nothing learned."""
     return str(variable.path).endswith("/masks")
 
 
 def weight_arrays(model: Any, prefix: str) -> Arrays:
-    """The weights of a Keras model by the path of each variable; of several replicas, the first's."""
+    """Return the weights of a Keras model by the path of each variable; of several replicas, the first's."""
     return {f"{prefix}/{variable.path}": np.asarray(variable.numpy()) for variable in model.variables}
 
 
@@ -227,7 +227,7 @@ def assign_weights(
 
 
 def learned_weights(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The weights of a checkpoint that predict: under `model/`, the averaged ones where there are any."""
+    """Return a checkpoint's weights for prediction under `model/`: the averaged ones if there are any."""
     prefix = "ema/" if any(name.startswith("ema/") for name in arrays) else "model/"
     return {f"model/{n.removeprefix(prefix)}": array for n, array in arrays.items() if n.startswith(prefix)}
 

@@ -21,7 +21,7 @@ from segmenter.grid.scenes import Scene
 
 FILE = "origin.json"
 MOST_OUTLINES = 200
-"""Of scenes that are kept one by one; of more, only what surrounds them all."""
+"""Outlines of scenes that are kept one by one; of more, only what surrounds them all."""
 
 Count = Annotated[int, Field(ge=0)]
 LonLat = tuple[Annotated[float, Field(ge=-180, le=180)], Annotated[float, Field(ge=-90, le=90)]]
@@ -91,7 +91,7 @@ def save_origin(run: Path, origin: Origin) -> None:
 
 
 def load_origin(run: Path) -> Origin | None:
-    """The record in a run directory; None where there is none, or none that is whole and of this format."""
+    """Load the record in a run directory; None if there is no whole one of this format."""
     with suppress(SegmenterError, ValidationError):
         text = unsealed_text(read_regular(run / FILE))
         return None if text is None else Origin.model_validate_json(text)
@@ -114,7 +114,7 @@ def save_validation_images(run: Path, scenes: Sequence[Scene]) -> None:
 
 
 def validation_images(run: Path) -> list[Path]:
-    """The recorded paths, whether they are there or not; none where there is no record of ours."""
+    """Return the recorded paths, existing or not; none if there is no valid record."""
     try:
         data = json.loads(read_regular(run / VALIDATION_FILE))
         if data["format"] != _IMAGES_FORMAT:

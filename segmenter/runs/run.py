@@ -64,12 +64,12 @@ _PLAIN = (
 )
 """Fields of a run that run.json holds as they are."""
 RUN_FILE = "run.json"
-"""Of the files of a run, the one that makes it one."""
+"""File that makes a folder a run."""
 _SHOWN_RUNS = 5
 FORMAT = 2
 _MOST_BANDS = 65535
 _LARGEST = 1e38
-"""Of what normalisation computes with, in float32; its smallest normal number is 1.2e-38."""
+"""Largest number that normalisation computes with, in float32; the smallest normal one is 1.2e-38."""
 _MOST_ERRORS = 3
 
 Value = Annotated[int, Field(ge=0, le=255)]
@@ -126,11 +126,11 @@ class Run:
         shares: measured before its first step; None: they were not asked for.
         scenes: the training scenes' own, where the model's is that of pretrained weights; None: the same.
         metres_per_pixel: of the training images; None where they are not georeferenced.
-        labels: whether it learned from full or eroded labels.
+        labels: kind of labels that it learned from.
         network: stride, receptive-field radius and memory.
         tiles: fingerprint of the training tiles, on which the plans depend; empty: not known.
         planned_replicas: devices that each step's classes were planned for, one by one; 1: for the step.
-        extensions: what made it longer than it was begun; the recipe has the last number of epochs.
+        extensions: changes that made it longer; the recipe has the last number of epochs.
     """
 
     path: Path
@@ -157,7 +157,7 @@ class Run:
 
     @property
     def mean_C(self) -> tuple[float, ...]:
-        """Mean of each band over the training scenes: it stands for what a band alone has no data of."""
+        """Mean of each band over the training scenes: used where one band alone has no data."""
         return (self.scenes or self.normalisation).mean
 
     def save(self) -> None:
@@ -183,7 +183,7 @@ class Run:
         return {RECIPE_FILE: recipe, RUN_FILE: self._run_text(recipe)}
 
     def text_arrays(self) -> Arrays:
-        """Copies of both files for a checkpoint, by the name of each."""
+        """Return copies of both files for a checkpoint, by the name of each."""
         return {name: np.frombuffer(text, np.uint8) for name, text in self.texts().items()}
 
     def _run_text(self, *recipes: bytes) -> bytes:
@@ -212,7 +212,7 @@ class Run:
         )
 
     def weights_file(self) -> Path:
-        """The best checkpoint, else the newest.
+        """Return the best checkpoint, else the newest.
 
         Raises:
             CheckpointError: the run has none yet.
@@ -223,7 +223,7 @@ class Run:
         return newest_checkpoint(self.path)
 
     def checksum(self) -> str:
-        """SHA-256 of all that its predictions depend on: weights, model, bands, normalisation, classes.
+        """Return the SHA-256 of what predictions depend on: weights, model, bands, normalisation, classes.
 
         Raises:
             CheckpointError: there are no weights, or they cannot be read.
@@ -238,10 +238,10 @@ class Run:
         return total.hexdigest()
 
     def weights(self) -> Arrays:
-        """The arrays of the best checkpoint, else of the newest.
+        """Load the arrays of the best checkpoint, else of the newest.
 
         Raises:
-            CheckpointError: there is none, or it is damaged; says which one could be used instead.
+            CheckpointError: missing or damaged; says which one could be used instead.
         """
         file = self.weights_file()
         try:
@@ -253,7 +253,7 @@ class Run:
 
 
 def load_run(path: Path) -> Run:
-    """The run in a directory; imports no TensorFlow.
+    """Load the run in a directory; imports no TensorFlow.
 
     A run.json or recipe.yaml that is not there is put back from a checkpoint that holds a copy of it, and a
     line on stderr says so.
@@ -299,7 +299,7 @@ def load_run(path: Path) -> Run:
 
 
 def _run_of(file: Path) -> str:
-    """A hint at the run directory that a file stands for."""
+    """Return a hint at the run directory that a file stands for."""
     if run := next((folder for folder in file.absolute().parents[:2] if (folder / RUN_FILE).is_file()), None):
         return f"give the run that it is of, {os.path.relpath(run)}"
     if file.suffix in (".yaml", ".yml"):
@@ -308,7 +308,7 @@ def _run_of(file: Path) -> str:
 
 
 def _is_there(file: Path) -> bool:
-    """Whether a run's file is there.
+    """Return True if a run's file exists.
 
     Raises:
         CheckpointError: one may not look, or the name is longer than any.
@@ -325,7 +325,7 @@ def _is_there(file: Path) -> bool:
 
 
 def _weights_files(run: Path) -> list[Path]:
-    """The best and then the checkpoints, newest first; not all need be there."""
+    """Return the best and then the checkpoints, newest first; not all need exist."""
     return [run / BEST, *reversed(checkpoints(run).values())]
 
 
@@ -357,7 +357,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def _hint(missing: Path) -> str:
-    """A hint: the runs in a folder, or beside it the one that is spelt nearly so, or the first of all."""
+    """Return a hint: the runs in a folder, or the one beside it spelt nearly so, or the first of all."""
     if inside := runs_in(missing):
         return f"; runs in it are {_listed(inside)}"
     beside = {run.name: run for run in runs_in(missing.parent)}
@@ -372,7 +372,7 @@ def _listed(runs: Sequence[Path]) -> str:
 
 
 def how_to_put_back(path: Path, files: Sequence[Path]) -> str:
-    """Advice for a file that is there and damaged, or edited: it is never written over."""
+    """Return advice for a damaged or edited file: it is never overwritten."""
     copy = _copy_of(path, files)
     if copy is None:
         return "put back a copy of it, if you have one: no checkpoint here holds one"
@@ -482,7 +482,7 @@ class RunFile(_Strict):
 
 
 def run_file_text(data: Mapping[str, Any]) -> bytes:
-    """run.json of plain values; the fields are those of `RunFile` but for the format.
+    """Return run.json of plain values, the fields of `RunFile` but for the format.
 
     Raises:
         CheckpointError: one is of another type, or out of range.
@@ -493,7 +493,7 @@ def run_file_text(data: Mapping[str, Any]) -> bytes:
 
 
 def read_run_file(content: bytes, where: str) -> RunFile:
-    """Content of a run.json.
+    """Read and check the content of a run.json.
 
     Args:
         where: the file, named in errors.

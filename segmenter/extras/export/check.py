@@ -1,4 +1,4 @@
-"""Whether an exported model gives the classes of predict.py: the law that a file keeps, or is not written.
+"""Check of an exported model against predict.py: the law that a file keeps, or is not written.
 
 The law: **classes are equal at every pixel, except where the two best probabilities of the original differ
 by less than a tolerance; and no probability differs by the tolerance or more.** Where two classes are that
@@ -26,7 +26,7 @@ from segmenter.runs.origin import VALIDATION_FILE, validation_images
 from segmenter.runs.run import Run
 
 TOLERANCE, TOLERANCE_FP16 = 1e-3, 5e-2
-"""Of a probability: a hundred times what float32 was seen to differ by, and a few times what float16 was."""
+"""Tolerance of a probability: a hundred times float32's observed difference, a few times float16's."""
 _IMAGES, _SIDE, _MADE = 6, 384, 2
 """Images that windows are taken of, two of each; their side where any will do; made batches."""
 
@@ -88,7 +88,7 @@ def compare(
     Args:
         original: predict.py's own compiled model.
         stride: to whose multiples its windows are filled up.
-        nodata: whether the exported model knows pixels without data, as NaN; else all have them.
+        nodata: the exported model knows pixels without data, as NaN; else all have them.
 
     Raises:
         ExportError: the law does not hold; says by how much.
@@ -126,7 +126,7 @@ def compare(
 def _original(
     worker: Worker, image_BHWC: NDArray[np.generic], valid_BHW: NDArray[np.bool_], stride: int
 ) -> NDArray[np.float32]:
-    """Probabilities of predict.py: its windows are filled up with pixels without data."""
+    """Return the probabilities of predict.py: its windows are filled up with pixels without data."""
     batch, height, width = valid_BHW.shape
     below, right = round_up(height, stride) - height, round_up(width, stride) - width
     margins = ((0, 0), (0, below), (0, right))
@@ -137,7 +137,7 @@ def _original(
 
 
 def _largest(found: NDArray[np.float32], expected: NDArray[np.float32], valid: NDArray[np.bool_]) -> float:
-    """Difference of two probabilities where there are data; NaN, where one is, is infinite."""
+    """Return the largest difference of probabilities where there are data; infinite if one is NaN."""
     differences = np.abs(found - expected)[valid]
     return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
@@ -145,7 +145,7 @@ def _largest(found: NDArray[np.float32], expected: NDArray[np.float32], valid: N
 def _check_nodata(
     found: NDArray[np.float32], classes: NDArray[np.uint8], valid_BHW: NDArray[np.bool_]
 ) -> None:
-    """Where there are no data: class 255, probabilities 0."""
+    """Check pixels without data: class 255, probabilities 0."""
     wrong = (classes != IGNORE) | (found != 0).any(axis=-1)
     if count := int((wrong & ~valid_BHW).sum()):
         raise ExportError(f"it gives a class to {count:,} pixels that have no data")
@@ -156,9 +156,11 @@ def _check_nodata(
 
 @dataclass(frozen=True)
 class Source:
-    """Attributes:
-    images: files to take windows of; empty: pixels are made.
-    said: what these are, for people.
+    """Images that an exported model is checked on.
+
+    Attributes:
+        images: files to take windows of; empty: pixels are made.
+        said: description of these, for people.
     """
 
     images: tuple[Path, ...]
@@ -166,12 +168,12 @@ class Source:
 
     @property
     def kind(self) -> str:
-        """What they are, for whoever gets the file: no path of this machine."""
+        """Kind of the images, for whoever gets the file: no path of this machine."""
         return self.said.partition(":")[0]
 
 
 def find_source(run: Run, named: Sequence[Path]) -> Source:
-    """Images that a user named, else the run's own validation images, else none.
+    """Return images that a user named, else the run's own validation images, else none.
 
     Raises:
         RasterError: one that was named cannot be opened, or has not the run's bands.
@@ -193,7 +195,7 @@ def find_source(run: Run, named: Sequence[Path]) -> Source:
 
 
 def probes(run: Run, source: Source, size: int | None, batch: int) -> Iterator[Probe]:
-    """Batches of windows, of one size where it is fixed, else of odd ones.
+    """Yield batches of windows, of one size if it is fixed, else of odd ones.
 
     Args:
         size: fixed height and width.
@@ -230,7 +232,7 @@ def _evenly(images: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _read(raster: Raster, shape: Size) -> Probe:
-    """Two windows: one in the middle, one over the lower right corner, beyond which there are no data."""
+    """Read two windows: one in the middle, one beyond the lower right corner, partly without data."""
     size = raster.info.size
     places = (
         (max(0, (size.height - shape.height) // 2), max(0, (size.width - shape.width) // 2)),

@@ -48,12 +48,14 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Written:
-    """Attributes:
-    path: the file, or the folder of a SavedModel; `PATH.json` lies beside it.
-    bytes: of it.
-    checked_on: what it was compared with predict.py on.
-    agreement: of both.
-    facts: as in the .json.
+    """An exported model.
+
+    Attributes:
+        path: the file, or the folder of a SavedModel; `PATH.json` lies beside it.
+        bytes: of it.
+        checked_on: images on which it was compared with predict.py.
+        agreement: of both.
+        facts: as in the .json.
     """
 
     path: Path
@@ -65,10 +67,12 @@ class Written:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Attributes:
-    size: fixed side; None: any.
-    tile: that Deepness cuts; None without that profile.
-    name: of the file.
+    """Shape and precision of an export.
+
+    Attributes:
+        size: fixed side; None: any.
+        tile: that Deepness cuts; None without that profile.
+        name: of the file.
     """
 
     size: int | None
@@ -169,7 +173,7 @@ def _facts(request: ExportRequest, run: Run, plan: _Plan, shape: Shape) -> dict[
 def _checked(
     request: ExportRequest, run: Run, member: Member, shape: Shape, source: Source, file: Path
 ) -> Agreement:
-    """Both on the same windows; the exported one gets what its profile's program gives it."""
+    """Run both on the same windows; the exported one gets what its profile's program gives it."""
     from segmenter.inference.function import predict_function
 
     runtime = read_model(request.format, file, shape)
@@ -201,7 +205,7 @@ def _files(path: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _folder(output: Path) -> Iterator[Path]:
-    """A folder within the output folder for what is not finished; both go where nothing came of it."""
+    """Make a temporary subfolder; remove it, with an empty output folder, if the export fails."""
     missing = [folder for folder in (output, *output.absolute().parents) if not folder.exists()]
     try:
         with alone_in(output) as unlocked:
@@ -226,7 +230,7 @@ def _folder(output: Path) -> Iterator[Path]:
 def facts_of(
     run: Run, *, image: list[Any], outputs: dict[str, list[Any]], standardised: bool, fp16: str
 ) -> dict[str, Any]:
-    """Facts of an exported model; JSON values.
+    """Return the facts of an exported model; JSON values.
 
     Args:
         image: shape of the input, names for what may be any number.
@@ -278,7 +282,7 @@ def _values(run: Run, standardised: bool) -> str:
 
 
 def tiling_text(run: Run, image: list[Any]) -> str:
-    """Which windows give the map of the whole raster, for people.
+    """Describe the windows that give the map of the whole raster.
 
     Args:
         image: shape of the input, names for what may be any number.

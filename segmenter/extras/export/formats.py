@@ -39,7 +39,7 @@ _NEEDED: dict[Format, tuple[str, ...]] = {
 }
 _LOUD = ("tf2onnx", "tensorflow", "absl")
 OPSET = 17
-"""Of 2022, which onnxruntime reads from 1.12 on."""
+"""Version of 2022, which onnxruntime reads from 1.12 on."""
 
 
 def check_libraries(format: Format) -> None:
@@ -73,7 +73,7 @@ def write_model(format: Format, exported: Exported, path: Path, facts: Mapping[s
 
 
 def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
-    """The written file in its runtime, on the CPU.
+    """Load the written file in its runtime, on the CPU.
 
     Raises:
         ExportError: it does not take the file; so the function, for pixels.
@@ -95,7 +95,7 @@ def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
 
 
 def _opened(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
-    """The file in its runtime: image → the outputs by their names."""
+    """Load the file in its runtime: image → the outputs by their names."""
     if format == "onnx":
         return _read_onnx(path)
     from segmenter.extras.export.graph import read_savedmodel
@@ -104,7 +104,7 @@ def _opened(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
 
 
 def versions(format: Format) -> dict[str, str]:
-    """Versions of the libraries that made and checked a file."""
+    """Return versions of the libraries that made and checked a file."""
     from segmenter.extras.export.graph import tensorflow_version
 
     names = [name.replace("_", "-") for name in (*_NEEDED[format], "keras")]
@@ -113,7 +113,7 @@ def versions(format: Format) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _naming(format: Format) -> Iterator[None]:
-    """Errors of a runtime, which has kinds of its own, as one line."""
+    """Turn errors of a runtime, which has kinds of its own, into one line."""
     try:
         yield
     except Exception as error:
@@ -123,7 +123,7 @@ def _naming(format: Format) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what converters log, from Python or on the process's stderr: our line says what is wrong."""
+    """Suppress what converters log, from Python or on stderr: our line says what is wrong."""
     before = {name: logging.getLogger(name).level for name in _LOUD}
     sys.stderr.flush()
     kept = os.dup(2)
@@ -167,7 +167,7 @@ def _write_onnx(exported: Exported, path: Path, facts: Mapping[str, str]) -> Non
 
 
 def _read_onnx(path: Path) -> Callable[[Any], dict[str, Any]]:
-    """The file in onnxruntime, on the CPU: image → the outputs by their names."""
+    """Load the file in onnxruntime, on the CPU: image → the outputs by their names."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -192,7 +192,7 @@ def _name_axes(graph: Any, *, channels_first: bool) -> None:
 
 
 def _where(graph: Any, node: Any, name: str, arguments: Any) -> Any:
-    """A choice between two tensors as one; tf2onnx makes sums of products with 0 of it, where NaN spreads."""
+    """Keep a choice between two tensors as one; tf2onnx makes products with 0, where NaN spreads."""
     node.type = "Where"
     return node
 

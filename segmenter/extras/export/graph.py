@@ -24,7 +24,7 @@ from segmenter.raster.validity import NO_MEASUREMENT
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model takes and gives.
+    """Input and output of a model.
 
     Attributes:
         bands: C.
@@ -44,7 +44,7 @@ class Shape:
 
     @property
     def image(self) -> tuple[int | None, ...]:
-        """Of the input, None where any number will do."""
+        """Shape of the input, None for any number."""
         rows = (self.size, self.size)
         first = self.channels_first
         return (self.batch, self.bands, *rows) if first else (self.batch, *rows, self.bands)
@@ -52,11 +52,13 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """Attributes:
-    function: compiled; takes `image`, gives a dict of `classes` and `probabilities`, or the latter alone.
-    signature: of it.
-    variables: that it reads.
-    channels_first: see `Shape`.
+    """A function to export.
+
+    Attributes:
+        function: compiled; takes `image`, gives a dict of `classes` and `probabilities`, or the latter alone.
+        signature: of it.
+        variables: that it reads.
+        channels_first: see `Shape`.
     """
 
     function: Any
@@ -66,7 +68,7 @@ class Exported:
 
 
 def exported_function(member: Member, shape: Shape) -> Exported:
-    """A run's model as the function that other runtimes get.
+    """Return a run's model as the function that other runtimes get.
 
     Image values are float32 in the data's units. A pixel with a band that is NaN, infinite or beyond ±1e30
     has no data, as in predict.py: the model sees the mean of the training scenes there, its class is 255 and
@@ -114,7 +116,7 @@ def _whole(member: Member, model: Any, shape: Shape) -> Callable[[Any], dict[str
 
 
 def _logits(model: Any, pixels_BHWC: Any, shape: Shape) -> Any:
-    """Logits of any height and width: pixels without data fill both up, below and on the right."""
+    """Return logits of any height and width: pixels without data fill both up, below and on the right."""
     if shape.size is not None:
         return tf.cast(model(pixels_BHWC, training=False), tf.float32)
     height, width = tf.shape(pixels_BHWC)[1], tf.shape(pixels_BHWC)[2]
@@ -131,18 +133,17 @@ class ErfGelu(keras.layers.Layer):
     """x Φ(x) (Hendrycks & Gimpel, arXiv:1606.08415) by the error function."""
 
     def call(self, inputs: Any) -> Any:
-        """The activation, in the inputs' precision."""
+        """Apply the activation in the inputs' precision."""
         half = tf.constant(0.5, inputs.dtype)
         scaled = inputs * tf.constant(math.sqrt(0.5), inputs.dtype)
         return half * inputs * (tf.constant(1.0, inputs.dtype) + tf.math.erf(scaled))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output: that of the input."""
         return input_shape
 
 
 def plain(model: keras.Model) -> keras.Model:
-    """The model itself, or one of the same function and weights with twins of what other runtimes lack."""
+    """Return the model, or one of the same function and weights with twins of layers that runtimes lack."""
     if not any(_is_depthwise(layer) or _is_gelu(layer) for layer in model.layers):
         return model
     copy = keras.models.clone_model(model, clone_function=_plain_layer)
@@ -154,7 +155,7 @@ def plain(model: keras.Model) -> keras.Model:
 
 
 def _plain_layer(layer: Any) -> Any:
-    """The layer, or one that computes the same by other operations."""
+    """Return the layer, or one that computes the same by other operations."""
     if _is_depthwise(layer):
         config = layer.get_config()
         kept = ("name", "kernel_size", "strides", "padding", "dilation_rate", "use_bias")
@@ -164,7 +165,7 @@ def _plain_layer(layer: Any) -> Any:
 
 
 def _is_depthwise(layer: Any) -> bool:
-    """Whether a layer is a general convolution that sees each channel by itself."""
+    """Return True if a layer is a general convolution that sees each channel by itself."""
     return type(layer) is keras.layers.Conv2D and 1 < layer.groups == layer.filters
 
 
@@ -176,7 +177,7 @@ def _is_gelu(layer: Any) -> bool:
 
 
 def tensorflow_version() -> str:
-    """Of the TensorFlow that is loaded."""
+    """Return the version of the loaded TensorFlow."""
     return str(tf.__version__)
 
 
@@ -200,7 +201,7 @@ def write_savedmodel(exported: Exported, path: Path) -> None:
 
 
 def read_savedmodel(path: Path) -> Callable[[Any], dict[str, Any]]:
-    """The folder, loaded again: image → the outputs by their names."""
+    """Load the folder: image → the outputs by their names."""
     loaded = tf.saved_model.load(str(path))
     serve = loaded.signatures["serving_default"]
 
@@ -211,7 +212,7 @@ def read_savedmodel(path: Path) -> Callable[[Any], dict[str, Any]]:
 
 
 def _module(exported: Exported) -> Any:
-    """What holds the variables, so that they are saved."""
+    """Return a holder of the variables, so that they are saved."""
     module = tf.Module()
     module.weights = [variable.value for variable in exported.variables]
     return module

@@ -33,11 +33,11 @@ _MOST_BYTES = 1 << 26
 
 
 PACKAGE_LICENCE = "Apache License 2.0"
-"""Of these packages and of the originals that they were converted from."""
+"""Licence of these packages and of the originals that they were converted from."""
 _NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
 _COUNTER, _VARIANCE = "num_batches_tracked", "running_var"
 _HEADS = ("fc", "head", "classifier", "_conv_head", "_bn1", "_fc")
-"""What classifies behind the encoder: left out."""
+"""Layers that classify behind the encoder: left out."""
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -49,19 +49,19 @@ class EncoderWeights:
     Attributes:
         arrays: layer and name of each weight, as in its path in the model → its array; of layers that the
             model does not have, too.
-        described: what they are and where they are from, in a line; `{count}` stands for the parameters.
+        described: their kind and source, in a line; `{count}` stands for the parameters.
     """
 
     arrays: dict[str, Any]
     described: str
 
     def said(self, count: str) -> str:
-        """The line, with the number of parameters that were loaded."""
+        """Return the line, with the number of parameters that were loaded."""
         return self.described.replace("{count}", count, 1)
 
 
 def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
-    """The weights that a recipe names for an EfficientNet-Lite or ResNet; imports no TensorFlow.
+    """Load the weights that a recipe names for an EfficientNet-Lite or ResNet; imports no TensorFlow.
 
     Args:
         bands: that the model sees.
@@ -111,12 +111,12 @@ def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:
 
 
 def package_of(encoder: str) -> str | None:
-    """Name of the Python package with an encoder's ImageNet weights; None: there is none."""
+    """Name the Python package with an encoder's ImageNet weights; None without one."""
     return _FILES[encoder][0].replace("_", "-") if encoder in _FILES else None
 
 
 def packaged_weights(encoder: str) -> Path:
-    """The installed file of an encoder's ImageNet weights.
+    """Return the installed file of an encoder's ImageNet weights.
 
     Raises:
         WeightsError: the package is not installed, or its file is not what was published.
@@ -140,7 +140,7 @@ def packaged_weights(encoder: str) -> Path:
 
 
 def encoder_arrays(encoder: str, tensors: Tensors, file: str) -> tuple[dict[str, NDArray[np.float32]], int]:
-    """Path of each weight of an encoder → its array, the first layer's for the bands of the file.
+    """Return path of each weight of an encoder → its array, the first layer's for the bands of the file.
 
     Also gives the number of tensors of the file that are no part of the encoder (heads, decoders).
 
@@ -194,7 +194,7 @@ def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str
 
 
 def _wanted(chain: list[Unit]) -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
-    """Our path, their name, the order of their axes in ours, our shape."""
+    """Yield our path, their name, the order of their axes in ours, our shape."""
     for unit in chain:
         axes = (2, 3, 0, 1) if unit.depthwise else (2, 3, 1, 0)
         yield f"{unit.conv}/kernel", f"{unit.torch_conv}.weight", axes, unit.shape
@@ -212,7 +212,7 @@ def _array(
     *,
     first: bool,
 ) -> NDArray[np.float32]:
-    """A tensor as our weight; of the first layer any number of channels will do."""
+    """Return a tensor as our weight; the first layer takes any number of channels."""
     if tensor is None:
         raise WeightsError(f"{file}: expected the weights of {encoder}, got none called {name}")
     got = tuple(tensor.shape[i] for i in axes) if tensor.ndim == len(axes) else tensor.shape

@@ -77,7 +77,7 @@ def check_overviews(path: Path, dataset: Any) -> None:
 
 
 def _check_beside(path: Path, name: str) -> None:
-    """`name`: of the raster, or of an overview or mask file beside it, which may have such files too."""
+    """Check side files of `name`: the raster, or an overview or mask file, which may have its own."""
     for text in _texts(name):
         if os.access(text, os.F_OK):  # ten times as fast as asking for what is not there
             _check_ordinary(path, text, _TEXT_BYTES)
@@ -101,7 +101,7 @@ def _cases(start: str, ending: str) -> list[str]:
 
 
 def _texts(name: str) -> Iterator[str]:
-    """Names of all texts that GDAL may look for."""
+    """Yield the names of all texts that GDAL may look for."""
     stem = _stem(name)
     folder, short = os.path.split(stem)
     for tail in _TAILS:

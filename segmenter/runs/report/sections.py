@@ -58,7 +58,7 @@ def write_report(run: Path, output: Path | None = None) -> Path:
 
 
 def html_report(story: Story) -> str:
-    """The page of a run.
+    """Return the page of a run.
 
     Raises:
         SegmenterError: a package of the extra `report` is not installed.
@@ -73,7 +73,7 @@ def html_report(story: Story) -> str:
 
 
 def report_sections(story: Story) -> list[Section]:
-    """All parts of the page."""
+    """Return all parts of the page."""
     sections = [
         _curves(story),
         _classes(story),
@@ -87,7 +87,7 @@ def report_sections(story: Story) -> list[Section]:
 
 
 def headline(story: Story) -> str:
-    """The best score and how far the training came, in one or two sentences."""
+    """Return the best score and how far the training came, in one or two sentences."""
     came = story.status[0].upper() + story.status[1:]
     if story.best is None:
         why = (
@@ -179,7 +179,7 @@ def _coverage(story: Story) -> Section:
 
 
 def picture_blocks(story: Story) -> list[Block]:
-    """Rows of image, label and map; a sentence where there are none."""
+    """Return rows of image, label and map; a sentence if there are none."""
     windows = story.windows
     if windows is None or not windows.shown:
         why = "no validation was done" if story.best is None else "this run has no pictures of its windows"
