@@ -40,6 +40,7 @@ from segmenter.base.sealed import other_format
 from segmenter.base.terminal import aligned
 from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
 from segmenter.evaluation.protocol import Protocol as Protocol
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 
 FORMAT = 1
@@ -58,30 +59,33 @@ class ConfusionMatrix:
     def __init__(self, classes: ClassMap, counts: NDArray[np.int64] | None = None) -> None:
         """`counts`, (K, K + 1): `matrix` and `without_data` of another process; none: nothing is counted."""
         self.classes = classes
-        self._counts = np.zeros((len(classes), len(classes) + 1), np.int64)
-        self._counts += 0 if counts is None else counts
+        self.counts = np.zeros((len(classes), len(classes) + 1), np.int64)
+        self.counts += 0 if counts is None else counts
 
     @property
     def matrix(self) -> NDArray[np.int64]:
         """(K, K) pixels; rows are the truth."""
-        return self._counts[:, :-1]
+        return self.counts[:, :-1]
 
     @property
     def without_data(self) -> NDArray[np.int64]:
         """(K,) pixels of each true class that the image has no data for."""
-        return self._counts[:, -1]
+        return self.counts[:, -1]
 
     @property
     def pixels(self) -> int:
         """Labelled pixels with data counted so far."""
         return int(self.matrix.sum())
 
-    def add(self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> None:
+    def add(
+        self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8], window: Window | None = None
+    ) -> None:
         """Count two arrays of class ids of one shape.
 
         Args:
             truth: ids; pixels that are `IGNORE` are left out.
             predicted: ids; `IGNORE` where the image has no data, as maps have it there and nowhere else.
+            window: not needed; other tallies are told where the pixels lie.
 
         Raises:
             ValueError: for ids that are no class, or arrays that do not fit each other.
@@ -98,7 +102,7 @@ class ConfusionMatrix:
             # All 256 values on both axes: an id that is no class shows up instead of being folded away.
             key = rows[part].astype(np.uint16) << 8 | columns[part]
             pairs += np.bincount(key, minlength=1 << 16)
-        self._counts += self._checked(pairs.reshape(256, 256))
+        self.counts += self._checked(pairs.reshape(256, 256))
 
     def _checked(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
         """(K, K + 1) counts out of (256, 256), refusing ids that are neither a class nor `IGNORE`."""
@@ -117,7 +121,11 @@ class ConfusionMatrix:
                 f"confusion matrices of different classes cannot be added: {self.classes.names} and "
                 f"{other.classes.names}"
             )
-        self._counts += other._counts
+        self.counts += other.counts
+
+    def facts(self, protocol: Protocol) -> dict[str, Any]:
+        """Return the scores as plain data."""
+        return self.scores(protocol).to_dict()
 
     def scores(self, protocol: Protocol) -> Scores:
         """The scores of `protocol.classes`.
@@ -132,7 +140,7 @@ class ConfusionMatrix:
                 f"only {', '.join(self.classes.names)}"
             )
         counted = [self.classes.names.index(name) for name in protocol.classes]
-        matrix, void = self._counts[np.ix_(counted, counted)], int(self.without_data[counted].sum())
+        matrix, void = self.counts[np.ix_(counted, counted)], int(self.without_data[counted].sum())
         return Scores(protocol, matrix, self.matrix[counted].sum(axis=1) - matrix.sum(axis=1), void)
 
 
@@ -148,6 +156,7 @@ class Scores:
         missed: (K,) pixels of each class predicted as a class that is not counted; where the protocol has
             pixels without data missed, these too.
         without_data: labelled pixels without data that were left out.
+        more: name → facts of further tallies (`evaluation.tallies`), written beside the scores.
         iou, f1, precision, recall: (K,) per class, NaN where undefined.
         miou, mf1, oa, fwiou, kappa: over all classes, NaN where undefined (nothing labelled).
         completeness: share of the labelled pixels that has data; NaN where it is not known.
@@ -157,6 +166,7 @@ class Scores:
     matrix: NDArray[np.int64]
     missed: NDArray[np.int64]
     without_data: int = 0
+    more: Mapping[str, Any] = field(default_factory=dict)
     iou: NDArray[np.float64] = field(init=False)
     f1: NDArray[np.float64] = field(init=False)
     precision: NDArray[np.float64] = field(init=False)
@@ -248,6 +258,7 @@ class Scores:
             "protocol": self.protocol.to_dict(),
             "confusion": self.matrix.tolist(),
             "missed": self.missed.tolist(),
+            **self.more,
         }
 
     @classmethod

@@ -370,13 +370,13 @@ class Trainer:
         scales, examples = ScaleConfusions(self.run.classes), Examples()
         parts = (self.run, self._predictor(), self.dataset, examples, scales)
         if self._workers.count == 1:
-            confusion = validate(*parts, going=self.feed.check)
+            tallies = validate(*parts, going=self.feed.check)
         else:
-            confusion, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
+            tallies, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
             stop.take(heard)
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
-        scores = confusion.scores(protocol)
+        scores, confusion = tallies.scores(protocol), tallies.confusion
         self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
         tables = [scores.table(), *([scale_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
