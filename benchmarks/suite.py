@@ -20,7 +20,6 @@ from typing import Any
 DATA = "{data}"
 """In an argument: the folder of made Potsdam-like scenes."""
 LEFT_OUT = {
-    "what_lifts": "samplings and losses, run by run: hours",
     "export_table": "the table of docs/export.md: an hour or two",
     "encoder_equivalence": "every pair of encoder and decoder: an hour",
     "model_table": "the table of docs/models.md",
@@ -108,7 +107,6 @@ _TILES = ("--tiles", str(FED), "--batch", "16", "--rounds", "1")
 _MAPPED = ("free_model_over_rasterio", "free_model_Mpixel_s", "unet_over_compiled_model")
 
 ENTRIES = (
-    Entry("four_gpus", ("speedup", "images_per_second_four"), quick=(), case=("case",)),
     Entry(
         "collectives",
         ("collectives_before", "collectives_after", "time_after_of_before"),

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from statistics import median
 from typing import Any
 
 from . import expected
 from .bench import Bench
-from .figures import Figure, middle, spread
+from .figures import Figure, spread
 
 SMALL = 1024
 """float32 numbers: what a BatchNorm layer of 512 channels sends."""
@@ -34,11 +35,11 @@ def figures(bench: Bench) -> Iterator[Figure]:
         latencies = [a / sizes.chain for a, _ in timed]
         buses = [_bus(4 * sizes.gradients, b / 2, a / sizes.chain, replicas) for a, b in timed]
         yield Figure(
-            LATENCY.format(replicas), 1e6 * middle(latencies), "µs", expected.LATENCY,
+            LATENCY.format(replicas), 1e6 * median(latencies), "µs", expected.LATENCY,
             note=f"{spread([1e6 * s for s in latencies], 'µs')}; {kinds}",
         )  # fmt: skip
         yield Figure(
-            BUS.format(replicas), middle(buses) / 1e9, "GB/s", expected.BUS,
+            BUS.format(replicas), median(buses) / 1e9, "GB/s", expected.BUS,
             note=f"{spread([b / 1e9 for b in buses], 'GB/s')}; {4 * sizes.gradients / 1e6:.1f} MB",
         )  # fmt: skip
 

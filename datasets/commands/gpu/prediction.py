@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster
 
 from . import expected
 from .bench import Bench
-from .figures import Figure, middle, spread
+from .figures import Figure, spread
 from .steps import BANDS, CLASSES
 
 PRECISIONS = ("float32", "mixed_float16")
@@ -43,7 +44,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
                 for _ in range(min(sizes.rounds, 3) + 1)
             ][1:]  # the first compiles
             yield Figure(
-                f"prediction, {number} device{'s' * (number > 1)}, {precision}", middle(rates), "MPx/s",
+                f"prediction, {number} device{'s' * (number > 1)}, {precision}", median(rates), "MPx/s",
                 expected_rate(bench, precision) if number == 1 else "", note=spread(rates),
             )  # fmt: skip
             with rasterio.open(out) as file:

@@ -25,7 +25,7 @@ from ..recipes import ready_made
 from .bench import Bench, distribution
 from .figures import Figure
 from .replicas import collectives_apart
-from .running import ROOT
+from .sections import ROOT
 
 _TOOLS = __package__.rpartition(".")[0]
 _CODE = f"import sys; from {_TOOLS} import main; sys.exit(main())"

@@ -15,7 +15,6 @@ from segmenter.config.recipe import LossConfig, TrainingConfig
 
 from . import expected
 from .bench import Bench
-from .collectives import BUS, LATENCY
 from .figures import Figure
 from .steps import rate_of
 
@@ -110,7 +109,7 @@ def speedup(bench: Bench, case: Case, found: float) -> Figure:
     if limited:
         said = f"≥ {SPEEDUP_OF_FOUR}; {said}"
     holds = found >= SPEEDUP_OF_FOUR if limited else None
-    return Figure(SPEEDUP.format(case.name), found, "×", said, holds, note=_with_sums_of_here(bench, case))
+    return Figure(SPEEDUP.format(case.name), found, "×", said, holds)
 
 
 def _expected(case: Case, what: Literal["rate", "speedup"]) -> str:
@@ -122,14 +121,3 @@ def _expected(case: Case, what: Literal["rate", "speedup"]) -> str:
         return f"{step.speedup[0]:.2f} … {step.speedup[1]:.2f} ×" if case.replicas == 4 else ""
     low, high = step.one if case.replicas == 1 else step.four
     return f"{low:.0f} … {high:.0f}"
-
-
-def _with_sums_of_here(bench: Bench, case: Case) -> str:
-    """Return the formula's speed-up with the latency and bandwidth that this machine showed."""
-    latency, bus = (bench.known.get(name.format(4)) for name in (LATENCY, BUS))
-    if not (isinstance(latency, float) and isinstance(bus, float)):
-        return ""
-    if case.replicas != 4 or case.precision not in expected.STEPS or case.xla:
-        return ""
-    found = expected.STEPS[case.precision].with_sums(1e-6 * latency, 1e9 * bus)
-    return f"the formula with the sums as measured here: {found:.2f} ×"
