@@ -23,7 +23,6 @@ LEFT_OUT = {
     "export_table": "the table of docs/export.md: an hour or two",
     "encoder_equivalence": "every pair of encoder and decoder: an hour",
     "model_table": "the table of docs/models.md",
-    "map_cluster": "maps by 1, 2 and 4 Dask workers: minutes for each",
     "gpu": "on a GPU server",
     "mutants": "hours: `make mutants`",
 }
@@ -135,7 +134,6 @@ ENTRIES = (
     Entry("overhead", ("ratio",), quick=("--steps", "8", "--rounds", "3"), rounds=2),
     Entry("augmentation", ()),
     Entry("memory", ("measured_MiB_per_image", "formula_MiB_per_image", "ratio"), quick=()),
-    Entry("determinism", ("time_deterministic_of_ours", "time_keras_norm_of_ours", "results_ours")),
     Entry("equivalence", ("loss", "gradients", "weights", "statistics"), worst=True),
     Entry("scaling", ("measured",), quick=()),
     Entry("planning", ("seconds", "ratio", "peak_bytes_per_tile"), case=("tiles", "classes")),

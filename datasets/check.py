@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import BandsError, SegmenterError, counted, grouped, plain
+from segmenter.base.terminal import aligned
 from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
-from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
+from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
 from segmenter.raster.band_names import names_of, order_of, used_names
 
 from .files import few
-from .inventory import class_table, crs_name, image_lines
+from .gsd import contradictions, scale_line
 from .leaks import Seen, equal_scenes, find_leaks
 from .pixels import coarse_mask, digest_of, in_turn, pieces
-from .scale_lines import contradictions, scale_line
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""
@@ -388,3 +388,68 @@ def _missing_classes(dataset: Dataset, counts_SK: NDArray[np.int64]) -> Iterator
             yield Finding("class", f"{name}: no pixel in any scene")
         elif not counts_SK[trains, i].any():
             yield Finding("class", f"{name}: no pixel in any training scene")
+
+
+# ------------------------------------------------------------------------------------------------- inventory
+
+
+_SHOWN = 8
+_UNEVEN = 4.0
+"""Ratio of a class's shares in two splits from which it is pointed out."""
+_COMMON = 0.01
+"""Share that a class must have in one of them for that: few pixels differ by chance."""
+
+
+def image_lines(images: Sequence[tuple[RasterInfo, tuple[int, ...]]]) -> Iterator[str]:
+    """A line for each kind of image, with the bands used of it: number, type, pixel size, CRS, sizes."""
+    sizes: dict[str, list[RasterInfo]] = {}
+    for info, bands in images:
+        sizes.setdefault(_kind(info, bands), []).append(info)
+    kinds = sorted(sizes.items(), key=lambda item: -len(item[1]))
+    for kind, infos in kinds[:_SHOWN]:
+        low, high = (pick(infos, key=lambda info: info.size.pixels).size for pick in (min, max))
+        extent = f"{low} pixels" if low == high else f"{low} to {high} pixels"
+        yield f"{len(infos)} of {kind}, {extent}"
+    if len(kinds) > _SHOWN:
+        yield f"{sum(len(infos) for _, infos in kinds[_SHOWN:])} of {len(kinds) - _SHOWN} further kinds"
+
+
+def _kind(info: RasterInfo, bands: tuple[int, ...]) -> str:
+    whole = bands == tuple(range(1, info.count + 1))
+    count = f"{info.count} band{'s' * (info.count > 1)}"
+    used = count if whole else f"bands {', '.join(map(str, bands))} of {info.count}"
+    metres = info.metres_per_pixel
+    if metres is not None:
+        place = f"{metres:.3g} m a pixel, {crs_name(info)}"
+    elif info.crs is not None:
+        place = crs_name(info)
+    else:
+        place = "no CRS" if info.georeferenced else "no georeference"
+    return f"{used}, {info.dtype}, {place}"
+
+
+def crs_name(info: RasterInfo) -> str:
+    """A short name of a raster's CRS; empty where it has none."""
+    return "" if info.crs is None else crs_title(info.crs)
+
+
+def class_table(
+    names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
+) -> Iterator[str]:
+    """Pixels, share and scenes of each class, its share in each split, and where these differ widely."""
+    used = [(split, _shares(pixels)) for split, pixels in zip(SPLITS, pixels_PK, strict=True) if pixels.any()]
+    used = used if len(used) > 1 else []
+    total_K = pixels_PK.sum(axis=0)
+    rows = [
+        [name, f"{pixels:,}", f"{share:.4%}", f"{scenes_K[i]:,}", *(f"{shares[i]:.2%}" for _, shares in used)]
+        for i, (name, pixels, share) in enumerate(zip(names, total_K, _shares(total_K), strict=True))
+    ]
+    yield from aligned(["class", "pixels", "share", "scenes", *(split for split, _ in used)], rows)
+    for i, name in enumerate(names):
+        low, high = (pick(((s[i], split) for split, s in used), default=None) for pick in (min, max))
+        if low and high and high[0] >= max(_COMMON, _UNEVEN * low[0]):
+            yield f"uneven: {name} has {low[0]:.2%} of {low[1]}, {high[0]:.2%} of {high[1]}"
+
+
+def _shares(pixels_K: NDArray[np.int64]) -> NDArray[np.float64]:
+    return pixels_K / max(1, int(pixels_K.sum()))

@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from .canvas import Canvas, Points, Surface
 from .cover import Cover, Season
 from .texture import Pattern
-from .things import Site, Tree, contrast
-from .town import PAINT, Town, draw_block, intervals, visible
+from .things import Site, contrast
+from .town import Town, draw_block, intervals, visible
 
 _STEP = 170.0
 """Metres from one corner of the pattern of land parcels to the next."""
-_FINEST_WOODS = 0.6
-"""Metres per pixel up to which single crowns of a wood are drawn; beyond, it is a texture."""
 
 _Draw = Callable[[Town, Points], None]
 
@@ -93,18 +91,7 @@ def _meadow(town: Town, parcel: Points) -> None:
 
 
 def _wood(town: Town, parcel: Points) -> None:
-    """Crowns that touch, or from further away their texture."""
     _fill(town, parcel, "forest", Cover.FOREST, Pattern("cells", 5.0, 0.28, 0.0, 0.08))
-    if town.canvas.gsd > _FINEST_WOODS:
-        return
-    (width, height), (low, high) = town.canvas.extent, (parcel.min(0), parcel.max(0))
-    xs = np.arange(max(low[0], -5), min(high[0], width + 5), 4.2)
-    ys = np.arange(max(low[1], -5), min(high[1], height + 5), 4.2)
-    outline = parcel.astype(np.float32)
-    for x, y in product(xs, ys):
-        spot = float(x + town.rng.uniform(-1.4, 1.4)), float(y + town.rng.uniform(-1.4, 1.4))
-        if cv2.pointPolygonTest(outline, spot, False) > 0:
-            town.woods.append(Tree(*spot, float(town.rng.uniform(2.2, 3.6))))
 
 
 def _lake(town: Town, parcel: Points) -> None:
@@ -112,16 +99,7 @@ def _lake(town: Town, parcel: Points) -> None:
     _meadow(town, parcel)
     middle = parcel.mean(0)
     wave = Pattern("grain", 1.2, 0.06, 0.0, 0.06)
-    _fill(town, middle + (_rounded(parcel) - middle) * 0.95, "water", Cover.WATER, wave)
-
-
-def _rounded(parcel: Points) -> Points:
-    """The parcel with its corners cut twice (Chaikin's scheme)."""
-    points = parcel
-    for _ in range(3):
-        ahead = np.roll(points, -1, 0)
-        points = np.stack([0.8 * points + 0.2 * ahead, 0.2 * points + 0.8 * ahead], 1).reshape(-1, 2)
-    return points
+    _fill(town, middle + (parcel - middle) * 0.9, "water", Cover.WATER, wave)
 
 
 def _soil(town: Town, parcel: Points) -> None:
@@ -139,35 +117,34 @@ def _greenhouses(town: Town, parcel: Points) -> None:
     frame = _frame(parcel)
     for along, across in product(np.arange(-36.0, 37, 24), np.arange(-36.0, 37, 12)):
         house = frame.part(float(along), float(across), 21.0, 9.0)
-        colour = np.array([0.66, 0.70, 0.72, 0.62], np.float32)
-        pattern = Pattern("seams", 1.5, 0.16, house.angle + np.pi / 2, 0.03)
-        town.canvas.paint(house.outline(), Surface(colour, pattern), Cover.GREENHOUSE, town.rng)
+        _built(town, house, _GLASS_HOUSE, Pattern("seams", 1.5, 0.16, house.angle + np.pi / 2, 0.03))
 
 
 def _sports(town: Town, parcel: Points) -> None:
-    """A red track around a field with white lines."""
+    """A red track around a field."""
     _meadow(town, parcel)
     frame = _frame(parcel)
-    red, green = np.array([[0.50, 0.24, 0.20, 0.4], [0.22, 0.42, 0.18, 0.5]], np.float32)
-    for length, width, colour in ((86.0, 52.0, red), (66.0, 34.0, green)):
-        surface = Surface(colour, Pattern("rows", 6.0, 0.05, frame.angle + np.pi / 2))
-        town.canvas.paint(frame.part(0, 0, length, width).outline(), surface, Cover.SPORTS, town.rng)
-    for along in (-33.0, 0.0, 33.0):
-        town.canvas.tint(frame.part(along, 0, 0.3, 34.0).outline(), PAINT)
+    for length, width, kind in ((86.0, 52.0, _TRACK), (66.0, 34.0, _FIELD)):
+        _built(town, frame.part(0, 0, length, width), kind, Pattern("rows", 6.0, 0.05, frame.angle))
 
 
 def _airfield(town: Town, parcel: Points) -> None:
-    """The end of a runway with its threshold bars."""
+    """The end of a runway."""
     _meadow(town, parcel)
     runway = _frame(parcel).part(0, 0, 95.0, 34.0)
-    colour = np.array([0.34, 0.34, 0.35, 0.36], np.float32)
-    town.canvas.paint(
-        runway.outline(), Surface(colour, Pattern("slabs", 5.0, 0.05, runway.angle)), Cover.AIRPORT, town.rng
-    )
-    for across in np.arange(-14.0, 15, 4):
-        town.canvas.tint(runway.part(-38, float(across), 12, 1.8).outline(), PAINT)
-    for along in np.arange(-24.0, 45, 12):
-        town.canvas.tint(runway.part(float(along), 0, 7, 0.9).outline(), PAINT)
+    _built(town, runway, _RUNWAY, Pattern("slabs", 5.0, 0.05, runway.angle))
+
+
+_Kind = tuple[Cover, tuple[float, float, float, float]]
+_GLASS_HOUSE: _Kind = (Cover.GREENHOUSE, (0.66, 0.70, 0.72, 0.62))
+_TRACK: _Kind = (Cover.SPORTS, (0.50, 0.24, 0.20, 0.4))
+_FIELD: _Kind = (Cover.SPORTS, (0.22, 0.42, 0.18, 0.5))
+_RUNWAY: _Kind = (Cover.AIRPORT, (0.34, 0.34, 0.35, 0.36))
+
+
+def _built(town: Town, site: Site, kind: _Kind, pattern: Pattern) -> None:
+    cover, colour = kind
+    town.canvas.paint(site.outline(), Surface(np.array(colour, np.float32), pattern), cover, town.rng)
 
 
 _USES: dict[str, tuple[float, _Draw]] = {
@@ -201,5 +178,3 @@ def _road(town: Town, start: NDArray[np.float64], stop: NDArray[np.float64], sur
     length, angle = float(np.hypot(*run)), float(np.arctan2(run[1], run[0]))
     road = Site(float(middle[0]), float(middle[1]), length + 6.0, 6.5, angle)
     town.canvas.paint(road.outline(), surface, Cover.ROAD, town.rng)
-    for along in np.arange(-length / 2, length / 2, 6.0):
-        town.canvas.tint(road.part(float(along), 0, 3.0, 0.16).outline(), PAINT)

@@ -248,7 +248,7 @@ def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
 
 @contextlib.contextmanager
 def _made_whole(root: Path) -> Iterator[Path]:
-    """Give a folder whose files move to the same places below `root` in the end; else none of them stays.
+    """Give a folder whose files move to the same places below `root` in the end, unless an error ends it.
 
     Its name is hidden, so that no dataset holds what a killed process left; the next one removes that.
     """
@@ -256,25 +256,12 @@ def _made_whole(root: Path) -> Iterator[Path]:
     shutil.rmtree(aside, ignore_errors=True)
     try:
         yield aside
-        _move(aside, root)
+        for file in sorted(path for path in aside.rglob("*") if path.is_file()):
+            place = root / file.relative_to(aside)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(place)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         if not was_there:
             with contextlib.suppress(OSError):  # it holds what was made
                 root.rmdir()
-
-
-def _move(aside: Path, root: Path) -> None:
-    moved: list[Path] = []
-    try:
-        for file in sorted(path for path in aside.rglob("*") if path.is_file()):
-            moved.append(root / file.relative_to(aside))
-            moved[-1].parent.mkdir(parents=True, exist_ok=True)
-            file.rename(moved[-1])
-    except BaseException:
-        for path in moved:
-            path.unlink(missing_ok=True)
-            for folder in (each for each in path.parents if root in each.parents):
-                with contextlib.suppress(OSError):  # the last of them empties it
-                    folder.rmdir()
-        raise

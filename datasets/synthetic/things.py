@@ -156,13 +156,7 @@ def crown_outline(tree: Tree, rng: np.random.Generator) -> Points:
     return outline
 
 
-def paint_tree(
-    canvas: Canvas,
-    tree: Tree,
-    colour: NDArray[np.float32],
-    rng: np.random.Generator,
-    cover: Cover = Cover.TREE,
-) -> None:
+def paint_tree(canvas: Canvas, tree: Tree, colour: NDArray[np.float32], rng: np.random.Generator) -> None:
     """A crown of lit clumps: light on the sunny side, dark on the other and between the clumps."""
     stencil = canvas.stencil(crown_outline(tree, rng))
     if stencil is None:
@@ -174,7 +168,7 @@ def paint_tree(
     across = -(x * canvas.sun.x + y * canvas.sun.y) / tree.radius
     fall = np.clip((x**2 + y**2) / tree.radius**2, 0, 1)
     factor = 0.95 + 0.38 * across - 0.25 * fall + _clumps(canvas, window.size, rng)
-    canvas.blend(window, mask, colour, np.clip(factor, 0.2, 2.0).astype(np.float32), cover)
+    canvas.blend(window, mask, colour, np.clip(factor, 0.2, 2.0).astype(np.float32), Cover.TREE)
 
 
 def _clumps(canvas: Canvas, size: Size, rng: np.random.Generator) -> NDArray[np.float32]:

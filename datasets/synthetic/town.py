@@ -46,7 +46,6 @@ class Town:
     sites_share: float = 0.08
     houses: list[House] = field(default_factory=list)
     trees: list[Tree] = field(default_factory=list)
-    woods: list[Tree] = field(default_factory=list)
     cars: list[Site] = field(default_factory=list)
     clutter: list[tuple[Site, str]] = field(default_factory=list)
     streets: list[Surface] = field(default_factory=list)
@@ -88,16 +87,13 @@ class Town:
     def _high(self) -> None:
         for house in self.houses:
             self.canvas.cast(house.site.outline(), house.height)
-        for tree in self.trees + self.woods:
+        for tree in self.trees:
             self.canvas.cast(crown_outline(tree, self.rng), 1.3 * tree.radius)
         self.canvas.apply_shadows()
         for house in self.houses:
             paint_house(self.canvas, house, self.season, self.rng)
         for tree in self.trees:
             paint_tree(self.canvas, tree, self.season.colour("crown", self.rng), self.rng)
-        for tree in self.woods:
-            colour = self.season.colour("forest", self.rng)
-            paint_tree(self.canvas, tree, colour, self.rng, Cover.FOREST)
 
 
 def _asphalt(rng: np.random.Generator) -> Pattern:

@@ -232,6 +232,16 @@ class Diagnosis:
     scales: ScaleFacts | None = None
     samplings: list[SamplingFacts] = field(default_factory=list)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of all classes, by id."""
+        return [one.name for one in self.classes]
+
+    @property
+    def rarest_first(self) -> list[int]:
+        """Ids of the classes that occur, those in the fewest tiles first: the order of all charts."""
+        return sorted((c.id for c in self.classes if c.tiles), key=lambda c: (self.classes[c].tiles, c))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: numbers, text, lists, dicts and None."""
         data: dict[str, Any] = _adapter().dump_python(self, mode="json", by_alias=True)

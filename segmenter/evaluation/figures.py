@@ -22,6 +22,11 @@ from segmenter.grid.labels import IGNORE, ClassMap
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
+from dataclasses import dataclass
+
+from segmenter.evaluation.drawing import figure_pixels, save_pixels
+
 _MARGIN, _CAPTION, _TITLE, _LEGEND_ROW = 16, 26, 34, 24  # pixels
 _HATCH = ((0xD0, 0xD0, 0xD0), (0x98, 0x98, 0x98))
 _NO_CLASS = "ignored or no data"
@@ -262,3 +267,49 @@ def _cell(percent: float) -> tuple[str, str]:
         return "0", "0.75"
     text = "<0.1" if percent < 0.05 else f"{percent:.1f}" if percent < 99.95 else f"{percent:.0f}"
     return text, "white" if percent > 55 else "black"
+
+
+# ----------------------------------------------------------------------------------- summary of a validation
+
+
+_SIDE = 1600
+"""Pixels of the longer side of an example's row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A part of a scene.
+
+    Attributes:
+        title: says which, and why it is shown.
+        image_HWC, valid_HW: its pixels, and where they are valid.
+        label_HW, prediction_HW: class ids, or `IGNORE`.
+    """
+
+    title: str
+    image_HWC: NDArray[Any]
+    valid_HW: NDArray[np.bool_]
+    label_HW: NDArray[np.uint8]
+    prediction_HW: NDArray[np.uint8]
+
+
+def summary_figure(
+    confusion: ConfusionMatrix, examples: Sequence[Example], classes: ClassMap, path: Path, title: str = ""
+) -> None:
+    """Draw both into one PNG."""
+    figures = [confusion_panel(confusion, title)]
+    figures += [
+        scene_panels(
+            *(e.image_HWC, e.label_HW, e.prediction_HW, classes, e.title), valid_HW=e.valid_HW, side=_SIDE
+        )
+        for e in examples
+    ]
+    save_pixels(_below_each_other([figure_pixels(figure) for figure in figures]), path)
+
+
+def _below_each_other(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """(H, W, 3) pictures from top to bottom, on white."""
+    width = max(picture.shape[1] for picture in pictures)
+    rooms = [((0, 0), (0, width - picture.shape[1]), (0, 0)) for picture in pictures]
+    padded = [np.pad(p, room, constant_values=255) for p, room in zip(pictures, rooms, strict=True)]
+    return np.concatenate(padded)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ScoreError
+from segmenter.base.errors import ConfigError, ScoreError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import other_format
 from segmenter.base.terminal import aligned
@@ -324,3 +324,37 @@ def _plain(value: float) -> float | None:
 def percent(value: float) -> str:
     """For tables: two digits, – for NaN."""
     return "–" if math.isnan(value) else f"{100 * value:.2f}"
+
+
+# -------------------------------------------------------------------------------------------- scores by name
+
+
+OF_CLASS = {"iou": "IoU", "f1": "F1", "precision": "precision", "recall": "recall"}
+"""Scores that each class has, with their titles."""
+
+
+def check_name(name: str, classes: Sequence[str], where: str) -> None:
+    """Refuse a name that no score of these classes has; `where` is the setting that says it.
+
+    Raises:
+        ConfigError: naming the scores or the classes that there are.
+    """
+    key, colon, of = name.partition(":")
+    if not (name in MEANS or (colon and key in OF_CLASS)):
+        known = ", ".join([*MEANS, *(f"{key}:CLASS" for key in OF_CLASS)])
+        raise ConfigError(f"{where}: expected a score of a validation ({known}), got {name}")
+    if colon and of not in classes:
+        raise ConfigError(f"{where}: expected a class of the dataset ({', '.join(classes)}), got {of!r}")
+
+
+def score_of(scores: Scores, name: str) -> float:
+    """The score of a name that `check_name` knows, a fraction of 1; NaN where undefined."""
+    key, colon, of = name.partition(":")
+    value = getattr(scores, key)
+    return float(value[scores.protocol.classes.index(of)] if colon else value)
+
+
+def title_of(name: str) -> str:
+    """The name as people read it: `mIoU`, `IoU of building`."""
+    key, colon, of = name.partition(":")
+    return f"{OF_CLASS[key]} of {of}" if colon else FIGURES[key]

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from segmenter.devices.exhausted import memory_errors
 from segmenter.devices.strategy import Devices
 from segmenter.grid.geometry import Size, Window
-from segmenter.inference.pixelwise import fused, per_pixel
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor
-from segmenter.inference.rescaling import rescaled
+from segmenter.inference.tensors import fused, per_pixel, rescaled
 from segmenter.inference.tta import SYMMETRIES, Tta, parse_tta
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import inference_bytes_per_pixel
@@ -191,7 +190,7 @@ class _Graphs:
 
     One graph for all shapes is less waiting, and a window goes through the same operations as a whole
     raster does. They are started one by one: the memory of two at once is not there, and on a CPU XLA's
-    programs must not run twice at once (`pixelwise`).
+    programs must not run twice at once (`tensors`).
     """
 
     def __init__(self, function: Any, one_by_one: threading.Lock) -> None:
@@ -313,7 +312,7 @@ def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool)
     # Fused for the bits, too: TensorFlow's own softmax has others at the end of an array than in its middle.
     share, found = (tf.nn.softmax if are_logits else tf.identity), scores[box]
     if wanted.confidence:
-        with tf.control_dependencies(list(outputs.values())):  # XLA's programs not at once, see `pixelwise`
+        with tf.control_dependencies(list(outputs.values())):  # XLA's programs not at once, see `tensors`
             outputs["confidence"] = per_pixel(lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), found)
     with tf.control_dependencies(list(outputs.values())):
         if wanted.probabilities == "uint8":

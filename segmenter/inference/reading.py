@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +17,6 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import COLUMN, Columns, Placement, halo_windows, round_up
 from segmenter.inference.blending import Blend, blend_windows
 from segmenter.inference.events import Batch, Entry, Failed, Finished, J, Job, Piece, Readable
-from segmenter.inference.parallel_reading import read_apart
 
 _MOST_AT_ONCE = 256
 """Windows of a batch, however small."""
@@ -247,3 +249,57 @@ def _add(
         yield groups.pop(key).batch()
     elif sum(len(g.entries) for g in groups.values()) >= 4 * tiling.at_once(key[0]) + 64:
         yield groups.pop(next(iter(groups))).batch()
+
+
+# ------------------------------------------------------------------------------------------- several readers
+
+
+T = TypeVar("T")
+
+
+def read_apart(
+    job: Job,
+    raster: Readable,
+    runs: Iterable[Sequence[Placement]],
+    readers: int,
+    read: Callable[[Readable, Sequence[Placement]], Iterable[T]],
+) -> Iterator[list[T]]:
+    """What is read of each run, in order; as many runs as there are readers are under way.
+
+    Args:
+        raster: the job's, for the first reader; those for the others are opened here, and closed.
+        runs: windows side by side, row by row.
+        read: what is called with a handle and a run.
+    """
+    handles: dict[int, Readable] = {0: raster}
+    under_way: deque[Future[list[T]]] = deque()
+    with ExitStack() as opened, ExitStack() as threads:  # these end first
+        pools = [threads.enter_context(ThreadPoolExecutor(1, "raster reader")) for _ in range(readers)]
+
+        def read_run(number: int, run: Sequence[Placement]) -> list[T]:
+            if number not in handles:
+                handles[number] = opened.enter_context(job.open())
+            return list(read(handles[number], run))
+
+        try:
+            for number, run in _numbered(runs):
+                if job.abandoned:
+                    return
+                if len(under_way) == readers:
+                    yield under_way.popleft().result()
+                turn = number % readers
+                under_way.append(pools[turn].submit(read_run, turn, run))
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def _numbered(runs: Iterable[Sequence[Placement]]) -> Iterator[tuple[int, Sequence[Placement]]]:
+    """Each run with its number in its row."""
+    row, number = None, 0
+    for run in runs:
+        number = number + 1 if run[0].read.row == row else 0
+        row = run[0].read.row
+        yield number, run

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.evaluation.drawing import encoded
-from segmenter.evaluation.figures import coloured, stretched
-from segmenter.evaluation.summary_figure import Example
+from segmenter.evaluation.figures import Example, coloured, stretched
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene

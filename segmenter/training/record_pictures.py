@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from segmenter.base.terminal import say
-from segmenter.evaluation.named import title_of
-from segmenter.evaluation.scores import ConfusionMatrix, percent
-from segmenter.evaluation.summary_figure import summary_figure
+from segmenter.evaluation.figures import summary_figure
+from segmenter.evaluation.scores import ConfusionMatrix, percent, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.resume import Position

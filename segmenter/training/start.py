@@ -14,7 +14,7 @@ from segmenter.base.terminal import quiet, say, warn
 from segmenter.config.recipe import Recipe
 from segmenter.devices.machines.workers import Workers
 from segmenter.devices.strategy import Devices
-from segmenter.evaluation.named import title_of
+from segmenter.evaluation.scores import title_of
 from segmenter.extras.parameter_servers.trainer import ServedTrainer
 from segmenter.extras.unequal_cards.measured import models_of
 from segmenter.grid.scenes import Dataset

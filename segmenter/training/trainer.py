@@ -17,8 +17,7 @@ from segmenter.base.threads import Prefetch
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_table
-from segmenter.evaluation.named import score_of, title_of
-from segmenter.evaluation.scores import percent
+from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor

@@ -15,8 +15,7 @@ from matplotlib.image import imread
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import TrainingConfig
 from segmenter.devices.machines.workers import Workers
-from segmenter.evaluation.named import check_name
-from segmenter.evaluation.scores import Protocol
+from segmenter.evaluation.scores import Protocol, check_name
 from segmenter.evaluation.tallies import Tallies
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap

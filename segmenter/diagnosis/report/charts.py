@@ -11,7 +11,6 @@ from typing import Any
 
 from segmenter.base.errors import counted
 from segmenter.diagnosis.data import ClassFacts, Diagnosis, ForecastFacts
-from segmenter.diagnosis.report.classes import names, order
 from segmenter.pages.layout import (
     GREY,
     HOVER,
@@ -37,7 +36,7 @@ def _rows(
 ) -> Figure:
     """Horizontal bars, one row a class, in percent; those that do not occur come last."""
     by_id = diagnosis.classes
-    shown = [by_id[c] for c in order(diagnosis)] + [c for c in by_id if not c.tiles]
+    shown = [by_id[c] for c in diagnosis.rarest_first] + [c for c in by_id if not c.tiles]
     values = [100 * value(c) for c in shown]
     hovers = [lines(c.name, text(c)) for c in shown]
     trace = bars(values, [percent(value(c)) for c in shown], hovers, orientation="h", x=values)
@@ -54,7 +53,7 @@ def _rows(
 def class_tiles(diagnosis: Diagnosis) -> Chart:
     """Number of tiles that hold each class."""
     tiles = max(1, diagnosis.tiles)
-    found = [diagnosis.classes[c] for c in order(diagnosis)]
+    found = [diagnosis.classes[c] for c in diagnosis.rarest_first]
     title = "No tile holds any class"
     if found:
         title = f"{plain(found[0].name)} is held by {percent(found[0].tiles / tiles)} of the tiles"
@@ -134,7 +133,7 @@ def classes_per_tile(diagnosis: Diagnosis) -> Chart:
 
 def together(diagnosis: Diagnosis) -> Chart | None:
     """Classes that come together; None for fewer than two."""
-    ids, counts, name = order(diagnosis), diagnosis.together, names(diagnosis)
+    ids, counts, name = diagnosis.rarest_first, diagnosis.together, diagnosis.names
     if len(ids) < 2:
         return None
     share = [[counts[a][b] / counts[a][a] if a != b else None for b in ids] for a in ids]
@@ -166,7 +165,7 @@ def _partner(ids: Sequence[int], name: Sequence[str], share: Sequence[float | No
 
 
 def _together_table(diagnosis: Diagnosis) -> Table:
-    ids, counts, name = order(diagnosis), diagnosis.together, names(diagnosis)
+    ids, counts, name = diagnosis.rarest_first, diagnosis.together, diagnosis.names
     cells = [[name[a], *(number(counts[a][b]) for b in ids)] for a in ids]
     return Table("Tiles that hold both classes", ["Class", *(name[c] for c in ids)], cells)
 

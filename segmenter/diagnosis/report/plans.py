@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from segmenter.base.errors import counted
 from segmenter.diagnosis.data import Diagnosis, PlanFacts, Side
-from segmenter.diagnosis.report.classes import names, order
 from segmenter.pages.layout import (
     FILLER,
     GREY,
@@ -158,7 +157,7 @@ def _cost(plan: PlanFacts, name: str) -> int:
 
 def gaps(diagnosis: Diagnosis, batch: int) -> Chart:
     """Steps for which each class stays away, for each batch size to choose."""
-    plans, ids, name = made(diagnosis), order(diagnosis), names(diagnosis)
+    plans, ids, name = made(diagnosis), diagnosis.rarest_first, diagnosis.names
     figures = {f"{p.batch:,} tiles": _gap_figure(p, ids, name) for p in plans}
     titles = {f"{p.batch:,} tiles": _gap_title(p, ids, name) for p in plans}
     chosen = f"{batch:,} tiles"

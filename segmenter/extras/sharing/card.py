@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 import yaml
 
 from segmenter.config.recipe import Recipe
-from segmenter.evaluation.named import title_of
-from segmenter.evaluation.scores import FIGURES, Scores, percent
+from segmenter.evaluation.scores import FIGURES, Scores, percent, title_of
 from segmenter.extras.sharing.known_facts import Known
 from segmenter.extras.sharing.limits import limits
 from segmenter.model.normalisation import Normalisation

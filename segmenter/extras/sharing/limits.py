@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from segmenter.config.datasets import FolderConfig
-from segmenter.evaluation.named import title_of
+from segmenter.evaluation.scores import title_of
 from segmenter.extras.sharing.known_facts import Known
 
 _NOT_MEASURED = (

@@ -16,10 +16,9 @@ import numpy as np
 from segmenter.base.errors import counted
 from segmenter.base.invocation import invocation
 from segmenter.config.reading import flat_settings
-from segmenter.evaluation.named import score_of, title_of
-from segmenter.evaluation.scores import FIGURES, Protocol, Scores
-from segmenter.pages.document import html_page
+from segmenter.evaluation.scores import FIGURES, Protocol, Scores, score_of, title_of
 from segmenter.pages.layout import Data, axis, layout, percent_axis
+from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     Block,
     Chart,
