@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.coverage_table import rounded
+from studies.coverage_table import rounded
 from studies.what_lifts_data import DATA, Study
 from studies.what_lifts_page import write_page
 from segmenter.base.errors import SegmenterError
@@ -200,7 +200,7 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
     load_tensorflow()
     import tensorflow as tf
 
-    from benchmarks.short_training import train
+    from studies.short_training import train
     from segmenter.inference.function import predict_function
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
