@@ -33,7 +33,7 @@ def kinds() -> dict[str, tuple[Callable[[Any], Dataset], Callable[[Any], Layout]
 
 
 def load_dataset(recipe: Recipe) -> Dataset:
-    """The scenes and class map that a recipe's dataset section names.
+    """Return the scenes and class map that a recipe's dataset section names.
 
     Raises:
         ConfigError, DatasetError, LabelError: as the loader of that kind says; files that cannot be.
@@ -69,7 +69,7 @@ def _has_to_be_made(section: FolderConfig) -> bool:
 
 
 def layout_of(recipe: Recipe) -> Layout:
-    """File names of a recipe's dataset, as its layout; no file is looked at.
+    """Return file names of a recipe's dataset, as its layout; no file is looked at.
 
     Raises:
         ConfigError: a pattern that cannot be meant.

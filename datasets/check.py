@@ -85,11 +85,11 @@ class CheckReport:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.findings
 
     def shares(self) -> NDArray[np.float64]:
-        """(K,) share of each class in the labelled pixels."""
+        """Return the (K,) share of each class in the labelled pixels."""
         return self.pixels_K / max(1, int(self.pixels_K.sum()))
 
     def text(self, *, everything: bool = False, fits: bool = True) -> str:
@@ -173,7 +173,7 @@ def _list(names: Sequence[str], everything: bool) -> str:
 
 
 def _values(findings: list[Finding], everything: bool) -> list[str]:
-    """A line for each unknown value, the most frequent first, with its pixels and files."""
+    """Return a line for each unknown value, the most frequent first, with its pixels and files."""
     pixels: Counter[str] = Counter()
     files: dict[str, list[str]] = {}
     for finding in findings:
@@ -269,14 +269,14 @@ class _Audit:
 
     @contextlib.contextmanager
     def noting(self, kind: str) -> Iterator[None]:
-        """A user's error becomes a finding."""
+        """Turn a user's error into a finding."""
         try:
             yield
         except SegmenterError as error:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
     def seen(self, dataset: Dataset) -> Seen:
-        """Values that are compared to find leaks."""
+        """Return the facts of a scene that are compared to find leaks."""
         valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
         return Seen(self.scene, self.digest, self.info, valid)
 
@@ -324,7 +324,7 @@ def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
 
 
 def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
-    """Images of another type or number of bands than most."""
+    """Yield images of another type or number of bands than most."""
     there = [(audit, (len(audit.bands), audit.info.dtype)) for audit in audits if audit.info is not None]
     kinds = Counter(image for _, image in there)
     for audit, image in there:
@@ -338,7 +338,7 @@ def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
-    """Images whose named bands stand in another order than those of most."""
+    """Yield images whose named bands stand in another order than those of most."""
     known = [(audit, audit.info) for audit in audits if audit.info is not None]
     counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in known)))
     wanted = counts.most_common(1)[0][0] if counts else ()
@@ -350,7 +350,7 @@ def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
-    """Images that do not say where they lie, beside others that do."""
+    """Yield images that do not say where they lie, beside others that do."""
     known = Counter(crs_name(audit.info) for audit in audits if audit.info is not None and audit.info.crs)
     for audit in audits:
         if known and audit.info is not None and audit.info.crs is None:
@@ -360,7 +360,7 @@ def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _one_class(dataset: Dataset) -> Iterator[str]:
-    """A remark where nothing is to be told apart."""
+    """Yield a remark where there are no classes to tell apart."""
     if len(dataset.classes) == 1:
         name = dataset.classes.names[0]
         yield (
@@ -370,7 +370,7 @@ def _one_class(dataset: Dataset) -> Iterator[str]:
 
 
 def _equal_colours(dataset: Dataset) -> Iterator[Finding]:
-    """Classes that a map would show alike."""
+    """Yield classes that a map would show alike."""
     names: dict[Colour, list[str]] = {}
     for each in dataset.classes.classes:
         names.setdefault(each.colour, []).append(each.name)
@@ -381,7 +381,7 @@ def _equal_colours(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _missing_classes(dataset: Dataset, counts_SK: NDArray[np.int64]) -> Iterator[Finding]:
-    """Classes that nobody has, or that training would never see."""
+    """Yield classes that nobody has, or that training would never see."""
     trains = np.array([scene.split == "train" for scene in dataset.scenes], np.bool_)
     for i, name in enumerate(dataset.classes.names):
         if not counts_SK[:, i].any():
@@ -393,7 +393,7 @@ def _missing_classes(dataset: Dataset, counts_SK: NDArray[np.int64]) -> Iterator
 # ------------------------------------------------------------------------------------------------- inventory
 
 
-_SHOWN = 8
+_KINDS_SHOWN = 8
 _UNEVEN = 4.0
 """Ratio of a class's shares in two splits from which it is pointed out."""
 _COMMON = 0.01
@@ -401,17 +401,17 @@ _COMMON = 0.01
 
 
 def image_lines(images: Sequence[tuple[RasterInfo, tuple[int, ...]]]) -> Iterator[str]:
-    """A line for each kind of image, with the bands used of it: number, type, pixel size, CRS, sizes."""
+    """Yield a line for each kind of image: bands used, type, pixel size, CRS and sizes."""
     sizes: dict[str, list[RasterInfo]] = {}
     for info, bands in images:
         sizes.setdefault(_kind(info, bands), []).append(info)
     kinds = sorted(sizes.items(), key=lambda item: -len(item[1]))
-    for kind, infos in kinds[:_SHOWN]:
+    for kind, infos in kinds[:_KINDS_SHOWN]:
         low, high = (pick(infos, key=lambda info: info.size.pixels).size for pick in (min, max))
         extent = f"{low} pixels" if low == high else f"{low} to {high} pixels"
         yield f"{len(infos)} of {kind}, {extent}"
-    if len(kinds) > _SHOWN:
-        yield f"{sum(len(infos) for _, infos in kinds[_SHOWN:])} of {len(kinds) - _SHOWN} further kinds"
+    if len(kinds) > _KINDS_SHOWN:
+        yield f"{sum(len(infos) for _, infos in kinds[_KINDS_SHOWN:])} of {len(kinds) - _SHOWN} further kinds"
 
 
 def _kind(info: RasterInfo, bands: tuple[int, ...]) -> str:
@@ -429,14 +429,14 @@ def _kind(info: RasterInfo, bands: tuple[int, ...]) -> str:
 
 
 def crs_name(info: RasterInfo) -> str:
-    """A short name of a raster's CRS; empty where it has none."""
+    """Return a short name of a raster's CRS; empty where it has none."""
     return "" if info.crs is None else crs_title(info.crs)
 
 
 def class_table(
     names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
 ) -> Iterator[str]:
-    """Pixels, share and scenes of each class, its share in each split, and where these differ widely."""
+    """Yield each class's pixels, share and scenes, by split, and where the splits differ widely."""
     used = [(split, _shares(pixels)) for split, pixels in zip(SPLITS, pixels_PK, strict=True) if pixels.any()]
     used = used if len(used) > 1 else []
     total_K = pixels_PK.sum(axis=0)

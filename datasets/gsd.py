@@ -22,7 +22,7 @@ _MOST = 100_000.0
 
 
 def with_scale(dataset: Dataset, said: Literal["georeference"] | float | PathScale) -> Dataset:
-    """The dataset whose scenes have the scale that `dataset.metres_per_pixel` says; no file is opened.
+    """Return the dataset whose scenes have the scale that `dataset.metres_per_pixel` says; no file is opened.
 
     Raises:
         DatasetError: a pattern finds no number of metres in the path of an image.
@@ -60,7 +60,7 @@ Images = Sequence[tuple[Scene, RasterInfo]]
 
 
 def scale_line(dataset: Dataset, images: Images) -> str:
-    """A line on the scales of scenes: one, or how many of each octave; empty where none is known."""
+    """Return a line on the scales of scenes: one, or how many of each octave; empty where none is known."""
     metres = [dataset.scale_of(scene, info.metres_per_pixel) for scene, info in images]
     known = [m for m in metres if m is not None]
     if not known:
@@ -74,7 +74,7 @@ def scale_line(dataset: Dataset, images: Images) -> str:
 
 
 def contradictions(images: Images) -> Iterator[str]:
-    """A line for each image whose georeference tells another scale than the recipe."""
+    """Yield a line for each image whose georeference tells another scale than the recipe."""
     for scene, info in images:
         said, found = scene.metres_per_pixel, info.metres_per_pixel
         if said and found and not 1 / _APART <= said / found <= _APART:

@@ -31,7 +31,7 @@ class Rendering:
 
 
 def render_town(size: Size, gsd: float, rng: np.random.Generator) -> Rendering:
-    """A quarter of a town.
+    """Render a quarter of a town.
 
     Args:
         size: in pixels.
@@ -42,7 +42,7 @@ def render_town(size: Size, gsd: float, rng: np.random.Generator) -> Rendering:
 
 
 def render_country(size: Size, gsd: float, rng: np.random.Generator) -> Rendering:
-    """Town and country: from a single tree to a square kilometre, by the ground sampling distance.
+    """Render town and country: from a single tree to a square kilometre, by the ground sampling distance.
 
     Args:
         size: in pixels.
@@ -90,14 +90,14 @@ class Camera:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Camera:
-        """Light and settings of one flight."""
+        """Draw the light and settings of one flight."""
         gain = rng.lognormal(0, 0.08) * rng.lognormal(0, 0.05, 4)
         haze = rng.uniform(0.0, 0.04) * np.array([0.8, 1.0, 1.25, 0.4])
         gamma, blur, noise = rng.uniform(0.8, 1.0), rng.uniform(0.45, 0.75), rng.uniform(2.5, 4.5)
         return cls(gain.astype(np.float32), haze.astype(np.float32), float(gamma), float(blur), float(noise))
 
     def expose(self, reflectance_HWC: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.uint8]:
-        """(H, W, 4) uint8 image of a scene; works in strips, so that large scenes fit in memory."""
+        """Return (H, W, 4) uint8 image of a scene; works in strips, so that large scenes fit in memory."""
         image = np.empty(reflectance_HWC.shape, np.uint8)
         for band in range(reflectance_HWC.shape[2]):
             sharp = np.ascontiguousarray(reflectance_HWC[..., band])

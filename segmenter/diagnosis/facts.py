@@ -58,7 +58,7 @@ def diagnose(
     *,
     progress: bool = True,
 ) -> Diagnosis:
-    """All facts about the class coverage of one split.
+    """Return all facts about the class coverage of one split.
 
     Args:
         index: the tiles of the split.
@@ -141,7 +141,7 @@ def _forecast(outlook: Forecast, batches: Sequence[int]) -> ForecastFacts:
 
 
 def _curve_sizes() -> list[int]:
-    """Every size at first, then some 6 % apart: what a curve shows."""
+    """Return the sizes of the curve: every one at first, then some 6 % apart."""
     sizes = [*range(1, 17)]
     while sizes[-1] < _CURVE_END:
         sizes.append(min(_CURVE_END, sizes[-1] + max(1, sizes[-1] // 16)))
@@ -154,7 +154,7 @@ def _curve_sizes() -> list[int]:
 def _compared(
     recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools, occurring: Sequence[int], batch: int
 ) -> PlanFacts:
-    """One epoch of the plan, and one of a shuffle."""
+    """Return one epoch of the plan, and one of a shuffle."""
     off = recipe.sampling.model_copy(update={"method": "shuffle"})
     shuffle = plan(index.counts_NK[:, :1], batch, off, recipe.seed, 0)  # it looks at no class
     beside = _side(shuffle.rows_SB, holds_NK, occurring, ordered=False)
@@ -180,7 +180,7 @@ def _compared(
 
 
 def _side(rows_SB: NDArray[np.int64], holds_NK: Bools, occurring: Sequence[int], *, ordered: bool) -> Side:
-    """Coverage of the steps of an epoch; `ordered`: its rows are ordered for replicas, not only cut."""
+    """Return an epoch's coverage; `ordered`: its rows are ordered for replicas, not only cut."""
     held_SK: Bools = np.asarray(holds_NK[rows_SB].any(axis=1))
     gaps = [_gaps(held_S) for held_S in held_SK.T]
     return Side(
@@ -194,7 +194,7 @@ def _side(rows_SB: NDArray[np.int64], holds_NK: Bools, occurring: Sequence[int],
 
 
 def _gaps(held_S: Bools) -> NDArray[np.int64] | None:
-    """Steps from one sighting of a class to the next, 1 where it is in each step; None if never seen.
+    """Return steps from one sighting of a class to the next, 1 where it is in each step; None if never seen.
 
     The start and the end of the epoch count as sightings: a class that is seen once is not seen often.
     """
@@ -203,7 +203,7 @@ def _gaps(held_S: Bools) -> NDArray[np.int64] | None:
 
 
 def _per_replica(rows_SB: NDArray[np.int64], holds_NK: Bools, *, ordered: bool) -> float:
-    """Mean number of classes in a replica's block of a row, over rows spread evenly over the epoch."""
+    """Return the mean number of classes in a replica's block of a row, over rows spread over the epoch."""
     steps, batch = rows_SB.shape
     replicas = min(REPLICAS, batch)
     shares = [batch // replicas + (r < batch % replicas) for r in range(replicas)]
@@ -217,8 +217,6 @@ def _per_replica(rows_SB: NDArray[np.int64], holds_NK: Bools, *, ordered: bool) 
 # ------------------------------------------------------------------------------- strata of the scenes' scale
 
 
-__all__ = ["class_scales", "without_rounding"]
-
 _PROBED = 32
 """Scenes that are looked at to see whether any scale is known: a header takes a millisecond."""
 
@@ -226,7 +224,7 @@ _PROBED = 32
 def class_scales(
     recipe: Recipe, dataset: Dataset, index: TileIndex, batches: Sequence[int], *, progress: bool = True
 ) -> ScaleFacts | None:
-    """Tiles and pixels of each class in each stratum; None where the scales do not differ or are not known.
+    """Count tiles and pixels of each class in each stratum; None if there is one stratum or none known.
 
     The strata are the recipe's, else octaves.
 
@@ -258,20 +256,17 @@ def class_scales(
 
 
 def without_rounding(one: Outlook) -> Outlook:
-    """The rounding errors of the sum are no probability."""
+    """Return the outlook without the rounding errors of its sum."""
     return replace(one, probability=round(one.probability, 12))
 
 
 # --------------------------------------------------------------------------------------- methods of sampling
 
 
-__all__ = ["samplings"]
-
-
 def samplings(
     recipe: Recipe, dataset: Dataset, index: TileIndex, batches: Sequence[int], limiting: int | None
 ) -> list[SamplingFacts]:
-    """The first epoch by each method, with the recipe's settings of it, at each batch size.
+    """Return the first epoch by each method, with the recipe's settings of it, at each batch size.
 
     Args:
         limiting: id of the class that limits coverage, if any.

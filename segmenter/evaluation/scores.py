@@ -44,7 +44,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 
 FORMAT = 1
-"""Of a file of scores."""
+"""Format of a file of scores."""
 MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
 """Keys of the scores over all classes, in the order of tables, with their titles there."""
 FIGURES = {**MEANS, "completeness": "completeness"}
@@ -57,7 +57,7 @@ class ConfusionMatrix:
     """Pixels by true class (rows) and predicted class (columns)."""
 
     def __init__(self, classes: ClassMap, counts: NDArray[np.int64] | None = None) -> None:
-        """`counts`, (K, K + 1): `matrix` and `without_data` of another process; none: nothing is counted."""
+        """Start from `counts`, (K, K + 1): `matrix` and `without_data` of another; None: from zero."""
         self.classes = classes
         self.counts = np.zeros((len(classes), len(classes) + 1), np.int64)
         self.counts += 0 if counts is None else counts
@@ -105,7 +105,7 @@ class ConfusionMatrix:
         self.counts += self._checked(pairs.reshape(256, 256))
 
     def _checked(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(K, K + 1) counts out of (256, 256), refusing ids that are neither a class nor `IGNORE`."""
+        """Return (K, K + 1) counts out of (256, 256), refusing ids that are neither a class nor `IGNORE`."""
         known = [*range(len(self.classes)), IGNORE]
         if pairs[np.ix_(known, known)].sum() != pairs.sum():
             true, guess = (np.flatnonzero(pairs.sum(axis=axis)).tolist() for axis in (1, 0))
@@ -128,7 +128,7 @@ class ConfusionMatrix:
         return self.scores(protocol).to_dict()
 
     def scores(self, protocol: Protocol) -> Scores:
-        """The scores of `protocol.classes`.
+        """Return the scores of `protocol.classes`.
 
         Pixels whose true class is not among them are left out of the truth; predictions of another class
         than these are misses.
@@ -220,7 +220,7 @@ class Scores:
         return int(self.truth_pixels.sum())
 
     def merged(self, other: Scores) -> Scores:
-        """Scores over the scenes of both, from the sum of their matrices.
+        """Return scores over the scenes of both, from the sum of their matrices.
 
         Raises:
             ScoreError: where the protocols differ, or a scene would be counted twice.
@@ -235,7 +235,7 @@ class Scores:
         return Scores(protocol, matrix, self.missed + other.missed[order], void)
 
     def improvement_on(self, other: Scores) -> dict[str, float]:
-        """By how much each of `MEANS` is higher than that of `other`.
+        """Return by how much each of `MEANS` is higher than that of `other`.
 
         Raises:
             ScoreError: where the protocols differ.
@@ -244,7 +244,7 @@ class Scores:
         return {key: getattr(self, key) - getattr(other, key) for key in MEANS}
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON: fractions of 1, null where undefined; `from_dict` is the inverse."""
+        """Return plain data for JSON: fractions of 1, null where undefined; `from_dict` is the inverse."""
         names = self.protocol.classes
         per_class = {
             key: dict(zip(names, map(_plain, getattr(self, key).tolist()), strict=True))
@@ -263,7 +263,7 @@ class Scores:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Scores:
-        """Inverse of `to_dict`, also of what `write` wrote; all is computed anew from the confusion matrix.
+        """Read what `to_dict` or `write` gave; all is computed anew from the confusion matrix.
 
         Raises:
             ScoreError: they are of another format.
@@ -282,7 +282,7 @@ class Scores:
         write_whole(path, (text + "\n").encode())
 
     def table(self) -> str:
-        """For a terminal: a line per class in percent (– where undefined), the means, and the protocol."""
+        """Return a table for a terminal: a line per class in percent (– where undefined), and the means."""
         shares = _ratio(self.truth_pixels, self.pixels)
         columns = (self.iou, self.f1, self.precision, self.recall, shares)
         cells = (map(percent, column) for column in columns)
@@ -306,13 +306,13 @@ class Scores:
 
 
 def _ratio(part: Any, whole: Any) -> NDArray[np.float64]:
-    """part / whole, NaN where whole is 0."""
+    """Return part / whole, NaN where whole is 0."""
     part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole != 0)
 
 
 def _mean(values: NDArray[np.float64]) -> float:
-    """Mean of what is not NaN; NaN of nothing."""
+    """Return the mean of the values that are not NaN; NaN of none."""
     there = values[~np.isnan(values)]
     return float(there.mean()) if there.size else math.nan
 
@@ -322,7 +322,7 @@ def _plain(value: float) -> float | None:
 
 
 def percent(value: float) -> str:
-    """For tables: two digits, – for NaN."""
+    """Return a percentage for tables: two digits, – for NaN."""
     return "–" if math.isnan(value) else f"{100 * value:.2f}"
 
 
@@ -348,13 +348,13 @@ def check_name(name: str, classes: Sequence[str], where: str) -> None:
 
 
 def score_of(scores: Scores, name: str) -> float:
-    """The score of a name that `check_name` knows, a fraction of 1; NaN where undefined."""
+    """Return the score of a name that `check_name` knows, a fraction of 1; NaN where undefined."""
     key, colon, of = name.partition(":")
     value = getattr(scores, key)
     return float(value[scores.protocol.classes.index(of)] if colon else value)
 
 
 def title_of(name: str) -> str:
-    """The name as people read it: `mIoU`, `IoU of building`."""
+    """Return the name as people read it: `mIoU`, `IoU of building`."""
     key, colon, of = name.partition(":")
     return f"{OF_CLASS[key]} of {of}" if colon else FIGURES[key]

@@ -21,13 +21,13 @@ from segmenter.inference.events import Batch, Entry, Failed, Finished, J, Job, P
 _MOST_AT_ONCE = 256
 """Windows of a batch, however small."""
 _JOINED_PIXELS = 1 << 18
-"""Of windows without data that are given as one, at most."""
+"""Most pixels of windows without data that are given as one."""
 _NO_DATA = np.zeros((), np.bool_)
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a raster is cut for the model.
+    """Cutting of a raster into windows for the model.
 
     Attributes:
         window: what the model sees at once, in pixels, halo included; rounded up to the stride.
@@ -65,7 +65,7 @@ class Tiling:
         return height - 2 * round_up(self.halo, self.stride)
 
     def placements(self, extent: Window, part: Window) -> Iterator[Placement]:
-        """Windows over the `part` of a raster of that `extent`, row by row.
+        """Yield windows over the `part` of a raster of that `extent`, row by row.
 
         Blended windows are those of the whole raster, so that a part's map is that part of the whole's;
         exact ones give the same map wherever they lie.
@@ -75,7 +75,7 @@ class Tiling:
         return halo_windows(extent, self.window, self.halo, self.stride, part)
 
     def at_once(self, read: Size) -> int:
-        """How many windows of that size are computed at once."""
+        """Return the number of windows of that size that are computed at once."""
         return max(self.batch, min(self.pixels // max(read.pixels, 1), _MOST_AT_ONCE))
 
 
@@ -100,7 +100,7 @@ class _Group(Generic[J]):
 
 
 def read_batches(jobs: Iterable[J], tiling: Tiling, readers: int = 1) -> Iterator[Batch[J]]:
-    """Windows of all jobs, batched by shape, type and bands.
+    """Yield windows of all jobs, batched by shape, type and bands.
 
     Entries of one job come in order; `4 * batch + 64` of them wait at most.
 
@@ -165,7 +165,7 @@ def _read_column(
 
 
 def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
-    """Exact windows that are known to hold no data, one below the other, as one: a sparse file has many."""
+    """Yield exact windows without data, one below the other, as one: a sparse file has many."""
     waiting: Read | None = None
     for read in windows:
         if waiting is not None:
@@ -186,7 +186,7 @@ def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
 
 
 def _without_data(places: Sequence[Placement]) -> Read:
-    """Windows that adjoin as one that need not be computed."""
+    """Return windows that adjoin as one that need not be computed."""
     place = Placement(
         *(Window.around(windows) for windows in zip(*((p.read, p.keep) for p in places), strict=True))
     )
@@ -194,7 +194,7 @@ def _without_data(places: Sequence[Placement]) -> Read:
 
 
 def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
-    """The windows of a run, read at once; where that fails, one by one, so that the damaged one is named.
+    """Yield a run's windows, read at once; if that fails one by one, so that the damaged one is named.
 
     One without pixels where it is known that they hold no data.
     """
@@ -219,7 +219,7 @@ def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
 
 
 def _runs(places: Iterable[Placement], tiling: Tiling, most: int | None = None) -> Iterator[list[Placement]]:
-    """Windows side by side that are read at once, so that what they share is read once: at most a batch."""
+    """Yield windows side by side, at most a batch, that are read at once: shared pixels are read once."""
     run: list[Placement] = []
     for place in places:
         first, read = (run or [place])[0].read, place.read
@@ -264,7 +264,7 @@ def read_apart(
     readers: int,
     read: Callable[[Readable, Sequence[Placement]], Iterable[T]],
 ) -> Iterator[list[T]]:
-    """What is read of each run, in order; as many runs as there are readers are under way.
+    """Yield what is read of each run, in order; as many runs as readers are under way.
 
     Args:
         raster: the job's, for the first reader; those for the others are opened here, and closed.
@@ -297,7 +297,7 @@ def read_apart(
 
 
 def _numbered(runs: Iterable[Sequence[Placement]]) -> Iterator[tuple[int, Sequence[Placement]]]:
-    """Each run with its number in its row."""
+    """Yield each run with its number in its row."""
     row, number = None, 0
     for run in runs:
         number = number + 1 if run[0].read.row == row else 0

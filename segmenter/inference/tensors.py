@@ -21,7 +21,7 @@ happen a bounded number of times, whatever the sizes of rasters. What comes out 
 
 
 def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
-    """Result of a function, computed in pieces of pixels where that is faster: on a CPU.
+    """Return the result of a function, computed in pieces of pixels where that is faster: on a CPU.
 
     Args:
         function: of tensors (N, ...) of `inputs`' types, each pixel by itself; gives (N, ...).
@@ -46,14 +46,14 @@ def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def fused(function: Callable[..., Any]) -> Any:
-    """A function as one loop. Given to `per_pixel` several times, it is compiled once; see `_in_chunks`."""
+    """Return a function as one loop; `per_pixel` compiles it once. See `_in_chunks`."""
     if hasattr(function, "get_concrete_function"):  # it is fused
         return function
     return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _in_chunks(compiled: Any, dtype: Any, inputs: list[Any]) -> Any:
-    """The last chunk begins earlier than its turn, so that it is as long as the others."""
+    """Compute in chunks; the last one begins early, so that it is as long as the others."""
     count = tf.shape(inputs[0])[0]
     missing = tf.maximum(_CHUNK - count, 0)
     inputs = [_padded(x, missing) for x in inputs]
@@ -80,7 +80,7 @@ def _padded(values: Any, missing: Any) -> Any:
 
 
 def rescaled(array_BHWC: Any, scale: Fraction) -> Any:
-    """A tensor at another scale; its sides times the scale are whole numbers.
+    """Return a tensor at another scale; its sides times the scale are whole numbers.
 
     The same bits for a window as for the whole, but within one pixel of the window's border.
     """

@@ -76,7 +76,7 @@ def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> s
 
 
 def _environment() -> Environment:
-    """Jinja, such that every text that a template prints is one line and escaped."""
+    """Return an environment of Jinja in which every printed text is one line and escaped."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -93,7 +93,7 @@ def _environment() -> Environment:
 
 
 def _plotly_js() -> str:
-    """Plotly's JavaScript, out of its Python package: the page needs no network."""
+    """Return Plotly's JavaScript, out of its Python package: the page needs no network."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
@@ -104,7 +104,7 @@ def _sha256(text: str) -> str:
 
 
 def escaped(text: str) -> Markup:
-    """Text for HTML, on one line, also within quotes; markup stays as it is."""
+    """Return text for HTML, on one line, also within quotes; markup stays as it is."""
     from markupsafe import Markup, escape
 
     return text if isinstance(text, Markup) else escape(plain(text))

@@ -124,7 +124,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _cards() -> int:
-    """GPUs that TensorFlow finds.
+    """Return GPUs that TensorFlow finds.
 
     Raises:
         DeviceError: there is none.

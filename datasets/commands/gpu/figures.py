@@ -42,7 +42,7 @@ class Figure:
 
 @dataclass
 class Section:
-    """What a section found.
+    """Result of a section.
 
     Attributes:
         limit: seconds that it could have.
@@ -81,7 +81,7 @@ class Section:
         return self.is_law and self.cut_off
 
     def as_line(self) -> dict[str, Any]:
-        """For gpu.json."""
+        """Return the section for gpu.json."""
         return {
             "section": self.name,
             "verdict": self.verdict,
@@ -100,7 +100,7 @@ def line_of(figure: Figure) -> str:
 
 
 def read_line(line: str) -> Figure | None:
-    """Inverse of `line_of`; None for anything else, as for a line that was cut in the middle."""
+    """Read what `line_of` gave; None for any other line, as for one that was cut in the middle."""
     if not line.startswith(MARK):
         return None
     try:

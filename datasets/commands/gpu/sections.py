@@ -41,7 +41,7 @@ class Entry:
     is_law: bool = False
 
     def limit(self, minutes: float, whole: float) -> float:
-        """Seconds that it may take of so many minutes; `whole`: the sum of all shares."""
+        """Return seconds that it may take of so many minutes; `whole`: the sum of all shares."""
         return _LAW_LIMIT if self.is_law else 60 * minutes * self.share / whole
 
 

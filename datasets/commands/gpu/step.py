@@ -35,7 +35,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As it is printed and looked for."""
+        """Name by which it is printed and looked for."""
         plural = "s" * (self.replicas > 1)
         return f"{self.replicas} device{plural}, {self.precision}" + ", XLA" * self.xla
 
@@ -48,7 +48,7 @@ TINY_CASES = [
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Images a second of each case, and the speed-up over one device."""
+    """Yield images a second of each case, and the speed-up over one device."""
     rates: dict[Case, float] = {}
     for case in cases(bench):
         try:
@@ -64,7 +64,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
 
 
 def cases(bench: Bench) -> list[Case]:
-    """In the order in which they are timed."""
+    """Return the cases in the order in which they are timed."""
     most = bench.most if bench.place != "parts" else 1  # parts of a card share it: no speed-up to be seen
     ends, between = sorted({1, most}), range(2, most)
     both = ["float32", "mixed_float16"]
@@ -77,7 +77,7 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def has_bfloat16(bench: Bench) -> bool:
-    """Whether the device computes with bfloat16: a CPU does, slowly."""
+    """Return whether the device computes with bfloat16: a CPU does, slowly."""
     if bench.place == "logical":
         return True
     bench.start()
@@ -88,7 +88,7 @@ def has_bfloat16(bench: Bench) -> bool:
 
 
 def rate(bench: Bench, case: Case) -> float:
-    """Images a second."""
+    """Return images a second."""
     sizes, devices = bench.sizes, bench.devices(case.replicas)
     import keras  # brings TensorFlow, which has to be told of its devices first
 

@@ -40,7 +40,7 @@ _LEVERS = {
 
 
 def html_report(diagnosis: Diagnosis) -> str:
-    """The report as one self-contained HTML page, UTF-8.
+    """Return the report as one self-contained HTML page, UTF-8.
 
     Args:
         diagnosis: names in it may be any text.
@@ -67,7 +67,7 @@ def html_report(diagnosis: Diagnosis) -> str:
 
 
 def main_batch(diagnosis: Diagnosis) -> int:
-    """The batch size that the page speaks of first: the recipe's, else 64, else the largest with a plan."""
+    """Return the page's main batch size: the recipe's, else 64, else the largest with a plan."""
     made = [p.batch for p in report_plans.made(diagnosis)]
     sizes = made or [p.batch for p in diagnosis.plans]
     wanted = (diagnosis.global_batch, _USUAL_BATCH)
@@ -76,7 +76,7 @@ def main_batch(diagnosis: Diagnosis) -> int:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Summary of what a random batch and the plan hold, in one or two sentences."""
+    """Return a summary of a random batch and of the plan, in one or two sentences."""
     plans = {p.batch: p for p in diagnosis.plans}
     if not plans or not diagnosis.rarest_first:
         return "There is nothing to plan: no tile holds a class."
@@ -107,7 +107,7 @@ def _spoken(share: float) -> str:
 
 
 def _everything(diagnosis: Diagnosis) -> str:
-    """`all 8 classes`; `all 6 classes that occur` where the class map has more."""
+    """Return `all 8 classes`; `all 6 classes that occur` where the class map has more."""
     ids = diagnosis.rarest_first
     every = f"all {len(ids)} classes" if len(ids) > 1 else "the only class"
     return every + (" that occur" if len(ids) > 1 and len(ids) < len(diagnosis.classes) else "")
@@ -130,7 +130,7 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
 
 
 def _charts(*charts: Chart | None) -> list[Block]:
-    """Those that there are, side by side."""
+    """Return the charts that are not None, side by side."""
     found = [chart for chart in charts if chart]
     return [Charts(found)] if found else []
 
@@ -186,7 +186,7 @@ def _limits(diagnosis: Diagnosis) -> Section:
 
 
 def _best_effort(diagnosis: Diagnosis) -> list[Block]:
-    """Treatment of the classes that are too rare for a promise."""
+    """Return how classes are treated that are too rare for a promise."""
     name = diagnosis.names
     rows = [
         [name[c], number(p.batch), *(percent(p.side(side).held_share[c]) for side in ("shuffle", "plan"))]
@@ -205,7 +205,7 @@ def _best_effort(diagnosis: Diagnosis) -> list[Block]:
 
 
 def _rare_at_scale(diagnosis: Diagnosis) -> list[Block]:
-    """Classes that are too rare for a promise at one scale, where the recipe plans by it."""
+    """Return which classes are too rare for a promise at one scale, where the recipe plans by it."""
     rows = [[name, number(p.batch)] for p in report_plans.made(diagnosis) for name in p.rare_at_scale]
     return [Table("Best effort at their scale", ["Class", "Tiles in the batch"], rows)] if rows else []
 
