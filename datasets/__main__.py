@@ -101,7 +101,7 @@ def _parser() -> ToolParser:
 
 
 def _add_files_commands(commands: Any) -> None:
-    """Those that need no recipe."""
+    """Add the commands that need no recipe."""
     make = commands.add_parser(
         "make", help="make imagery in the layout of a published dataset, to try things on"
     )
@@ -151,7 +151,7 @@ def _positive(text: str) -> int:
 
 
 def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
-    """The recipe, and the cluster that is to work: its workers need paths that begin at the root."""
+    """Return the recipe, and the cluster that is to work: its workers need paths that begin at the root."""
     from segmenter.config.reading import load_recipe
 
     recipe, cluster = load_recipe(args.config, args.set), taken_from(args)
@@ -274,7 +274,7 @@ def _pack(args: argparse.Namespace) -> int:
 
 
 def _batches(text: str | None, own: int) -> list[int]:
-    """Batch sizes in order: those of a list with commas, else the usual ones and the recipe's own."""
+    """Return batch sizes in order: those of a list with commas, else the usual ones and the recipe's own."""
     if text is None:
         from segmenter.diagnosis import USUAL_BATCHES
 

@@ -69,7 +69,7 @@ MEASURES = ("benchmarks", "fuzz", "datasets.commands.gpu.")
 """Modules that measure: they make and read files as others do."""
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {
-    *("inference.function", "inference.pixelwise", "inference.rescaling", "extras.tpu"),
+    *("inference.function", "inference.tensors", "extras.tpu"),
     "extras.export.graph",
     *(f"extras.parameter_servers.{name}" for name in ("serving", "strategy", "trainer", "state", "step")),
     *(f"extras.unequal_cards.{name}" for name in ("shares", "measured")),

@@ -26,7 +26,7 @@ class UsedBy(tuple[str, ...]):
     """Marks a setting that nothing but these settings reads, where they are above 0."""
 
     def __new__(cls, *names: str) -> UsedBy:
-        """`names`: of the settings."""
+        """Make the mark; `names` are those of the settings."""
         return super().__new__(cls, names)
 
 
@@ -147,7 +147,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _no_smoothing_of_adjusted(self) -> LossConfig:
-        """Where softmax(z + log π) is to be flat, z is highest for the rarest class, whatever is there."""
+        """Refuse label smoothing with logit adjustment, which would favour the rarest class everywhere."""
         if self.label_smoothing and self.logit_adjustment:
             raise PydanticCustomError(
                 "loss.label_smoothing",
@@ -159,7 +159,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> LossConfig:
-        """Settings that would do nothing: more likely a slip than meant."""
+        """Refuse settings that would do nothing: more likely a slip than meant."""
         for key, field in type(self).model_fields.items():
             for terms in (mark for mark in field.metadata if isinstance(mark, UsedBy)):
                 if getattr(self, key) != field.default and not any(getattr(self, term) for term in terms):

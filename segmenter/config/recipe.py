@@ -30,7 +30,7 @@ MAX_NAME = 60
 MOST_WORKERS = 256
 """Worker processes of a training: more than a machine has cores, and less than it takes to bring it down."""
 _STAGE = re.compile(r"encoder|decoder|head|bottleneck|stem|(encoder|decoder) stage \d+")
-"""What `training.rates` may name; whether a model has such a stage is known when its layers are."""
+"""Stages that `training.rates` may name; whether a model has such a stage is known when its layers are."""
 
 # --------------------------------------------------------------------------------- what is sampled
 
@@ -132,7 +132,7 @@ class AugmentationConfig(Section):
 
 
 def _number_or_auto(value: object) -> object:
-    """One message, where a union's members would give one each."""
+    """Validate with one message, where a union's members would give one each."""
     if value == "auto" or (type(value) is int and 0 <= value <= MOST_WORKERS):
         return value
     raise PydanticCustomError(
@@ -239,7 +239,7 @@ class TrainingConfig(Section):
 
     @property
     def loss_scaled(self) -> bool:
-        """Whether the loss is scaled: float16 alone has too few exponents for gradients."""
+        """True if the loss is scaled: float16 alone has too few exponents for gradients."""
         return self.precision == "mixed_float16"
 
     @model_validator(mode="after")
@@ -275,7 +275,7 @@ class TrainingConfig(Section):
         return self
 
     def _unused(self) -> Iterator[tuple[str, str]]:
-        """Settings that would do nothing: more likely a slip than meant."""
+        """Yield settings that would do nothing: more likely a slip than meant."""
         defaults = type(self).model_fields
         users = dict.fromkeys(("decay_rate", "decay_steps", "staircase"), ("schedule", "exponential"))
         users |= dict.fromkeys(("boundaries", "values"), ("schedule", "piecewise"))

@@ -74,12 +74,12 @@ class SamplingConfig(Section):
 
     @property
     def plans_classes(self) -> bool:
-        """Whether steps are promised their classes."""
+        """True if steps are promised their classes."""
         return self.method == "plan" and self.coverage != "off"
 
     @property
     def planned_per_replica(self) -> bool:
-        """Whether the plan depends on the number of replicas."""
+        """True if the plan depends on the number of replicas."""
         return self.per_replica == "guarantee" and self.plans_classes
 
     @field_validator("coverage", "per_replica", mode="before")
@@ -104,7 +104,7 @@ class SamplingConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> SamplingConfig:
-        """What the method would not do: a promise of classes, or settings of another method."""
+        """Refuse what the method would not do: a promise of classes, or settings of another method."""
         if self.method != "plan" and self.coverage == "strict":
             raise _refusal("coverage", "relaxed or off (no class is promised)", self.method, "strict")
         if self.method != "plan" and self.per_replica == "guarantee":

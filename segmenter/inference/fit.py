@@ -38,7 +38,7 @@ _FACTOR, _NOTABLE_FACTOR = 6.0, 3.0
 _ALIKE = 4.0
 """Ratio of the largest to the smallest of the bands' factors up to which they are one."""
 _OFFSETS = (1000.0, 0.1)
-"""Of reflectances since processing baseline 04.00 of Sentinel-2, times 10,000 and as they are."""
+"""Offsets of reflectances since processing baseline 04.00 of Sentinel-2, times 10,000 and as they are."""
 
 
 @dataclass(frozen=True)

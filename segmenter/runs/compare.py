@@ -18,8 +18,7 @@ import numpy as np
 from segmenter.base.errors import SegmenterError
 from segmenter.base.terminal import aligned
 from segmenter.config.reading import flat_settings
-from segmenter.evaluation.named import score_of, title_of
-from segmenter.evaluation.scores import FIGURES, Protocol, Scores
+from segmenter.evaluation.scores import FIGURES, Protocol, Scores, score_of, title_of
 from segmenter.pages.parts import Table, number, percent, plain
 from segmenter.runs.report.run_record import Story, read_story
 from segmenter.runs.run import RUN_FILE, runs_in

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import what_lifts, what_lifts_page
-from benchmarks.what_lifts_page import Arm, Result, arms_of, gain, interval
 from segmenter.base.errors import SegmenterError
-from studies import dubai_arms, dubai_arms_page
+from studies import dubai_arms, dubai_arms_page, what_lifts, what_lifts_page
 from studies.dubai_arms_page import mean_of, runs_of
+from studies.what_lifts_page import Arm, Result, arms_of, gain, interval
 
 ROOT = Path(__file__).resolve().parents[2]
-ARMS, LIFTS = ROOT / dubai_arms.RESULTS, ROOT / "benchmarks/results/what_lifts"
+ARMS, LIFTS = ROOT / dubai_arms.RESULTS, ROOT / "studies/results/what_lifts"
 MINUS = "\N{MINUS SIGN}"
 RESULTS_PAGE, LIFTS_PAGE = ROOT / dubai_arms.PAGE, ROOT / "studies/what_lifts.md"
 

@@ -13,8 +13,7 @@ import yaml
 
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.recipe import Recipe
-from segmenter.evaluation.named import title_of
-from segmenter.evaluation.scores import FIGURES, Scores, percent
+from segmenter.evaluation.scores import FIGURES, Scores, percent, title_of
 from segmenter.extras.sharing.known_facts import Known
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.origin import Place

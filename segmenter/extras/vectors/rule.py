@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import LabelError, shortened
 from segmenter.base.sealed import digest
-from segmenter.config.vector_labels import IGNORE_WORD, VectorLabels
+from segmenter.config.datasets import IGNORE_WORD, VectorLabels
 from segmenter.grid.labels import IGNORE, ClassMap, rasterised_classes
 from segmenter.raster.made import stored_values
 
@@ -24,7 +24,7 @@ class BurnRule:
     Attributes:
         classes: of the rasterised labels, see `labels.rasterised_classes`.
         ignored: values of the attribute that stand for pixels to ignore, beside none at all.
-        others: as in the recipe, see `config.vector_labels`.
+        others: as in the recipe, see `VectorLabels`.
     """
 
     classes: ClassMap

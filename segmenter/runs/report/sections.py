@@ -7,8 +7,8 @@ from pathlib import Path
 from segmenter.base.errors import counted
 from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
-from segmenter.evaluation.named import score_of, title_of
-from segmenter.pages.document import html_page
+from segmenter.evaluation.scores import score_of, title_of
+from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     Block,
     Chart,

@@ -1,8 +1,8 @@
 """Comparison of samplings and losses: the same model, tiles, steps and seeds, one of them changed at a time.
 
-    python -m benchmarks.what_lifts --dubai DIR          all runs, one after the other
-    python -m benchmarks.what_lifts --dubai DIR --jobs 2 two side by side
-    python -m benchmarks.what_lifts --page               tables and a plot of what is there, into studies/
+    python -m studies.what_lifts --dubai DIR          all runs, one after the other
+    python -m studies.what_lifts --dubai DIR --jobs 2 two side by side
+    python -m studies.what_lifts --page               tables and a plot of what is there, into studies/
 
 Each run is a process of its own and leaves one small JSON file in `--results`, which is kept with the
 sources, so that others go on from there; one that is there is not done again, so whatever ends this, it
@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.coverage_table import rounded
-from benchmarks.what_lifts_data import DATA, Study
-from benchmarks.what_lifts_page import write_page
+from studies.coverage_table import rounded
+from studies.what_lifts_data import DATA, Study
+from studies.what_lifts_page import write_page
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import write_whole
 from segmenter.base.locks import FileLock
@@ -47,7 +47,7 @@ LOSSES: dict[str, dict[str, Any]] = {
 ARMS = [(sampling, "cross_entropy") for sampling in SAMPLINGS]
 ARMS += list(product(("plan", "shuffle"), ("weighted", "logit_adjusted", "ohem")))
 _PAGE = Path("studies/what_lifts.md")
-_RESULTS = Path("benchmarks/results/what_lifts")
+_RESULTS = Path("studies/results/what_lifts")
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def finished(results: Path, task: Task) -> bool:
 
 def _call(task: Task, arguments: argparse.Namespace) -> int:
     """A run as a process of its own, with memory and TensorFlow of its own."""
-    command = [sys.executable, "-m", "benchmarks.what_lifts", "--one", task.name, "--seeds", str(task.seed)]
+    command = [sys.executable, "-m", "studies.what_lifts", "--one", task.name, "--seeds", str(task.seed)]
     command += ["--results", str(arguments.results), "--work", str(arguments.work)]
     command += ["--threads", str(arguments.threads)]
     command += ["--hold-out", arguments.hold_out, "--steps", str(task.steps)]
@@ -200,7 +200,7 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
     load_tensorflow()
     import tensorflow as tf
 
-    from benchmarks.short_training import train
+    from studies.short_training import train
     from segmenter.inference.function import predict_function
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.short_training import Material
+from studies.short_training import Material
 from datasets import load_dataset
 from datasets.synthetic.make import make_naic2020
 from segmenter.config.reading import recipe_from

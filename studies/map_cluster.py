@@ -69,7 +69,7 @@ def _lines(given: argparse.Namespace) -> Any:
 
 
 def _child(*arguments: str) -> Any:
-    command = [sys.executable, "-m", "benchmarks.map_cluster", *arguments]
+    command = [sys.executable, "-m", "studies.map_cluster", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"map_cluster: a child failed: {done.stderr[-2000:]}")

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rare_tiles import rare_recipe, rare_tiles
-from benchmarks.short_training import Material
+from studies.rare_tiles import rare_recipe, rare_tiles
+from studies.short_training import Material
 from datasets import load_dataset
 from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.page import renew, table
-from benchmarks.step_cost import (
+from studies.step_cost import (
     Operation,
     norm_channels,
     parameters,
@@ -24,7 +24,6 @@ from benchmarks.step_cost import (
     step_operations,
     training_bytes,
 )
-from datasets.commands.gpu import expected
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.config.recipe import ModelConfig, UNetConfig
 from segmenter.devices.strategy import load_tensorflow
@@ -35,7 +34,7 @@ _WINDOW = 512
 """Side of the window that is traced for prediction."""
 MEMORY, _PER_WEIGHT = 10e9, 16
 """Bytes of an 11 GB card beside CUDA's and cuDNN's; of a weight, its gradient and two moments."""
-_MARK = "<!-- {} table: python -m benchmarks.four_gpus --page -->"
+_MARK = "<!-- {} table: python -m studies.four_gpus --page -->"
 
 
 @dataclass(frozen=True)
@@ -199,19 +198,6 @@ def _operations(model: ModelConfig, precision: str, frozen: str) -> list[Operati
 
 parameters_of = cache(parameters)
 norm_channels_of = cache(norm_channels)
-
-
-def expected_step(precision: str) -> expected.Step:
-    """Return what `segmenter gpu` has of the default model's step; a test compares the two."""
-    plan = Plan(UNetConfig(), precision)
-    steps = [step_of(plan, machine) for machine in MACHINES.values()]
-    rates = [[IMAGES / step.single for step in steps], [REPLICAS * IMAGES / step.all for step in steps]]
-    one, four, speedup = ((min(v), max(v)) for v in (*rates, [step.speedup for step in steps]))
-    middle, sent = steps[list(MACHINES).index(MIDDLE)], norm_bytes(plan.model)
-    moved = sum(sent) + 4 * parameters_of(plan.model)
-    sums = middle.norms + middle.gradients + middle.waits
-    own = middle.all - sums + _packing(plan.model, MACHINES[MIDDLE])
-    return expected.Step(one, four, speedup, middle.single, own, len(sent) + 1, moved)
 
 
 def megapixels(model: ModelConfig, precision: str, machine: Assumed) -> float:

@@ -7,7 +7,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from segmenter.inference import pixelwise  # noqa: E402
+from segmenter.inference import tensors  # noqa: E402
 from segmenter.inference.function import _as_byte, _largest, _weigh_logits  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("tensorflow")  # which sets the devices up that other tests need
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("tensorflow")  # which sets the devices up 
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pixelwise, "_CHUNK", 64)
-    monkeypatch.setattr(pixelwise, "_MOST_CHUNKS", 3)
+    monkeypatch.setattr(tensors, "_CHUNK", 64)
+    monkeypatch.setattr(tensors, "_MOST_CHUNKS", 3)
 
 
 SHAPES = [
@@ -36,7 +36,7 @@ SHAPES = [
 @pytest.mark.parametrize("classes", [2, 5, 21])
 def test_the_largest_is_found_and_of_several_the_first(rng: np.random.Generator, classes: int) -> None:
     function = tf.function(
-        lambda x: pixelwise.per_pixel(_largest, x),
+        lambda x: tensors.per_pixel(_largest, x),
         input_signature=[tf.TensorSpec([None, None, None, classes])],
     )
     for shape in SHAPES:
@@ -47,7 +47,7 @@ def test_the_largest_is_found_and_of_several_the_first(rng: np.random.Generator,
 @pytest.mark.usefixtures("small_chunks")
 def test_a_pixel_does_not_depend_on_how_many_are_with_it(rng: np.random.Generator) -> None:
     function = tf.function(
-        lambda x, w: pixelwise.per_pixel(_weigh_logits, x, w),
+        lambda x, w: tensors.per_pixel(_weigh_logits, x, w),
         input_signature=[tf.TensorSpec([None, None, None, 5]), tf.TensorSpec([None, None, None])],
     )
     scores, weights = rng.normal(0, 9, (3, 16, 20, 5)), rng.random((3, 16, 20))

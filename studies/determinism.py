@@ -44,7 +44,7 @@ def main() -> None:
     results: dict[str, set[str]] = {way: set() for way in WAYS}
     for _ in range(arguments.rounds):
         for way in WAYS:
-            command = [sys.executable, "-m", "benchmarks.determinism", "--way", way]
+            command = [sys.executable, "-m", "studies.determinism", "--way", way]
             found = subprocess.check_output([*command, "--repeats", str(arguments.repeats)], text=True)
             line = json.loads(found.splitlines()[-1])
             for kind in times:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.page import renew, table
-from benchmarks.what_lifts_data import DATA
+from studies.what_lifts_data import DATA
 from segmenter.base.errors import SegmenterError
 
-MARK = "<!-- table: python -m benchmarks.what_lifts --page -->"
+MARK = "<!-- table: python -m studies.what_lifts --page -->"
 BASELINE = ("shuffle", "cross_entropy")
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t for a two-sided interval of 95 %, at 1, 2, … degrees of freedom."""
