@@ -50,10 +50,10 @@ def unsealed(text: bytes) -> dict[str, Any] | None:
 def json_object(text: bytes) -> dict[str, Any] | None:
     """Return the JSON object in a text; None if it holds none."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def digest(facts: object, digits: int = 32) -> str:
@@ -68,7 +68,6 @@ def digest(facts: object, digits: int = 32) -> str:
 
 def other_format(expected: int, got: object) -> str:
     """Return the refusal of a file of another format."""
-    shown = "none" if got is None else shortened(repr(got))
-    return (
-        f"expected format {expected}, got {shown}: written by another version of this program, use that one"
-    )
+    got_text = "none" if got is None else shortened(repr(got))
+    written = "written by another version of this program, use that one"
+    return f"expected format {expected}, got {got_text}: {written}"

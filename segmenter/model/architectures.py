@@ -87,25 +87,25 @@ def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
     of the original.
     """
     raw = list(_lite(encoder) if encoder in _LITE else _resnet(encoder))
-    stride, dilation, found = 2 if encoder in _LITE else 4, 1, []
+    stride, dilation, chain = 2 if encoder in _LITE else 4, 1, []
     for block in raw:
         own = dilation
         if block.stride > 1 and stride >= output_stride:
             dilation *= block.stride
             block = replace(block, stride=1)
         stride *= block.stride
-        found.append(replace(block, dilation=own, later=dilation))
-    return found
+        chain.append(replace(block, dilation=own, later=dilation))
+    return chain
 
 
 def units(encoder: str, bands: int = 3) -> list[Unit]:
     """Return all convolutions of an encoder with their BatchNorms, in order; the first sees the bands."""
     lite = encoder in _LITE
     stem = ("_conv_stem", "_bn0", 3, bands, LITE_STEM) if lite else ("conv1", "bn1", 7, bands, RESNET_STEM)
-    found = [Unit("stem_conv", "stem_norm", *stem)]
+    chain = [Unit("stem_conv", "stem_norm", *stem)]
     for block in blocks(encoder):
-        found += _lite_units(block) if lite else _resnet_units(block)
-    return found
+        chain += _lite_units(block) if lite else _resnet_units(block)
+    return chain
 
 
 def shapes(encoder: str, bands: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -144,20 +144,20 @@ def encoder_decoder(
 
 def _stages(model: keras.Model, features: list[Any]) -> dict[str, str]:
     """Return layer → its stage: of the encoder, n if it serves features at stride 2ⁿ and no finer ones."""
-    found: dict[str, str] = {}
+    stages: dict[str, str] = {}
     for number, feature in enumerate(features, 1):
         waiting = [] if feature is None else [feature]
         while waiting:
             layer = waiting.pop()._keras_history.operation
-            if layer.name not in found and not isinstance(layer, keras.layers.InputLayer):
-                found[layer.name] = f"encoder stage {number}"
+            if layer.name not in stages and not isinstance(layer, keras.layers.InputLayer):
+                stages[layer.name] = f"encoder stage {number}"
                 waiting += layer.input if isinstance(layer.input, list) else [layer.input]
     parts: dict[str, int] = {}
     for layer in model.layers:
         if layer.weights and layer.name.startswith("decoder_"):
             part = layer.name.split("_")[1]
-            found[layer.name] = f"decoder stage {parts.setdefault(part, len(parts) + 1)}"
-    return {**found, "logits": "head"}
+            stages[layer.name] = f"decoder stage {parts.setdefault(part, len(parts) + 1)}"
+    return {**stages, "logits": "head"}
 
 
 BUILDERS: dict[str, Callable[..., keras.Model]] = {"unet": unet, "encoder_decoder": encoder_decoder}

@@ -87,9 +87,9 @@ def _functional(model: Any) -> Any:
 
 def _lay_open(graph: Graph, model: Any, inputs: Sequence[int], *, training: bool) -> tuple[int, ...]:
     """Add a model's calls on these tensors to the graph; the tensors that it gives."""
-    known = {id(tensor): number for tensor, number in zip(model.inputs, inputs, strict=True)}
+    number_of = {id(tensor): number for tensor, number in zip(model.inputs, inputs, strict=True)}
     for node in _nodes(model):
-        given = tuple(known[id(tensor)] for tensor in node.input_tensors)
+        given = tuple(number_of[id(tensor)] for tensor in node.input_tensors)
         as_in_training = training or node.arguments.kwargs.get("training") is True
         inner = _functional(node.operation)
         # Several inputs may come by name: which is which, only Keras knows.
@@ -98,8 +98,8 @@ def _lay_open(graph: Graph, model: Any, inputs: Sequence[int], *, training: bool
         else:
             results = tuple(graph.tensor(tensor) for tensor in node.outputs)
             graph.calls.append(Call(node.operation, given, results, node, as_in_training))
-        known.update(zip(map(id, node.outputs), results, strict=True))
-    return tuple(known[id(tensor)] for tensor in model.outputs)
+        number_of.update(zip(map(id, node.outputs), results, strict=True))
+    return tuple(number_of[id(tensor)] for tensor in model.outputs)
 
 
 def _nodes(model: Any) -> Iterator[Any]:

@@ -127,10 +127,10 @@ def reach(call: Call, axis: int) -> Reach:
     """
     if type(call.operation) in _operators():
         return _operator(call, axis)
-    known = type(call.operation) in _layers()
-    if known and call.kind in _WHOLE:
+    is_known = type(call.operation) in _layers()
+    if is_known and call.kind in _WHOLE:
         raise GlobalLayerError(f"{call} looks at the whole image")
-    if not known:
+    if not is_known:
         raise GlobalLayerError(f"{call} is of a kind whose reach is not known")
     if getattr(call.operation, "data_format", None) == "channels_first":
         raise GlobalLayerError(f"{call} has its channels first: its reach is not known")

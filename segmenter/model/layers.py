@@ -73,12 +73,12 @@ class Layers:
 
     def shared(self, x: Any, users: int, name: str) -> list[Any]:
         """Return a tensor for each of several users: none has more than two, so gradients have one order."""
-        found, rest = [], users
+        copies, rest = [], users
         while rest > 2:
-            found.append(x)
+            copies.append(x)
             rest -= 1
             x = Share(dtype=self.policy, name=f"{name}_share{rest}")(x)
-        return found + [x] * rest
+        return copies + [x] * rest
 
     def block(self, x: Any, filters: int, name: str, kernel: int = 3, **options: Any) -> Any:
         """Add convolution, BatchNorm, rectifier."""
@@ -194,5 +194,5 @@ def _linear(x: Any, axis: int, factor: int) -> Any:
     sizes = [x.shape[3] if a == 3 else tf.shape(x)[a] for a in range(4)]
     sizes[axis] = (sizes[axis] + 1) * factor
     half = factor // 2
-    kept = tuple(slice(half, -half) if a == axis else slice(None) for a in range(4))
-    return tf.reshape(between, sizes)[kept]
+    inner = tuple(slice(half, -half) if a == axis else slice(None) for a in range(4))
+    return tf.reshape(between, sizes)[inner]

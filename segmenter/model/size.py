@@ -44,10 +44,10 @@ def stage_of(path: str, config: UNetConfig) -> str:
 
     Encoder and decoder stages are counted in the direction in which data flows, from 1.
     """
-    found = _LAYER.match(path)
-    if found is None:
+    match = _LAYER.match(path)
+    if match is None:
         return path.split("/")[0]
-    kind, level = found[1], int(found[2] or 0)
+    kind, level = match[1], int(match[2] or 0)
     return {
         "down": f"encoder stage {level + 1}",
         "bottom": "bottleneck",
@@ -188,8 +188,8 @@ def _probed(call: Call, inputs: Sequence[Plane]) -> tuple[Extent, Extent] | None
         small, middle, large = (shape_for(call, inputs, unit * times) for times in (1, 2, 3))
     except Exception:  # somebody else's code, asked about sizes it may never have thought of
         return None
-    found = [_line(unit, small[1 + a], middle[1 + a], large[1 + a]) for a in AXES if len(small) == 4]
-    return (found[0], found[1]) if len(found) == 2 and found[0] and found[1] else None
+    extents = [_line(unit, small[1 + a], middle[1 + a], large[1 + a]) for a in AXES if len(small) == 4]
+    return (extents[0], extents[1]) if len(extents) == 2 and extents[0] and extents[1] else None
 
 
 def shape_for(call: Call, inputs: Sequence[Plane], pixels: int) -> Any:
@@ -297,8 +297,8 @@ def _elements(graph: Graph, planes: Sequence[Plane], tensor: int, height: int, w
     if extents is not None:
         return _pixels(extents, height, width) * _channels(shape)
     missing = [height, width] if len(shape) == 4 else [1] * len(shape)
-    known = [n if n is not None else missing.pop() if missing else 1 for n in shape[1:]]
-    return math.prod(known)
+    sizes = [n if n is not None else missing.pop() if missing else 1 for n in shape[1:]]
+    return math.prod(sizes)
 
 
 def _pixels(extents: tuple[Extent, Extent], height: int, width: int) -> int:

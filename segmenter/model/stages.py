@@ -62,10 +62,10 @@ class Pace:
         for stage, paths in self.stages.items():
             first = next(path for path in paths if path not in self.norms)
             kinds.setdefault(self._describe_stage(first), []).append(stage)
-        said = [f"{joined_stages(names)} {how}" for how, names in kinds.items()]
+        lines = [f"{joined_stages(names)} {how}" for how, names in kinds.items()]
         if parts := sorted({part_of(path) for path in self.norms}, reverse=True):
-            said.append(f"BatchNorm of the {' and the '.join(parts)} frozen")
-        return "stages: " + "; ".join(said)
+            lines.append(f"BatchNorm of the {' and the '.join(parts)} frozen")
+        return "stages: " + "; ".join(lines)
 
     def _describe_stage(self, path: str) -> str:
         rate = self.rates.get(path, 1.0)
@@ -97,10 +97,10 @@ def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
     for path, stage in stage_of.items():
         stages.setdefault(stage, []).append(path)
         parts[path] = part_of(path)
-    known = [*dict.fromkeys(parts.values()), *stages]
+    names = [*dict.fromkeys(parts.values()), *stages]
     for name in training.rates:
-        if name not in known:
-            listed = ", ".join(dict.fromkeys(known))
+        if name not in names:
+            listed = ", ".join(dict.fromkeys(names))
             raise ConfigError(f"training.rates: expected stages of this model ({listed}), got {name}")
     rates = {
         path: training.rates.get(stage, training.rates.get(parts[path], 1.0))
@@ -129,14 +129,14 @@ def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
 def _frozen_norms(parts: Mapping[str, str], which: str) -> frozenset[str]:
     """Return the paths of the weights of BatchNorm, which alone has a moving mean, in those parts."""
     layers = {path.rpartition("/")[0] for path in parts if path.endswith("/moving_mean")}
-    found = {
+    paths = {
         path for path, part in parts.items() if which in ("all", part) and path.rpartition("/")[0] in layers
     }
-    if which != "none" and not found:
+    if which != "none" and not paths:
         raise ConfigError(
             f"training.freeze_norms: expected none for a model without BatchNorm there, got {which}"
         )
-    return frozenset(found)
+    return frozenset(paths)
 
 
 def stages_told(config: ModelConfig) -> dict[str, str]:

@@ -48,11 +48,11 @@ def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...
     if key in _known:
         return _known[key]
     values_BN = _sample(opened.dataset, alpha)
-    found = tuple(band for band, values in zip(alpha, values_BN, strict=True) if _is_measured(values))
+    bands = tuple(band for band, values in zip(alpha, values_BN, strict=True) if _is_measured(values))
     if len(_known) >= _MOST_KNOWN:
         _known.clear()
-    _known[key] = found
-    return found
+    _known[key] = bands
+    return bands
 
 
 def refuse(path: Path, count: int, alpha: Sequence[int]) -> BandsError:
@@ -90,11 +90,11 @@ def _is_measured(values_N: NDArray[Any]) -> bool:
 
 def _sample(dataset: Any, bands: Sequence[int]) -> NDArray[Any]:
     """Return (bands, pixels) values."""
-    found = [np.empty((len(bands), 0), dataset.dtypes[0])]
+    samples = [np.empty((len(bands), 0), dataset.dtypes[0])]
     for window in _windows(dataset):
         with contextlib.suppress(*FAULTS), raising_damage():
-            found.append(dataset.read(list(bands), window=gdal_window(window)).reshape(len(bands), -1))
-    return np.concatenate(found, axis=1)
+            samples.append(dataset.read(list(bands), window=gdal_window(window)).reshape(len(bands), -1))
+    return np.concatenate(samples, axis=1)
 
 
 def _windows(dataset: Any) -> Iterator[Window]:

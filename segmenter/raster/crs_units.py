@@ -100,13 +100,13 @@ def _axes(wkt: str) -> tuple[float, float] | None:
 def _ellipsoid(part: Any) -> Mapping[str, Any] | None:
     """Return the first ellipsoid in PROJJSON: the CRS's own, or its base's."""
     if isinstance(part, dict):
-        found = part.get("ellipsoid")
-        if isinstance(found, dict):
-            return found
+        ellipsoid = part.get("ellipsoid")
+        if isinstance(ellipsoid, dict):
+            return ellipsoid
         part = list(part.values())
     for inner in part if isinstance(part, list) else ():
-        if (found := _ellipsoid(inner)) is not None:
-            return found
+        if (ellipsoid := _ellipsoid(inner)) is not None:
+            return ellipsoid
     return None
 
 

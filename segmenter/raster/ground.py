@@ -35,9 +35,9 @@ def outlines(infos: Sequence[RasterInfo]) -> list[NDArray[np.float64] | None]:
     None for a raster that does not say where it lies. Where none has a CRS (a world file holds none), plain
     coordinates count, unless they begin at 0, 0 as those of a raster that lies nowhere do.
     """
-    known = [info.crs for info in infos if info.crs is not None and info.transform is not None]
-    common = None if all(crs == known[0] for crs in known) else CRS.from_epsg(6933)
-    return [_outline(info, common, plain=not known) for info in infos]
+    systems = [info.crs for info in infos if info.crs is not None and info.transform is not None]
+    common = None if all(crs == systems[0] for crs in systems) else CRS.from_epsg(6933)
+    return [_outline(info, common, plain=not systems) for info in infos]
 
 
 def _outline(info: RasterInfo, common: CRS | None, *, plain: bool) -> NDArray[np.float64] | None:
@@ -145,8 +145,8 @@ def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
             (longitude,), (latitude,) = transform(info.crs, CRS.from_epsg(4326), [x], [y])
     except FAULTS:
         return None
-    there = math.isfinite(longitude) and math.isfinite(latitude)
-    return (longitude, latitude) if there else None
+    is_finite = math.isfinite(longitude) and math.isfinite(latitude)
+    return (longitude, latitude) if is_finite else None
 
 
 def length(metres: float) -> str:

@@ -95,7 +95,7 @@ class RasterInfo:
     @property
     def georeferenced(self) -> bool:
         """True if the file has a transform, a CRS, control points or RPCs."""
-        return any(found is not None for found in (self.transform, self.crs, self.rpcs)) or bool(self.gcps)
+        return any(part is not None for part in (self.transform, self.crs, self.rpcs)) or bool(self.gcps)
 
     def georeference(self, part: Window) -> dict[str, Any]:
         """Return the georeference of only `part` of a raster, as keywords of `RasterSpec`."""
@@ -191,12 +191,12 @@ def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | No
 
 def _rpcs(path: Path, dataset: Any) -> RPC | None:
     try:
-        found: RPC | None = dataset.rpcs
+        rpcs: RPC | None = dataset.rpcs
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # of text that GDAL gives as it is
         raise RasterError(
             f"{path}: expected whole RPCs, got others: {error!r}; mend or remove them"
         ) from None
-    return found
+    return rpcs
 
 
 def _moved(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:
@@ -217,12 +217,12 @@ def keeps_crs(wkt: str) -> bool:
         with memory.open(driver="GTiff", width=1, height=1, count=1, dtype="uint8", crs=crs):
             pass
         with memory.open() as written:
-            kept = written.crs
-    if kept is None or kept == crs:
-        return kept is not None
+            stored = written.crs
+    if stored is None or stored == crs:
+        return stored is not None
     if crs.is_projected or crs.is_geographic:
-        return bool(crs.to_dict()) and kept.to_dict() == crs.to_dict()
-    return _crs_name(kept) == _crs_name(crs)
+        return bool(crs.to_dict()) and stored.to_dict() == crs.to_dict()
+    return _crs_name(stored) == _crs_name(crs)
 
 
 def _crs_name(crs: CRS) -> str:

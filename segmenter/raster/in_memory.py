@@ -123,10 +123,10 @@ class ArrayRaster:
         if self._mask is not None:
             valid &= ~np.asarray(self._mask[where]).all(axis=2)
         if self._nodata and None not in self._nodata:
-            found = [
+            differs = [
                 holds(stored_HWC[..., i], value) for i, value in enumerate(self._nodata) if value is not None
             ]
-            valid &= ~np.logical_and.reduce(found)
+            valid &= ~np.logical_and.reduce(differs)
         if self._floats:
             valid &= (np.abs(image_HWC) < NO_MEASUREMENT).all(axis=2)  # which NaN is not either
         return valid

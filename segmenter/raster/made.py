@@ -65,19 +65,19 @@ class MadeRasters:
         if none.exists():
             return None
         self._begin()
-        found = make(path)
+        is_made = make(path)
         if (after := _states(sources)) != before:
             path.unlink(missing_ok=True)
             changed = next(s for s, one, other in zip(sources, before, after, strict=True) if one != other)
             raise DatasetError(
                 f"{changed}: changed while it was read; wait until it is saved, and call again"
             )
-        if not found:
+        if not is_made:
             write_whole(none, b"")
         with self._lock:
             self._starts.add(start)
             self._kept |= {path, none}
-        return path if found else None
+        return path if is_made else None
 
     def has(self, name: str, sources: Sequence[Path]) -> bool:
         """Return whether a raster is made, or known to be none."""

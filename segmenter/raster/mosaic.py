@@ -72,10 +72,10 @@ class Mosaic:
 
     def absolute(self) -> Mosaic:
         """Return the same mosaic with absolute paths, for a process with another working directory."""
-        found = copy.copy(self)
-        found._list = [replace(m, info=replace(m.info, path=m.info.path.absolute())) for m in self._list]
-        found._members = {m.info.path: m for m in found._list}
-        return found
+        mosaic = copy.copy(self)
+        mosaic._list = [replace(m, info=replace(m.info, path=m.info.path.absolute())) for m in self._list]
+        mosaic._members = {m.info.path: m for m in mosaic._list}
+        return mosaic
 
     def view(self, path: Path) -> MosaicView:
         """Return the mosaic in the coordinates of one of its files."""

@@ -49,9 +49,9 @@ _TURNED = range(2, 9)
 @contextlib.contextmanager
 def raising_damage() -> Iterator[None]:
     """Raise what GDAL only remarks on while pixels are read, where it means that they are others."""
-    with messages() as said:
+    with messages() as remarks:
         yield
-    for _, text in said:
+    for _, text in remarks:
         if _LOST.search(text):
             raise OSError(text)
 
@@ -92,13 +92,13 @@ def _open_dataset(path: Path, drivers: Sequence[str]) -> Opened:
             check_beside(path)
         alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"} if isinstance(path, RemotePath) else {}
         # Only within an Env GDAL speaks to rasterio at all, but for reads.
-        with own_env(**MEANING | alone), messages() as said:
-            dataset = undo.enter_context(_opened(path, wanted, said))
+        with own_env(**MEANING | alone), messages() as gdal_messages:
+            dataset = undo.enter_context(_opened(path, wanted, gdal_messages))
             if (page := full_page(path, dataset, stamp)) is not None:
                 dataset = undo.enter_context(rasterio.open(page, driver=dataset.driver, sharing=False))
             check_overviews(path, dataset)
             flags = dataset.mask_flag_enums  # only now GDAL looks for a mask
-        remarks = _judged(path, said) + _world_file(path, dataset)
+        remarks = _judged(path, gdal_messages) + _world_file(path, dataset)
         if any(MaskFlags.per_dataset in each for each in flags):
             _check_mask(path, dataset)
         undo.pop_all()
@@ -234,8 +234,8 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
         )
     if dataset.driver != "GTiff" or len(dataset.subdatasets) < 2:
         return None
-    said = dataset.tags(ns="SUBDATASETS")
-    pages = [_PAGE.match(text) for name, text in said.items() if name.endswith("_DESC")]
+    names = dataset.tags(ns="SUBDATASETS")
+    pages = [_PAGE.match(text) for name, text in names.items() if name.endswith("_DESC")]
     sizes = {int(page[1]): (int(page[3]), int(page[2])) for page in pages if page is not None}
     largest = max(sizes.values(), key=lambda size: size[0] * size[1])
     full = [number for number, size in sizes.items() if size == largest]

@@ -163,18 +163,18 @@ class _Placing:
             ids_HW = np.empty((strip.height, strip.width), np.uint8)
             for col in range(0, size.width, self._side):
                 part = Window(row, col, strip.height, min(self._side, size.width - col))
-                found = _most(self._at_points(part), self._points)
-                self.beside += int((found == _OUTSIDE).sum())
-                ids_HW[part.relative_to(strip).slices()] = np.where(found == _OUTSIDE, IGNORE, found)
+                values = _most(self._at_points(part), self._points)
+                self.beside += int((values == _OUTSIDE).sum())
+                ids_HW[part.relative_to(strip).slices()] = np.where(values == _OUTSIDE, IGNORE, values)
             yield strip, ids_HW
 
     def _at_points(self, window: Window) -> NDArray[np.uint16]:
         """Return the ids at the points of a window's pixels."""
         shape = window.height * self._points, window.width * self._points
-        found = np.full(shape, _OUTSIDE, np.uint16)
+        values = np.full(shape, _OUTSIDE, np.uint16)
         source = self._under(window)
         if source is None:
-            return found
+            return values
         raw, void = self.label.stored(source)
         ids = self._classes.decode_known(raw, str(self.label.info.path), void)
         fine = Affine.translation(window.col, window.row) @ Affine.scale(1 / self._points)
@@ -184,7 +184,7 @@ class _Placing:
         with naming(self.label.info.path, f"cannot place {source}", "is its CRS right?"), rasterio.Env():
             reproject(
                 ids.astype(np.uint16),
-                found,
+                values,
                 src_transform=self.label.info.transform @ Affine.translation(source.col, source.row),
                 src_crs=self.label.info.crs or plain,
                 dst_transform=self._image.transform @ fine,
@@ -193,19 +193,22 @@ class _Placing:
                 tolerance=0,  # GDAL's own is an eighth of a pixel, another one in each window
                 init_dest_nodata=False,
             )
-        if (found == UNKNOWN).any():
+        if (values == UNKNOWN).any():
             self._unknown.update(self._classes.unknown(raw, str(self.label.info.path), void))
-        return found
+        return values
 
     def _under(self, window: Window) -> Window | None:
         """Return the label's pixels that a window of the image may lie on; None if there are none."""
         info = self.label.info
         left, bottom, right, top = box_around(self._image, window, info.crs)
         corners = np.array([(x, y) for x in (left, right) for y in (bottom, top)])
-        found = to_pixels(info)(corners)
+        corners_on_label = to_pixels(info)(corners)
         (col, row), (col_stop, row_stop) = (
             np.clip(edge, (0, 0), (info.size.width, info.size.height)).astype(int)
-            for edge in (np.floor(found.min(axis=0)) - _MARGIN, np.ceil(found.max(axis=0)) + _MARGIN)
+            for edge in (
+                np.floor(corners_on_label.min(axis=0)) - _MARGIN,
+                np.ceil(corners_on_label.max(axis=0)) + _MARGIN,
+            )
         )
         if row >= row_stop or col >= col_stop:
             return None
@@ -285,12 +288,12 @@ def _on_label(image: RasterInfo, label: RasterInfo, at: NDArray[np.float64]) -> 
 def _per_pixel(image: RasterInfo, label: RasterInfo) -> tuple[float, float]:
     """Return the area and the longer side of an image's pixel, at its centre, in pixels of the label."""
     col, row = image.size.width / 2, image.size.height / 2
-    found = _on_label(image, label, np.array([(col, row), (col + 1, row), (col, row + 1)]))
-    if not np.isfinite(found).all():
+    points = _on_label(image, label, np.array([(col, row), (col + 1, row), (col, row + 1)]))
+    if not np.isfinite(points).all():
         raise RasterError(
             f"{image.path}: its centre has no coordinates in the CRS of {label.path}; is its CRS right?"
         )
-    (a, b), (c, d) = found[1:] - found[0]
+    (a, b), (c, d) = points[1:] - points[0]
     return abs(a * d - b * c), max(math.hypot(a, b), math.hypot(c, d))
 
 
@@ -299,8 +302,8 @@ def _share_beside(image: RasterInfo, label: RasterInfo) -> float:
     cols, rows = (
         (np.arange(_LOOKED_AT) + 0.5) / _LOOKED_AT * side for side in (image.size.width, image.size.height)
     )
-    found = _on_label(image, label, np.stack(np.meshgrid(cols, rows), axis=-1).reshape(-1, 2))
+    points = _on_label(image, label, np.stack(np.meshgrid(cols, rows), axis=-1).reshape(-1, 2))
     size: Size = label.size
     with np.errstate(invalid="ignore"):
-        inside = ((found >= 0) & (found < (size.width, size.height))).all(axis=1)
+        inside = ((points >= 0) & (points < (size.width, size.height))).all(axis=1)
     return float(1 - inside.mean())

@@ -56,10 +56,10 @@ def between(source: CRS | None, target: CRS | None) -> Move | None:
 
     def move(xy: NDArray[np.float64]) -> NDArray[np.float64]:
         try:
-            found = transform(source, target, xy[:, 0], xy[:, 1])
+            moved = transform(source, target, xy[:, 0], xy[:, 1])
         except FAULTS:  # of one point beyond what the projection is for, in words only
             return np.full(xy.shape, np.nan)
-        return np.stack([np.asarray(found[0], np.float64), np.asarray(found[1], np.float64)], axis=1)
+        return np.stack([np.asarray(moved[0], np.float64), np.asarray(moved[1], np.float64)], axis=1)
 
     return move
 
@@ -100,14 +100,14 @@ def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float
     sides += [(np.full(_ALONG, col), rows) for col in cols[[0, -1]]]
     xy = np.array([info.transform @ point for side in sides for point in zip(*side, strict=True)])
     move = between(info.crs, crs)
-    found = xy if move is None else move(xy)
-    if not np.isfinite(found).all():
+    moved = xy if move is None else move(xy)
+    if not np.isfinite(moved).all():
         raise RasterError(
             f"{info.path}: {window} lie where the CRS of the labels has no coordinates; bring them into the "
             "image's CRS first (ogr2ogr -t_srs, gdalwarp -t_srs)"
         )
-    left, bottom = (float(value) for value in found.min(axis=0))
-    right, top = (float(value) for value in found.max(axis=0))
+    left, bottom = (float(value) for value in moved.min(axis=0))
+    right, top = (float(value) for value in moved.max(axis=0))
     return left, bottom, right, top
 
 
@@ -128,8 +128,8 @@ def covered(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
         dtype="uint8",
         transform=Affine.translation(window.col, window.row),
     )
-    found: NDArray[np.bool_] = burned.view(np.bool_)
-    return found
+    inside: NDArray[np.bool_] = burned.view(np.bool_)
+    return inside
 
 
 # --------------------------------------------------------------------------------------------------- outlines

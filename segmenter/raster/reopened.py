@@ -52,8 +52,8 @@ class KnownRasters:
     def image(self, path: Path, bands: tuple[int, ...] | None) -> Raster:
         """Open an image as `open_raster`."""
         stamp = _stamp(path)
-        if (found := self._find((path, bands), stamp)) and (dataset := _opened(path, found)) is not None:
-            return Raster(dataset, replace(found.info, path=path), found.bands, found.alpha)
+        if (facts := self._find((path, bands), stamp)) and (dataset := _opened(path, facts)) is not None:
+            return Raster(dataset, replace(facts.info, path=path), facts.bands, facts.alpha)
         raster = open_raster(path, bands)
         self._keep((path, bands), stamp, _Found(_bare(raster.info), raster.bands, raster.alpha))
         return raster
@@ -61,15 +61,15 @@ class KnownRasters:
     def label(self, path: Path, classes: ClassMap) -> LabelRaster:
         """Open a label as `LabelRaster`."""
         stamp = _stamp(path)
-        if (found := self._find((path, "label"), stamp)) and (dataset := _opened(path, found)) is not None:
-            return LabelRaster.checked(dataset, replace(found.info, path=path), classes)
+        if (facts := self._find((path, "label"), stamp)) and (dataset := _opened(path, facts)) is not None:
+            return LabelRaster.checked(dataset, replace(facts.info, path=path), classes)
         label = LabelRaster(path, classes)
         self._keep((path, "label"), stamp, _Found(_bare(label.info), (), ()))
         return label
 
     def _find(self, key: _Key, stamp: Stamp | None) -> _Found | None:
-        known = self._known.get(key)
-        return known[1] if known is not None and known[0] == stamp else None
+        entry = self._known.get(key)
+        return entry[1] if entry is not None and entry[0] == stamp else None
 
     def _keep(self, key: _Key, stamp: Stamp | None, found: _Found) -> None:
         """Keep what was found in a state that was taken before, if it is still that."""

@@ -136,8 +136,8 @@ class ResampledRaster:
         grid, own = self._grid, under.relative_to(self._grid.extent)
         rows = taps(piece.row, piece.row_stop, grid.extent.height, grid.rows).shifted(-own.row, own.height)
         cols = taps(piece.col, piece.col_stop, grid.extent.width, grid.cols).shifted(-own.col, own.width)
-        values, found = resampled(image, valid, rows, cols)
-        return as_type(values, self.info.dtype), found
+        values, has_data = resampled(image, valid, rows, cols)
+        return as_type(values, self.info.dtype), has_data
 
     def _pieces(self, window: Window) -> Iterator[Window]:
         """Yield pieces of a window that take little memory, and few blocks of the file twice."""

@@ -61,9 +61,9 @@ class StackedImages:
         Raises:
             SegmenterError: the files cannot be one raster, or it cannot be written.
         """
-        found = self._cache.get(name, self._sources(files), lambda path: self._make(path, files))
-        assert found is not None, "it is always made"
-        return found
+        raster_path = self._cache.get(name, self._sources(files), lambda path: self._make(path, files))
+        assert raster_path is not None, "it is always made"
+        return raster_path
 
     def has(self, name: str, files: Sequence[Path]) -> bool:
         """Return whether a raster is made."""
@@ -169,10 +169,10 @@ class _Stack:
         (top, bottom), (left, right) = rows.span, cols.span
         under = Window(top, left, bottom - top, right - left)
         image, valid = raster.read(under)
-        values, found = resampled(
+        values, has_data = resampled(
             image, valid, rows.shifted(-top, under.height), cols.shifted(-left, under.width)
         )
-        return as_type(values, self._dtype), found
+        return as_type(values, self._dtype), has_data
 
 
 def _pixel_area(info: RasterInfo) -> float:
@@ -248,11 +248,11 @@ def _descriptions(rasters: Sequence[Raster]) -> list[str | None]:
     """Return a name for each band: the file's own, else what sets its file's name apart from the others'."""
     words = [_WORDS.split(raster.info.path.stem) for raster in rasters]
     common = set.intersection(*map(set, words)) if len(words) > 1 else set()
-    found: list[str | None] = []
+    descriptions: list[str | None] = []
     for raster, parts in zip(rasters, words, strict=True):
         apart = "_".join(part for part in parts if part not in common) or None
         for band in raster.bands:
             own = raster.info.descriptions[band - 1]
             numbered = apart if len(raster.bands) == 1 or apart is None else f"{apart}_{band}"
-            found.append(own or (numbered if len(rasters) > 1 else None))
-    return found
+            descriptions.append(own or (numbered if len(rasters) > 1 else None))
+    return descriptions

@@ -80,8 +80,8 @@ class Validity:
         for bands, read in ((self._masks, self._dataset.read_masks), (self._alpha, self._dataset.read)):
             if bands:
                 shape = (len(bands), *valid_HW.shape)
-                found = read(list(bands), window=gdal_window(inside), out_shape=shape)
-                valid_HW &= (found > 0).all(axis=0)
+                masks = read(list(bands), window=gdal_window(inside), out_shape=shape)
+                valid_HW &= (masks > 0).all(axis=0)
         some_HW = self._apply_values(stored_CHW, valid_HW)
         if self._floats:
             for band in range(image_HWC.shape[2]):  # which NaN is not either
@@ -171,9 +171,9 @@ def usable(nodata: float | None, dtype: str) -> float | None:
 def void_values(info: RasterInfo, bands: Sequence[int]) -> tuple[float | None, ...]:
     """Return the value of each band, scaled, that means no data in it; None if it has none."""
     kind = "float64" if info.scaling else info.dtype  # scaled values are floats, whatever is stored
-    found = [usable(info.nodata[band - 1], kind) for band in bands]
+    values = [usable(info.nodata[band - 1], kind) for band in bands]
     scaling = [info.scaling[band - 1] if info.scaling else (1, 0) for band in bands]
-    return tuple(v if v is None else v * s + o for v, (s, o) in zip(found, scaling, strict=True))
+    return tuple(v if v is None else v * s + o for v, (s, o) in zip(values, scaling, strict=True))
 
 
 def void_in_bands(

@@ -257,8 +257,8 @@ class RasterWriter:
                 piece = self._piece((index[0], index[1]))
                 check = 0
                 for part in self._parts(piece):
-                    found = written.read(window=gdal_window(part)).astype(self._dtype, copy=False)
-                    check = zlib.crc32(np.ascontiguousarray(found).data, check)
+                    pixels = written.read(window=gdal_window(part)).astype(self._dtype, copy=False)
+                    check = zlib.crc32(np.ascontiguousarray(pixels).data, check)
                 if self._spec.driver != "JPEG" and check != self._checks[index]:
                     raise OSError(f"{piece} read back otherwise than they were written")
 
@@ -316,10 +316,10 @@ def write_raster(path: Path, array: NDArray[Any], spec: RasterSpec = _PLAIN) -> 
 
 def leftovers(folder: Path) -> dict[str, list[Path]]:
     """Return the temporary files in a folder by the name of the raster that they were to become."""
-    found: dict[str, list[Path]] = {}
+    by_name: dict[str, list[Path]] = {}
     for path in folder.glob(".*.tmp-*"):
-        found.setdefault(path.name[1:].rpartition(".tmp-")[0], []).append(path)
-    return found
+        by_name.setdefault(path.name[1:].rpartition(".tmp-")[0], []).append(path)
+    return by_name
 
 
 def remove_leftovers(folder: Path) -> int:

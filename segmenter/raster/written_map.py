@@ -97,25 +97,25 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])
         shares = (dataset.scales[0], dataset.offsets[0]) != (1.0, 0.0)
-    found: list[MapClass] = []
-    while (name := tags.get(f"CLASS_{len(found)}")) is not None and len(found) < UNKNOWN:
-        code = tags.get(f"CODE_{len(found)}", str(len(found)))
-        found.append(MapClass(name, int(code) if code.isdecimal() else len(found)))
+    classes: list[MapClass] = []
+    while (name := tags.get(f"CLASS_{len(classes)}")) is not None and len(classes) < UNKNOWN:
+        code = tags.get(f"CODE_{len(classes)}", str(len(classes)))
+        classes.append(MapClass(name, int(code) if code.isdecimal() else len(classes)))
     coded = tags.get(VALUES) == CODES
-    if found and shares:  # confidence and probabilities name the classes, too
+    if classes and shares:  # confidence and probabilities name the classes, too
         raise RasterError(
             f"{path}: expected a class map as predict.py writes it, got a raster whose values are scaled, as "
             "confidence and probabilities are; name the map beside it"
         )
-    if not found or kinds not in ((1, "uint8"), *([(1, "uint16")] * coded)):
+    if not classes or kinds not in ((1, "uint8"), *([(1, "uint16")] * coded)):
         raise RasterError(
             f"{path}: expected a class map as predict.py writes it (one band of class ids or codes, the "
-            f"classes' names in its metadata as CLASS_0 …), got {kinds[0]} bands of {kinds[1]}, {len(found)} "
-            "class names"
+            f"classes' names in its metadata as CLASS_0 …), got {kinds[0]} bands of {kinds[1]}, "
+            f"{len(classes)} class names"
         )
-    values = [one.code if coded else value for value, one in enumerate(found)]
+    values = [one.code if coded else value for value, one in enumerate(classes)]
     if len(set(values)) < len(values) or max(values) > 0xFFFF:
         raise RasterError(f"{path}: expected another code for each class in its metadata, got {values}")
     ids = np.full(1 << 16, UNKNOWN, np.uint8)
     ids[values] = np.arange(len(values))
-    return tuple(found), ids
+    return tuple(classes), ids

@@ -70,10 +70,10 @@ def has_checkpoint(run: Path) -> bool:
 
 def newest_checkpoint(run: Path) -> Path:
     """Return the newest checkpoint of a run directory, whole or not."""
-    found = list(checkpoints(run).values())
-    if not found:
+    paths = list(checkpoints(run).values())
+    if not paths:
         raise CheckpointError(f"{run}: expected a checkpoint in {run / 'checkpoints'}, there is none yet")
-    return found[-1]
+    return paths[-1]
 
 
 def newest_whole(run: Path, *, but: Path | None = None) -> Path | None:
@@ -239,7 +239,7 @@ def transfer_weights(
 
     With other classes the head starts anew, even where it has as many outputs.
     """
-    kept, fresh = [], []
+    transferred, fresh = [], []
     for variable in model.variables:
         if _is_dropout(variable):
             continue  # where dropout's randomness stands is no knowledge to carry over
@@ -248,7 +248,7 @@ def transfer_weights(
             value = None
         if value is not None and value.shape == tuple(variable.shape):
             variable.assign(value)
-            kept.append(variable.path)
+            transferred.append(variable.path)
         else:
             fresh.append(variable.path)
-    return kept, fresh
+    return transferred, fresh

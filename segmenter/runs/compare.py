@@ -55,9 +55,9 @@ def _checked(paths: Sequence[Path]) -> list[Path]:
         raise SegmenterError(
             f"compare: expected two run directories or more, or their folder, got {len(paths)}: {paths[0]}"
         )
-    known: dict[Path, Path] = {}
+    by_path: dict[Path, Path] = {}
     for path in paths:
-        first = known.setdefault(path.resolve(), path)
+        first = by_path.setdefault(path.resolve(), path)
         if first is not path:
             raise SegmenterError(
                 f"compare: expected each run once, got {first} and {path}, which are the same"
@@ -152,9 +152,9 @@ def _apart(names: Sequence[str], groups: Sequence[Sequence[tuple[int, Scores]]])
 
 def _differences(one: Scores, other: Scores) -> list[str]:
     """Return why two scores are not put together."""
-    found = one.protocol.differences(other.protocol)
-    if found or np.array_equal(one.truth_pixels, other.truth_pixels):
-        return found
+    differences = one.protocol.differences(other.protocol)
+    if differences or np.array_equal(one.truth_pixels, other.truth_pixels):
+        return differences
     differing = int(np.flatnonzero(one.truth_pixels != other.truth_pixels)[0])
     name, pixels = one.protocol.classes[differing], [s.truth_pixels[differing] for s in (one, other)]
     return [f"labels that differ: {pixels[0]:,} and {pixels[1]:,} pixels of {plain(name)}"]
@@ -195,9 +195,9 @@ def _class_table(names: Sequence[str], ranked: Sequence[tuple[int, Scores]]) -> 
     rows = []
     for name in ranked[0][1].protocol.classes:
         values = [float(s.iou[s.protocol.classes.index(name)]) for _, s in ranked]
-        there = [value for value in values if not math.isnan(value)]
-        top = max(there, default=math.inf)
-        several = len(there) > 1
+        defined = [value for value in values if not math.isnan(value)]
+        top = max(defined, default=math.inf)
+        several = len(defined) > 1
         rows.append([name, *(("*" if several and v == top else "") + table_percent(v) for v in values)])
     header = ["Class", *(names[i] for i, _ in ranked)]
     return Table("IoU of each class at the best validation, in percent; *: the highest", header, rows)
@@ -224,12 +224,12 @@ def _speed(stories: Sequence[Story], names: Sequence[str]) -> Table:
 
 
 def _settings(stories: Sequence[Story], names: Sequence[str]) -> Table:
-    known = [flat_settings(story.run.recipe) for story in stories]
-    keys = dict.fromkeys(key for settings in known for key in settings)
+    settings_of = [flat_settings(story.run.recipe) for story in stories]
+    keys = dict.fromkeys(key for settings in settings_of for key in settings)
     rows = []
     for key in keys:
-        values = [shown(settings[key]) if key in settings else "–" for settings in known]
-        if len({repr(settings.get(key)) for settings in known}) > 1 and key not in _IDENTITY:
+        values = [shown(settings[key]) if key in settings else "–" for settings in settings_of]
+        if len({repr(settings.get(key)) for settings in settings_of}) > 1 and key not in _IDENTITY:
             rows.append([key, *values])
     return Table("Settings in which they differ", ["Setting", *names], rows, True)
 

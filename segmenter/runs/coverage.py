@@ -92,17 +92,17 @@ def _section(path: str, lines: list[dict[str, Any]]) -> RunFacts:
 def _lines(file: Path) -> list[dict[str, Any]]:
     """Return the lines of a log with coverage: those of training, not of validation."""
     try:
-        found = [record for record in log_records(file) if "held_steps" in record]
+        records = [record for record in log_records(file) if "held_steps" in record]
     except OSError as error:
         raise CheckpointError(
             f"{file}: expected the log of a run as train.py leaves it, cannot read it: {error.strerror}"
         ) from None
-    if not found:
+    if not records:
         raise CheckpointError(
             f"{file}: expected lines of training with the classes their steps held, there are none: the "
             "run has not begun"
         )
-    return found
+    return records
 
 
 def _check_classes(path: Path, lines: list[dict[str, Any]], names: Sequence[str]) -> None:

@@ -107,15 +107,15 @@ class Ensemble:
         Raises:
             CheckpointError: they differ by more than 1 %.
         """
-        known = [run.metres_per_pixel for run in self.members]
-        for run, metres in zip(self.members, known, strict=True):
-            first = known[0]
+        values = [run.metres_per_pixel for run in self.members]
+        for run, metres in zip(self.members, values, strict=True):
+            first = values[0]
             if first and metres and abs(metres / first - 1) > _SAME_SCALE:
                 raise CheckpointError(
                     f"{self.path},{run.path}: trained at {first:.3g} and {metres:.3g} m a pixel; give the "
                     "scale for all of them with --gsd METRES"
                 )
-        return None if None in known else known[0]
+        return None if None in values else values[0]
 
     @cached_property
     def network(self) -> NetworkGeometry:

@@ -56,12 +56,12 @@ class RunLog:
 
     def rewind(self, step: int, *, validated: bool) -> None:
         """Forget what will be done again: all after a step, and its validation if that was not done."""
-        kept = [
+        remaining = [
             record
             for record in self.records()
             if record["step"] < step or (record["step"] == step and (validated or "miou" not in record))
         ]
-        write_whole(self.path, "".join(map(log_line, kept)).encode())
+        write_whole(self.path, "".join(map(log_line, remaining)).encode())
 
 
 def log_line(record: Mapping[str, Any]) -> str:

@@ -228,14 +228,14 @@ def _changes(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
 
 def installed_versions() -> dict[str, str]:
     """Return package → version, of all that the bits may depend on."""
-    found = {"coverage-segmenter": __version__}
+    versions = {"coverage-segmenter": __version__}
     for name, installed_as in _PACKAGES.items():
         for package in installed_as:
             try:
-                found.setdefault(name, version(package))
+                versions.setdefault(name, version(package))
             except PackageNotFoundError:
                 continue
-    return found
+    return versions
 
 
 # ------------------------------------------------------------------------------ which to go on from
@@ -249,8 +249,8 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
         DamagedCheckpointError: it is damaged; says from which one it can go on instead.
     """
     seen = _seen(run)  # before any is read
-    there = checkpoints(run)
-    if not there:
+    by_step = checkpoints(run)
+    if not by_step:
         start = (
             f"a new run can start from its best model: --init-from {run} --run OTHER"
             if (run / BEST).exists()
@@ -259,10 +259,10 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
         raise CheckpointError(
             f"{run}: expected a run directory with a checkpoint to go on from, there is none yet; {start}"
         )
-    if step is not None and step not in there:
-        known = ", ".join(map(str, there))
-        raise CheckpointError(f"{run}: --resume-from {step}: expected one of {known}")
-    path = newest_checkpoint(run) if step is None else there[step]
+    if step is not None and step not in by_step:
+        steps = ", ".join(map(str, by_step))
+        raise CheckpointError(f"{run}: --resume-from {step}: expected one of {steps}")
+    path = newest_checkpoint(run) if step is None else by_step[step]
     try:
         return replace(_checkpoint(path, load_arrays(path)), seen=seen)
     except DamagedCheckpointError as error:
@@ -288,11 +288,11 @@ def record_of(path: Path) -> Checkpoint:
 
 
 def _seen(run: Path) -> Seen:
-    found = []
+    states = []
     for path in (*checkpoints(run).values(), run / BEST):
         with suppress(FileNotFoundError):  # also of one that another process removes while we look
-            found.append((path.name, path.stat().st_mtime_ns))
-    return tuple(found)
+            states.append((path.name, path.stat().st_mtime_ns))
+    return tuple(states)
 
 
 def check_as_seen(run: Path, start: Checkpoint | None) -> None:
@@ -468,7 +468,7 @@ def _falls(path: Path, now: TrainingConfig, done: int) -> str:
 def with_extension(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> Run:
     """Return the run as it goes on from a checkpoint under a recipe, with its extension recorded."""
     done = checkpoint.position.done
-    kept = tuple(each for each in run.extensions if each.step < done)
+    earlier = tuple(each for each in run.extensions if each.step < done)
     before, now = checkpoint.facts.recipe.get("training", {}).get("epochs"), recipe.training.epochs
     new = (Extension(done, before, now),) if isinstance(before, int) and before != now else ()
-    return replace(run, recipe=recipe, extensions=kept + new)
+    return replace(run, recipe=recipe, extensions=earlier + new)

@@ -270,17 +270,17 @@ def load_run(path: Path) -> Run:
             put_back(path / name, _weights_files(path))
     file = path / RUN_FILE
     try:
-        found = read_run_file(read_regular(file), str(file))
+        content = read_run_file(read_regular(file), str(file))
     except CheckpointError as error:
         raise CheckpointError(f"{error}; {how_to_put_back(file, _weights_files(path))}") from None
     recipe = read_regular(path / RECIPE_FILE)
-    if found.recipe and hashlib.sha256(recipe).hexdigest() not in found.recipe:
+    if content.recipe and hashlib.sha256(recipe).hexdigest() not in content.recipe:
         raise CheckpointError(
             f"{path / RECIPE_FILE}: edited or damaged: it is not what this run was trained with; "
             f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; "
             f"to train with other settings, start a new run with --init-from {path}"
         )
-    data = found.model_dump()
+    data = content.model_dump()
     try:
         classes = ClassMap.from_dict(data["classes"])
     except LabelError as error:
@@ -504,8 +504,8 @@ def read_run_file(content: bytes, where: str) -> RunFile:
     whole = unsealed_text(content)
     if whole is None:
         raise CheckpointError(f"{where}: damaged or edited: its checksum is another, or missing")
-    if (found := json_object(whole)) is not None and found.get("format") != FORMAT:
-        raise CheckpointError(f"{where}: {other_format(FORMAT, found.get('format'))}")
+    if (data := json_object(whole)) is not None and data.get("format") != FORMAT:
+        raise CheckpointError(f"{where}: {other_format(FORMAT, data.get('format'))}")
     return _validated(whole, f"{where}: damaged or edited")
 
 
@@ -513,9 +513,9 @@ def _validated(text: bytes, where: str) -> RunFile:
     try:
         return RunFile.model_validate_json(text)
     except ValidationError as error:
-        found = error.errors()
-        more = f" and {len(found) - _MOST_ERRORS} more" if len(found) > _MOST_ERRORS else ""
-        what = "; ".join(_explained(each) for each in found[:_MOST_ERRORS])
+        errors = error.errors()
+        more = f" and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else ""
+        what = "; ".join(_explained(each) for each in errors[:_MOST_ERRORS])
         raise CheckpointError(f"{where}: {what}{more}") from None
 
 

@@ -74,8 +74,8 @@ def scored(path: Path) -> Scored | None:
     """Load the validation in a file of scores; None if it cannot be read."""
     try:
         record = json_object(path.read_bytes()) or {}
-        found = Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record))
-        return found if _is_whole(found.scores) else None
+        result = Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record))
+        return result if _is_whole(result.scores) else None
     except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, ScoreError):
         return None
 
@@ -94,8 +94,8 @@ def _is_whole(scores: Scores) -> bool:
 
 
 def _line(record: dict[str, Any]) -> str:
-    shown = (f"{title} {'–' if v is None else f'{100 * v:.2f} %'}" for title, v in record["scores"].items())
-    return f"epoch {record['epoch']}, step {record['step']}, {', '.join(shown)}"
+    scores = (f"{title} {'–' if v is None else f'{100 * v:.2f} %'}" for title, v in record["scores"].items())
+    return f"epoch {record['epoch']}, step {record['step']}, {', '.join(scores)}"
 
 
 def _validated_at(path: Path) -> int:

@@ -126,8 +126,8 @@ def load_windows(run: Path) -> ShownWindows | None:
     whole = unsealed_text(read_regular(path, _MOST_BYTES))
     if whole is None:
         raise CheckpointError(f"{path}: damaged or edited: its checksum is another, or missing")
-    if (found := json_object(whole)) is not None and found.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: {other_format(FORMAT, found.get('format'))}")
+    if (data := json_object(whole)) is not None and data.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: {other_format(FORMAT, data.get('format'))}")
     try:
         return ShownWindows.model_validate_json(whole)
     except ValidationError as error:

@@ -109,10 +109,10 @@ class Augmenter:
         likely to stay, and batches look at what did.
         """
         angle = np.deg2rad(min(self._config.rotation, 45.0))
-        kept = 1 / ((1 + self._config.scale) * (np.cos(angle) + np.sin(angle)))
+        share = 1 / ((1 + self._config.scale) * (np.cos(angle) + np.sin(angle)))
         if any(stage.asked_as and not stage.keeps_all for stage in self._built):
-            kept *= _KEPT_BY_ANY
-        return float((1 - kept) / 2)
+            share *= _KEPT_BY_ANY
+        return float((1 - share) / 2)
 
     @property
     def outlines(self) -> bool:

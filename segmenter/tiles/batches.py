@@ -381,8 +381,8 @@ class BatchLoader:
         for inset in (margin, 0):
             enough = np.ones((last.row - first.row + 1, last.col - first.col + 1), bool)
             for class_id in needed:
-                shown = _shown(label_HW == class_id, home.height, inset)
-                enough &= shown >= least
+                pixels = _shown(label_HW == class_id, home.height, inset)
+                enough &= pixels >= least
             if enough.any():
                 break
         return np.argwhere(enough) + np.array([first.row, first.col])

@@ -84,8 +84,8 @@ def with_scales(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress:
         return index
     strata = None
     if boundaries:
-        found = scene_strata(metres, boundaries)
-        strata = TileStrata(found.number_S[index.scene_N], found.titles)
+        by_scene = scene_strata(metres, boundaries)
+        strata = TileStrata(by_scene.number_S[index.scene_N], by_scene.titles)
     return replace(index, metres_S=np.array(metres, np.float64), strata=strata)
 
 
@@ -252,15 +252,15 @@ def check_shown(recipe: Recipe, dataset: Dataset) -> None:
         info = raster_info(scene.image)
         return dataset.scale_of(scene, info.metres_per_pixel), _reach(info.size, tile)
 
-    found = []
+    unmet = []
     for metres, reach in in_threads(
         look, dataset.of("train"), description="scales", unit="scene", progress=False
     ):
         if metres is None or _meets(reach, _asked(wanted, metres, tile)):
             return
-        found.append((metres, reach))
-    if found:
-        raise _never_shown(wanted, tile, found)
+        unmet.append((metres, reach))
+    if unmet:
+        raise _never_shown(wanted, tile, unmet)
 
 
 def _reach(size: Size, tile: int) -> tuple[int, int]:
@@ -334,8 +334,8 @@ def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     cv2 = _opencv()
     if side > label_HW.shape[0]:
         return np.asarray(cv2.resize(label_HW, (side, side), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
-    found = np.flatnonzero(np.bincount(label_HW.reshape(-1), minlength=IGNORE + 1))
-    classes = [int(c) for c in found if c != IGNORE]
+    ids = np.flatnonzero(np.bincount(label_HW.reshape(-1), minlength=IGNORE + 1))
+    classes = [int(c) for c in ids if c != IGNORE]
     best = np.full((side, side), IGNORE, np.uint8)
     most, labelled = np.zeros((side, side), np.float32), np.zeros((side, side), np.float32)
     for c in classes:

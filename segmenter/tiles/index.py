@@ -123,8 +123,8 @@ def build_index(
     finally:
         if entries.keys() != before.keys() or missing:
             save_entries(path, entries, len(dataset.classes))
-    found = [entries[relative_paths(dataset, scene)][1] for scene in scenes]
-    return _joined(scenes, found, tile, tiles.min_labelled, len(dataset.classes))
+    per_scene = [entries[relative_paths(dataset, scene)][1] for scene in scenes]
+    return _joined(scenes, per_scene, tile, tiles.min_labelled, len(dataset.classes))
 
 
 def _key(dataset: Dataset, tiles: TilesConfig) -> str:
@@ -155,15 +155,15 @@ def _measure(
     start, done = time.monotonic(), 0
     remarks: list[str] = []
 
-    def speed(found: tuple[SceneTiles, list[str]]) -> str:
+    def speed(result: tuple[SceneTiles, list[str]]) -> str:
         nonlocal done
-        done += len(found[0].row_N)
+        done += len(result[0].row_N)
         return f"{done / max(1e-9, time.monotonic() - start):.0f} tiles/s"
 
     def count(scene: Scene) -> tuple[SceneTiles, list[str]]:
-        said: list[str] = []
+        notes: list[str] = []
         size = Size(tiles.size, tiles.size)
-        return tile_counts(dataset, scene, size, tiles.overlap, said.append), said
+        return tile_counts(dataset, scene, size, tiles.overlap, notes.append), notes
 
     results = spread(
         count,
@@ -174,10 +174,10 @@ def _measure(
         progress=progress,
         note=speed,
     )
-    for scene, (found, said) in zip(scenes, results, strict=True):
-        remarks += said
+    for scene, (scene_tiles, notes) in zip(scenes, results, strict=True):
+        remarks += notes
         files = relative_paths(dataset, scene)
-        entries[files] = keys[files], found
+        entries[files] = keys[files], scene_tiles
     for remark in sorted(remarks)[:_REMARKS]:
         warn(plain(remark))
     if len(remarks) > _REMARKS:

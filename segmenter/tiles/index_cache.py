@@ -123,15 +123,15 @@ def load_entries(path: Path, classes: int) -> Entries:
 
 
 def _entries(table: pa.Table, classes: int) -> Entries:
-    said = table.schema.metadata or {}
-    if said.get(b"format") != _FORMAT:
-        raise ValueError(f"expected format {_FORMAT.decode()}, got {said.get(b'format', b'none')!r}")
+    metadata = table.schema.metadata or {}
+    if metadata.get(b"format") != _FORMAT:
+        raise ValueError(f"expected format {_FORMAT.decode()}, got {metadata.get(b'format', b'none')!r}")
     scene_N, row_N, col_N = (table[name].to_numpy() for name in ("scene", "row", "col"))
     flat = table["counts"].combine_chunks().flatten().to_numpy()
-    if _checksum(said[b"scenes"], scene_N, row_N, col_N, flat) != said[b"sha256"]:
+    if _checksum(metadata[b"scenes"], scene_N, row_N, col_N, flat) != metadata[b"sha256"]:
         raise ValueError("its SHA-256 is another")
     counts_NK = flat.reshape(len(scene_N), classes)
-    scenes = json.loads(said[b"scenes"])
+    scenes = json.loads(metadata[b"scenes"])
     cuts = np.searchsorted(scene_N, np.arange(len(scenes) + 1))
     entries: Entries = {}
     for i, (image, label, image_key, label_key) in enumerate(scenes):
@@ -152,20 +152,20 @@ def _checksum(scenes: bytes, *columns: NDArray[Any]) -> bytes:
 
 def save_entries(path: Path, entries: Entries, classes: int) -> None:
     """Write an index file whole; where it cannot be written a line on stderr says so, and nothing is lost."""
-    tiles = [found for _, found in entries.values()]
-    lengths = [len(found.row_N) for found in tiles]
-    counts = _joined([found.counts_NK.reshape(-1) for found in tiles], np.int64)
+    tiles = [one for _, one in entries.values()]
+    lengths = [len(one.row_N) for one in tiles]
+    counts = _joined([one.counts_NK.reshape(-1) for one in tiles], np.int64)
     scene = np.repeat(np.arange(len(tiles), dtype=np.int32), lengths)
-    row = _joined([found.row_N for found in tiles], np.int32)
-    col = _joined([found.col_N for found in tiles], np.int32)
+    row = _joined([one.row_N for one in tiles], np.int32)
+    col = _joined([one.col_N for one in tiles], np.int32)
     columns = {
         **{name: pa.array(column) for name, column in (("scene", scene), ("row", row), ("col", col))},
         "counts": pa.FixedSizeListArray.from_arrays(pa.array(counts), classes),
     }
     names = [[*files, *keys] for files, (keys, _) in entries.items()]
     scenes = json.dumps(names).encode()
-    said = {"format": _FORMAT, "scenes": scenes, "sha256": _checksum(scenes, scene, row, col, counts)}
-    table = pa.table(columns).replace_schema_metadata(said)
+    metadata = {"format": _FORMAT, "scenes": scenes, "sha256": _checksum(scenes, scene, row, col, counts)}
+    table = pa.table(columns).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     try:

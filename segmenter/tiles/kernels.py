@@ -118,12 +118,12 @@ def unmixed(
     exact = np.float32 if valid_HW.size < _EXACT else np.float64
     source_HW = np.arange(valid_HW.size, dtype=exact).reshape(valid_HW.shape)
     weight_HW1 = valid_HW.astype(np.float32)[..., np.newaxis]
-    found = transform.apply_with_params(transform.params, image=weight_HW1, mask=source_HW)
-    mixed_HW = (np.abs(found["image"].reshape(moved_valid_HW.shape) - 1) > _ROUNDING) & moved_valid_HW
+    weight = transform.apply_with_params(transform.params, image=weight_HW1, mask=source_HW)
+    mixed_HW = (np.abs(weight["image"].reshape(moved_valid_HW.shape) - 1) > _ROUNDING) & moved_valid_HW
     if not mixed_HW.any():
         return moved_HWC
     moved_HWC = moved_HWC.copy()
-    nearest_N = found["mask"][mixed_HW].astype(np.intp)
+    nearest_N = weight["mask"][mixed_HW].astype(np.intp)
     moved_HWC[mixed_HW] = image_HWC.reshape(-1, image_HWC.shape[2])[nearest_N]
     return moved_HWC
 

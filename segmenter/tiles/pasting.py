@@ -71,8 +71,8 @@ class Paster:
         self._tiles_by_stratum = self._by_stratum(np.arange(len(index)))
         self._donors: dict[int, list[NDArray[np.int64]]] = {}
         if self._paste is not None:
-            found = donors(self._paste, index, names, min_pixels)
-            self._donors = {class_id: self._by_stratum(tiles) for class_id, tiles in found.items()}
+            tiles_by_class = donors(self._paste, index, names, min_pixels)
+            self._donors = {class_id: self._by_stratum(tiles) for class_id, tiles in tiles_by_class.items()}
 
     @property
     def does_nothing(self) -> bool:
@@ -107,8 +107,8 @@ class Paster:
     ) -> Tile | None:
         """Return a tile at the gsd of `number`: the first, or others drawn until one can be; or None."""
         for _ in range(_SEEN):
-            if (found := self._read(first, number, key)) is not None:
-                return found
+            if (tile := self._read(first, number, key)) is not None:
+                return tile
             first = int(rng.choice(among))
         return None
 
@@ -156,8 +156,8 @@ def named_classes(config: CopyPasteConfig, names: Sequence[str]) -> list[int]:
         if name not in names:
             near = get_close_matches(name, names, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            known = f"expected names of classes ({', '.join(names)})"
-            raise ConfigError(f"augmentation.copy_paste.classes: {known}, got {shortened(name)}{hint}")
+            expected = f"expected names of classes ({', '.join(names)})"
+            raise ConfigError(f"augmentation.copy_paste.classes: {expected}, got {shortened(name)}{hint}")
     return [list(names).index(name) for name in named]
 
 
@@ -193,10 +193,10 @@ def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator) -> T
     ids_HW, sizes = regions_of((moved[2] == class_id) & moved[1])
     least = min(_LEAST, int(sizes.max()))
     regions = rng.permutation(np.flatnonzero(sizes >= max(1, least)))
-    kept = rng.random(len(regions)) < _KEPT
-    kept[:1] = True
+    chosen = rng.random(len(regions)) < _KEPT
+    chosen[:1] = True
     drawn, left = np.zeros(len(sizes), np.bool_), _MOST * ids_HW.size
-    for region in regions[kept]:
+    for region in regions[chosen]:
         if sizes[region] <= left:
             drawn[region] = True
             left -= sizes[region]

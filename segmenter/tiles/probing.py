@@ -111,11 +111,11 @@ def _try(stage: Stage, probe: _Probe) -> None:
         ConfigError: naming the transform, and what it does.
     """
     draws = list(_draws(stage, probe))
-    for found in (*_shapes(draws, probe), *_values(stage, draws, probe)):
-        raise _refused(stage, found)
+    for fault in (*_shapes(draws, probe), *_values(stage, draws, probe)):
+        raise _refused(stage, fault)
     if stage.spatial:
-        for found in _labels(draws, probe):
-            raise _refused(stage, found)
+        for fault in _labels(draws, probe):
+            raise _refused(stage, fault)
 
 
 def _refused(stage: Stage, found: str) -> ConfigError:
@@ -161,7 +161,7 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
         twice = []
         for _ in range(1 + (seed < 2)):
             image, mask = probe.image_HWC.copy(), probe.mask_HW2.copy()
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 try:
                     if stage.spatial or probe.unit is None:
@@ -172,7 +172,7 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
                 except Exception as error:
                     raise _refused(stage, f"fails on {probe.what}: {in_one_line(error)}") from None
             # It warns where it does nothing, for want of colours or boxes.
-            if told := [str(one.message) for one in said if issubclass(one.category, UserWarning)]:
+            if told := [str(one.message) for one in caught if issubclass(one.category, UserWarning)]:
                 raise _refused(stage, f"warns on {probe.what}: {shortened(told[0], 200)}")
         if not all(a.tobytes() == b.tobytes() for a, b in zip(twice[0], twice[-1], strict=True)):
             raise _refused(stage, "gives two results for one seed: a run with it cannot be repeated")
@@ -209,11 +209,11 @@ def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str
                 f"leaves the range of the values on {probe.what}: expected 0 to 1, as they are given, got "
                 f"{image.min():.4g} to {image.max():.4g}"
             )
-    kept = max(float(np.ptp(image.astype(np.float64))) for image, _ in draws)
-    if kept < _LEAST_RANGE * (range_before := float(np.ptp(before.astype(np.float64)))):
+    widest = max(float(np.ptp(image.astype(np.float64))) for image, _ in draws)
+    if widest < _LEAST_RANGE * (range_before := float(np.ptp(before.astype(np.float64)))):
         yield (
             f"clips {probe.what}: a range of {range_before:.4g} (of {float(before.min()):.4g} to "
-            f"{float(before.max()):.4g}) becomes one of {kept:.4g}"
+            f"{float(before.max()):.4g}) becomes one of {widest:.4g}"
         )
     some = _thinned(before)
     values, left = len(np.unique(before[some])), max(len(np.unique(image[some])) for image, _ in draws)

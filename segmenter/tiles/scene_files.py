@@ -56,14 +56,14 @@ def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True
     Raises:
         DatasetError: a file cannot be read.
     """
-    kept = _Kept(cache / _REMOTE)
+    cached = _Kept(cache / _REMOTE)
 
     def both(scene: Scene) -> tuple[str, str]:
-        return kept.digest(scene.image), "" if scene.label is None else kept.digest(scene.label)
+        return cached.digest(scene.image), "" if scene.label is None else cached.digest(scene.label)
 
-    found = list(in_threads(both, scenes, description="files", unit="scene", progress=progress))
-    kept.save()
-    return {scene.name: pair for scene, pair in zip(scenes, found, strict=True)}
+    pairs = list(in_threads(both, scenes, description="files", unit="scene", progress=progress))
+    cached.save()
+    return {scene.name: pair for scene, pair in zip(scenes, pairs, strict=True)}
 
 
 class _Kept:
@@ -73,8 +73,8 @@ class _Kept:
         self._path, self._new = path, False
         self._known: dict[str, str] = {}
         with contextlib.suppress(SegmenterError):  # there is none yet
-            found = unsealed(read_regular(path, _MOST_KEPT)) or {}
-            self._known = {name: str(value) for name, value in found.items()}
+            cached = unsealed(read_regular(path, _MOST_KEPT)) or {}
+            self._known = {name: str(value) for name, value in cached.items()}
 
     def digest(self, path: Path) -> str:
         if not isinstance(path, RemotePath):
@@ -109,17 +109,17 @@ def changed_file(run: Path, now: Digests) -> str:
     before = _load(run / FILE)
     if before is None:
         return f"training images or labels have changed ({FILE}, missing or not readable, would name them)"
-    found = []
+    changes = []
     for name, pair in now.items():
         if name not in before:
-            found.append(f"scene {name} is new")
+            changes.append(f"scene {name} is new")
             continue
         kinds = zip(("image", "label"), before[name], pair, strict=True)
-        found += [f"the {kind} of scene {name} has changed" for kind, old, new in kinds if old != new]
-    found += [f"scene {name} is gone" for name in before if name not in now]
-    others = len(found) - 1
+        changes += [f"the {kind} of scene {name} has changed" for kind, old, new in kinds if old != new]
+    changes += [f"scene {name} is gone" for name in before if name not in now]
+    others = len(changes) - 1
     more = f", and {others} more difference{'s' * (others > 1)}" if others else ""
-    return found[0] + more if found else ""
+    return changes[0] + more if changes else ""
 
 
 def _load(path: Path) -> Mapping[str, tuple[str, str]] | None:

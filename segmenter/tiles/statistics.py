@@ -125,8 +125,8 @@ def _histogram_moments(values_N: NDArray[Any]) -> tuple[float, float, float, flo
     counts = np.bincount(values_N.astype(np.intp) - least)
     levels = np.arange(len(counts), dtype=np.float64) + least
     mean = float(counts @ levels / len(values_N))
-    there = levels[counts > 0]
-    return mean, float(counts @ np.square(levels - mean)), float(there[0]), float(there[-1])
+    present = levels[counts > 0]
+    return mean, float(counts @ np.square(levels - mean)), float(present[0]), float(present[-1])
 
 
 def band_statistics(
@@ -151,9 +151,9 @@ def band_statistics(
     if not scenes:
         raise DatasetError(f"{dataset.root}: expected {split} scenes to take statistics of, there are none")
     path = cache_folder(dataset) / f"bands-{_key(dataset, scenes, most_pixels)}.json"
-    kept = _load(path)
-    if kept is not None:
-        return kept
+    cached = _load(path)
+    if cached is not None:
+        return cached
     infos = _same_kind(dataset, scenes, workers)
     jobs = _jobs(scenes, [info.size for info in infos], most_pixels)
     moments, sample_NC = _moments(dataset, jobs, workers, progress)
@@ -161,9 +161,9 @@ def band_statistics(
         lacking = ", ".join(str(i + 1) for i in np.flatnonzero(moments.count == 0))
         what = f"data in band {lacking}" if moments.count.any() else "data in every band"
         raise DatasetError(f"{dataset.root}: no {split} scene has a pixel with {what}")
-    found = _statistics(moments, infos[0].dtype, sample_NC)
-    _save(path, found)
-    return found
+    statistics = _statistics(moments, infos[0].dtype, sample_NC)
+    _save(path, statistics)
+    return statistics
 
 
 def _jobs(scenes: Sequence[Scene], sizes: Sequence[Size], most_pixels: int) -> list[tuple[Scene, Window]]:
@@ -236,15 +236,15 @@ def _moments(
         return total, np.concatenate(samples)
 
     scenes = list(by_scene)
-    found = list(
+    results = list(
         in_threads(
             read, scenes, description="band statistics", unit="scene", workers=workers, progress=progress
         )
     )
-    total = found[0][0]
-    for part, _ in found[1:]:
+    total = results[0][0]
+    for part, _ in results[1:]:
         total = total.merged(part)
-    return total, np.concatenate([sample for _, sample in found])
+    return total, np.concatenate([sample for _, sample in results])
 
 
 def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -> list[RasterInfo]:
@@ -254,12 +254,12 @@ def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -
         with open_raster(scene.image, dataset.bands) as raster:
             return raster.info, raster.bands
 
-    found = list(
+    headers = list(
         in_threads(header, scenes, description="headers", unit="scene", workers=workers, progress=False)
     )
-    first, bands = found[0][0], len(found[0][1])
-    wanted = next(filter(None, (used_names(info, used) for info, used in found)), ())
-    for info, used in found:
+    first, bands = headers[0][0], len(headers[0][1])
+    wanted = next(filter(None, (used_names(info, used) for info, used in headers)), ())
+    for info, used in headers:
         count = len(used)
         if order_of(wanted, names_of(info), used) is not None:
             raise DatasetError(
@@ -272,7 +272,7 @@ def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -
                 f"{info.path}: expected {bands} bands of {first.dtype} as {first.path} has, got {count} of "
                 f"{info.dtype}; choose dataset.bands, or convert the files to one type"
             )
-    return [info for info, _ in found]
+    return [info for info, _ in headers]
 
 
 def band_names(dataset: Dataset) -> Names:
@@ -327,13 +327,13 @@ def _load(path: Path) -> BandStatistics | None:
     if not path.exists():
         return None
     try:
-        kept = unsealed(read_regular(path))
-        if kept is None or kept["format"] != _FORMAT:
+        cached = unsealed(read_regular(path))
+        if cached is None or cached["format"] != _FORMAT:
             raise ValueError("its checksum or its format is another")
         mean, std, low, high, spread = (
-            np.array(kept[name], np.float64) for name in ("mean", "std", "min", "max", "spread")
+            np.array(cached[name], np.float64) for name in ("mean", "std", "min", "max", "spread")
         )
-        return BandStatistics(mean, std, kept["pixels"], kept["dtype"], low, high, spread)
+        return BandStatistics(mean, std, cached["pixels"], cached["dtype"], low, high, spread)
     except (SegmenterError, ValueError, TypeError, KeyError) as error:
         say(f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", aside=True)
         return None

@@ -84,8 +84,8 @@ class SceneStore:
         tell_replaced(self._folder)
         bare = [i for i in range(len(self._scenes)) if (i, "image") not in self._packed]
         images = [self._scenes[i].image for i in bare]
-        found = in_threads(self._header, images, description="headers", unit="scene", progress=progress)
-        infos = dict(zip(bare, found, strict=True))
+        headers = in_threads(self._header, images, description="headers", unit="scene", progress=progress)
+        infos = dict(zip(bare, headers, strict=True))
         self._sizes = [
             infos[i].size if i in infos else self._packed[i, "image"].content.size
             for i in range(len(self._scenes))
@@ -250,20 +250,20 @@ class SceneStore:
         with self._lock:
             if self._packed[scene, kind] is not damaged:
                 return
-            said = damaged.content
-            job = Job(self._scenes[scene], kind, said.key, self._sizes[scene], 0, said.nodata)
+            content = damaged.content
+            job = Job(self._scenes[scene], kind, content.key, self._sizes[scene], 0, content.nodata)
             where = f"{damaged.pack.path}: {why}"
             tqdm.write(f"{where}, the scene {job.scene.name} is decoded anew", file=sys.stderr)
             self._folder.look()
-            found = self._folder.find(job.key)
-            if found is None or found.pack.path <= damaged.pack.path:
+            renewed = self._folder.find(job.key)
+            if renewed is None or renewed.pack.path <= damaged.pack.path:
                 if key_of(self._dataset, job.scene, kind) != job.key:
                     raise DatasetError(f"{where}, and its file has changed; start again")
                 pack(self._dataset, self._folder, [job], progress=False, kept=lambda _: False)
-                found = self._folder.find(job.key)
-            if found is None or not self._folder.hold([found.pack]):
+                renewed = self._folder.find(job.key)
+            if renewed is None or not self._folder.hold([renewed.pack]):
                 raise DatasetError(f"{where}, and removed by another process; start again")
-            self._packed[scene, kind] = found
+            self._packed[scene, kind] = renewed
 
     def _told(self) -> str:
         """Return a line on what is read from packs."""

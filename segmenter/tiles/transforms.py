@@ -152,9 +152,9 @@ def _class(name: str, where: str) -> Callable[..., Any]:
     """
     if why := _UNFIT.get(name):
         raise ConfigError(f"{where}: {name} is not for tiles with labels: {why}; take it out")
-    if name not in (known := _known()):
+    if name not in (classes := _known()):
         library, _ = libraries()
-        near = get_close_matches(name, known, 3, 0.5) or get_close_matches(name.title(), known, 3, 0.5)
+        near = get_close_matches(name, classes, 3, 0.5) or get_close_matches(name.title(), classes, 3, 0.5)
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near
@@ -163,7 +163,7 @@ def _class(name: str, where: str) -> Callable[..., Any]:
         raise ConfigError(
             f"{where}: albumentations {library.__version__} has no transform {shortened(name)}; {hint}"
         )
-    return known[name]
+    return classes[name]
 
 
 @functools.cache
@@ -171,9 +171,11 @@ def _known() -> dict[str, Callable[..., Any]]:
     """Return transforms of images by name, without those of volumes and base classes."""
     A, _ = libraries()
     bases = (A.BasicTransform, A.DualTransform, A.ImageOnlyTransform, A.Transform3D)
-    found = {name: value for name, value in vars(A).items() if inspect.isclass(value) and value not in bases}
+    classes = {
+        name: value for name, value in vars(A).items() if inspect.isclass(value) and value not in bases
+    }
     kinds = (A.DualTransform, A.ImageOnlyTransform)
-    return {n: c for n, c in found.items() if issubclass(c, kinds) and not issubclass(c, A.Transform3D)}
+    return {n: c for n, c in classes.items() if issubclass(c, kinds) and not issubclass(c, A.Transform3D)}
 
 
 def known_transforms() -> list[str]:
@@ -187,13 +189,13 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
     Raises:
         ConfigError: a parameter is unknown, missing or wrong.
     """
-    known = [name for name in inspect.signature(kind).parameters if name not in ("p", "strict")]
+    parameters = [name for name in inspect.signature(kind).parameters if name not in ("p", "strict")]
     given = config.parameters
     for name in given:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
+        if name not in parameters:
+            near = get_close_matches(name, parameters, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            what = f"unknown parameter {shortened(name)}; known here: {', '.join(known) or 'none'}"
+            what = f"unknown parameter {shortened(name)}; known here: {', '.join(parameters) or 'none'}"
             raise ConfigError(f"{where}: {what}{hint}")
     nearest = _NEAREST_EXACT if kind.__name__ in _RESIZING else _NEAREST
     own = {"fill_mask": IGNORE, "mask_interpolation": nearest}
@@ -204,7 +206,7 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
                 f"{where}: {name}: labels move by nearest neighbour and are ignored outside; "
                 f"leave it out, got {shortened(repr(given[name]))}"
             )
-    own = {name: value for name, value in own.items() if name in known and name not in given}
+    own = {name: value for name, value in own.items() if name in parameters and name not in given}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on other transforms; what is unknown was refused above
         try:
@@ -218,9 +220,9 @@ def _said(error: Exception) -> str:
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
         return shortened(" ".join(str(error).split()) or type(error).__name__)
-    said = []
+    objections = []
     for one in cause.errors():
         name = ".".join(str(part) for part in one["loc"][:1])
         got = "" if one["type"] == "missing" or not name else f", got {shortened(repr(one['input']), 80)}"
-        said.append(f"{name}: {one['msg']}{got}".removeprefix(": "))
-    return shortened("; ".join(dict.fromkeys(said)))
+        objections.append(f"{name}: {one['msg']}{got}".removeprefix(": "))
+    return shortened("; ".join(dict.fromkeys(objections)))

@@ -101,13 +101,13 @@ def compare(
         image = probe.image_BHWC.astype(np.float32)
         if nodata:
             image[~valid] = np.nan
-        found, classes = runtime(image)
-        _check_nodata(found, classes, valid)
+        probabilities, classes = runtime(image)
+        _check_nodata(probabilities, classes, valid)
         best = expected.argmax(axis=-1).astype(np.uint8)
         two = np.partition(expected, -2, axis=-1)[..., -2:] if expected.shape[-1] > 1 else None
         margin: NDArray[Any] = np.ones(best.shape) if two is None else two[..., 1] - two[..., 0]
         other = (classes != best) & valid
-        largest = max(largest, _largest(found, expected, valid))
+        largest = max(largest, _largest(probabilities, expected, valid))
         if wrong := int((other & (margin >= tolerance)).sum()):
             raise ExportError(
                 f"it gives another class than predict.py at {wrong:,} of {int(valid.sum()):,} pixels, where "
@@ -183,9 +183,9 @@ def find_source(run: Run, named: Sequence[Path]) -> Source:
             _open(path, run).close()
         return Source(tuple(named), f"{len(named)} named image{'s' * (len(named) > 1)}")
     recorded = validation_images(run.path)
-    there = tuple(path for path in recorded if path.is_file())
-    if there:
-        return Source(_evenly(there), "the run's validation images")
+    existing = tuple(path for path in recorded if path.is_file())
+    if existing:
+        return Source(_evenly(existing), "the run's validation images")
     why = (
         f"the run's validation images are not here ({recorded[0]} …)"
         if recorded

@@ -89,8 +89,8 @@ def choose_tile(network: NetworkGeometry, size: int | None = None) -> Tile:
 
 def behind_plugin(runtime: Runtime, run: Run) -> Runtime:
     """Return a runtime that gets values as the plug-in hands them on: divided in float64, else float32."""
-    found = keys(run, Tile(1, 0))
-    mean, std = (np.array(found[f"standardization_{name}"], np.float32) for name in ("mean", "std"))
+    metadata = keys(run, Tile(1, 0))
+    mean, std = (np.array(metadata[f"standardization_{name}"], np.float32) for name in ("mean", "std"))
     return lambda image_BHWC: runtime(((image_BHWC / np.float64(255)).astype(np.float32) - mean) / std)
 
 

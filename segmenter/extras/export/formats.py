@@ -84,11 +84,11 @@ def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
     def run(image_BHWC: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         image = image_BHWC.transpose(0, 3, 1, 2) if shape.channels_first else image_BHWC
         with _naming(format):
-            found = outputs(np.ascontiguousarray(image))
-        probabilities = found["probabilities"]
+            results = outputs(np.ascontiguousarray(image))
+        probabilities = results["probabilities"]
         if shape.channels_first:
             probabilities = probabilities.transpose(0, 2, 3, 1)
-        classes = found.get("classes")
+        classes = results.get("classes")
         return probabilities, probabilities.argmax(axis=-1).astype(np.uint8) if classes is None else classes
 
     return run
@@ -126,7 +126,7 @@ def _quiet() -> Iterator[None]:
     """Suppress what converters log, from Python or on stderr: our line says what is wrong."""
     before = {name: logging.getLogger(name).level for name in _LOUD}
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         for name in _LOUD:
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -135,8 +135,8 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
 

@@ -82,10 +82,10 @@ def exported_function(member: Member, shape: Shape) -> Exported:
     def serve(image: Any) -> dict[str, Any]:
         if not shape.channels_first:
             return compute(image)
-        found = compute(tf.transpose(image, [0, 2, 3, 1]))
-        if (probabilities := found.get("probabilities")) is not None:
-            found["probabilities"] = tf.transpose(probabilities, [0, 3, 1, 2])
-        return found
+        results = compute(tf.transpose(image, [0, 2, 3, 1]))
+        if (probabilities := results.get("probabilities")) is not None:
+            results["probabilities"] = tf.transpose(probabilities, [0, 3, 1, 2])
+        return results
 
     signature = [tf.TensorSpec(shape.image, tf.float32, name="image")]
     return Exported(
@@ -158,8 +158,8 @@ def _plain_layer(layer: Any) -> Any:
     """Return the layer, or one that computes the same by other operations."""
     if _is_depthwise(layer):
         config = layer.get_config()
-        kept = ("name", "kernel_size", "strides", "padding", "dilation_rate", "use_bias")
-        options = {key: config[key] for key in kept}
+        settings = ("name", "kernel_size", "strides", "padding", "dilation_rate", "use_bias")
+        options = {key: config[key] for key in settings}
         return keras.layers.DepthwiseConv2D(**options, dtype=layer.dtype_policy, activation=layer.activation)
     return ErfGelu(name=layer.name, dtype=layer.dtype_policy) if _is_gelu(layer) else layer
 

@@ -143,25 +143,25 @@ def pack_run(
     remove_killed(output)
     with ExitStack() as undo:
         undo.enter_context(_alone(run))
-        known = read_known(run)
-        names = _names(known, with_checkpoints)
+        facts = read_known(run)
+        names = _names(facts, with_checkpoints)
         if anonymous:
             folder = undo.enter_context(folder_aside(output))
-            names = copy_without_paths(known, names, folder)
-            known = read_known(folder)
+            names = copy_without_paths(facts, names, folder)
+            facts = read_known(folder)
         manifest = Manifest(
-            name=known.name,
-            weights=_weights_name(known),
-            fingerprint=known.fingerprint,
+            name=facts.name,
+            weights=_weights_name(facts),
+            fingerprint=facts.fingerprint,
             checkpoints=any(name.startswith("checkpoints/") for name in names),
             anonymous=anonymous,
             program=__version__,
         )
-        files: dict[str, Content] = {name: known.run.path / name for name in names}
-        files |= _descriptions(run, known, [*names, CARD], licence, kept=not anonymous)
+        files: dict[str, Content] = {name: facts.run.path / name for name in names}
+        files |= _descriptions(run, facts, [*names, CARD], licence, kept=not anonymous)
         files[MANIFEST] = (sealed(manifest.model_dump_json(indent=2)) + "\n").encode()
         _write(output, files)
-    paths = () if anonymous else tuple(paths_of(known.run.recipe))
+    paths = () if anonymous else tuple(paths_of(facts.run.recipe))
     left_out = tuple(sorted(_left_out(run, "", {*files, SUMS})))
     return Packed(len(files) + 1, output.stat().st_size, paths, left_out, manifest.checkpoints)
 

@@ -82,7 +82,7 @@ def _header(known: Known, licence: str | None) -> list[str]:
 
 def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
     protocol = scores.protocol
-    found = {key: getattr(scores, key) for key in _HUB_METRICS}
+    metrics = {key: getattr(scores, key) for key in _HUB_METRICS}
     return {
         "task": {"type": "image-segmentation"},
         "dataset": {
@@ -91,7 +91,7 @@ def _hub_result(known: Known, scores: Scores) -> dict[str, object]:
         },
         "metrics": [
             {"type": _HUB_METRICS[key], "name": FIGURES[key], "value": round(value, 4)}
-            for key, value in found.items()
+            for key, value in metrics.items()
             if not math.isnan(value)
         ],
     }
@@ -137,9 +137,9 @@ def _input(known: Known) -> list[str]:
     run = known.run
     bands = ", ".join(known.band_names)
     chosen = "" if run.bands else " (all but an alpha band, in the order of the file)"
-    shown, origin = run.metres_per_pixel, known.origin
+    metres, origin = run.metres_per_pixel, known.origin
     scale = "- Ground resolution of the training: " + (
-        "not known" if shown is None else f"{shown:.4g} m a pixel"
+        "not known" if metres is None else f"{metres:.4g} m a pixel"
     )
     if origin is not None and origin.metres_per_pixel is not None:
         low, high = origin.metres_per_pixel
@@ -283,10 +283,10 @@ def _per_scale(known: Known) -> list[str]:
     rows = [
         [
             plain_markdown(title),
-            percent(float(found.get("miou") or math.nan)),
-            f"{int(found.get('pixels', 0)):,}",
+            percent(float(scores.get("miou") or math.nan)),
+            f"{int(scores.get('pixels', 0)):,}",
         ]
-        for title, found in known.per_scale.items()
+        for title, scores in known.per_scale.items()
     ]
     return ["", *_table(["metres a pixel", "mIoU", "pixels"], rows)]
 
@@ -338,9 +338,9 @@ def _of_scale(known: Known) -> Iterator[str]:
     if metres is None:
         yield "The scale of the training is not known: imagery of another is mapped as if it were the same."
         return
-    shown = known.run.recipe.augmentation.scale_to
-    if shown is not None:
-        yield f"Trained on pixels of {shown[0]:g} to {shown[1]:g} m; beyond these it is a guess."
+    scale_range = known.run.recipe.augmentation.scale_to
+    if scale_range is not None:
+        yield f"Trained on pixels of {scale_range[0]:g} to {scale_range[1]:g} m; beyond these it is a guess."
     elif factor:
         yield (
             f"Trained at {metres:.3g} m a pixel, give or take {100 * factor:g} %; for imagery of another "

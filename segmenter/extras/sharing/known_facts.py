@@ -154,9 +154,9 @@ def _scores(
     if not file.is_file():
         return None, f"the run has no {file.name}", {}
     try:
-        found = json.loads(read_regular(file))
-        scores, step = Scores.from_dict(found), found.get("step")
-        per_scale = dict(found.get("per_scale", {}))
+        record = json.loads(read_regular(file))
+        scores, step = Scores.from_dict(record), record.get("step")
+        per_scale = dict(record.get("per_scale", {}))
     except (SegmenterError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None, f"{file.name} cannot be read as scores", {}
     if steps is None or step != steps:

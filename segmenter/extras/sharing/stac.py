@@ -50,7 +50,7 @@ def item(
             the item has the time of the weights.
     """
     place = None if known.origin is None else known.origin.place
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "type": "Feature",
         "stac_version": "1.1.0",
         "stac_extensions": list(_EXTENSIONS.values()),
@@ -60,7 +60,7 @@ def item(
         "links": [],
         "assets": _assets(known, base, names),
     }
-    return found if place is None else {**found, "bbox": _bbox(place)}
+    return content if place is None else {**content, "bbox": _bbox(place)}
 
 
 def times_of(text: str) -> tuple[str, str]:
@@ -71,15 +71,15 @@ def times_of(text: str) -> tuple[str, str]:
     """
     first, _, last = text.partition("/")
     ends = (first, "T00:00:00Z"), (last or first, "T23:59:59Z")
-    found = [each if "T" in each else each + rest for each, rest in ends]
+    times = [each if "T" in each else each + rest for each, rest in ends]
     try:
-        if not all(_TIME.fullmatch(each) for each, _ in ends) or _moment(found[0]) > _moment(found[1]):
+        if not all(_TIME.fullmatch(each) for each, _ in ends) or _moment(times[0]) > _moment(times[1]):
             raise ValueError
     except ValueError:
         raise SegmenterError(
             f"--datetime: expected BEGIN/END as 2024-05-01/2024-09-30, in order, got {text}"
         ) from None
-    return found[0], found[1]
+    return times[0], times[1]
 
 
 def _moment(text: str) -> datetime:
@@ -159,7 +159,7 @@ def _bands(known: Known) -> list[dict[str, Any]]:
 
 
 def _model(known: Known) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "mlm:name": _plain_name(known),
         "mlm:architecture": known.architecture,
         "mlm:tasks": ["semantic-segmentation"],
@@ -172,16 +172,18 @@ def _model(known: Known) -> dict[str, Any]:
         "mlm:hyperparameters": _hyperparameters(known),
     }
     if (batch := known.run.recipe.prediction.batch) is not None:
-        found["mlm:batch_size_suggestion"] = batch
+        properties["mlm:batch_size_suggestion"] = batch
     if known.facts is None:
-        return found
+        return properties
     if version := _VERSION.fullmatch(known.facts.versions.get("tensorflow", "")):
-        found["mlm:framework_version"] = version[0]
+        properties["mlm:framework_version"] = version[0]
     on = known.facts.computed_on.get("devices", "")
     if on:
-        found["mlm:accelerator"] = "amd64" if on == "CPU" else "xla" if "TPU" in on else "cuda"
-        found["mlm:accelerator_summary"] = f"trained on {known.facts.replicas} × {on}; predicts on a CPU too"
-    return found
+        properties["mlm:accelerator"] = "amd64" if on == "CPU" else "xla" if "TPU" in on else "cuda"
+        properties["mlm:accelerator_summary"] = (
+            f"trained on {known.facts.replicas} × {on}; predicts on a CPU too"
+        )
+    return properties
 
 
 def _start(known: Known) -> dict[str, Any]:
@@ -242,13 +244,15 @@ def _output(known: Known) -> dict[str, Any]:
 
 def _machine_names(names: Sequence[str]) -> list[str]:
     """Return names in the letters that the classification extension allows, each once; else `class-3`."""
-    found = [_NO_LETTERS.sub("-", name).strip("-") for name in names]
-    return [n if n and found.count(n) == 1 else f"class-{number}" for number, n in enumerate(found)]
+    plain_names = [_NO_LETTERS.sub("-", name).strip("-") for name in names]
+    return [
+        n if n and plain_names.count(n) == 1 else f"class-{number}" for number, n in enumerate(plain_names)
+    ]
 
 
 def _hyperparameters(known: Known) -> dict[str, Any]:
     recipe, training = known.run.recipe, known.run.recipe.training
-    found = {
+    parameters = {
         "global_batch": training.global_batch,
         "tile_size": recipe.tiles.size,
         "epochs_planned": training.epochs,
@@ -260,7 +264,7 @@ def _hyperparameters(known: Known) -> dict[str, Any]:
         "receptive_field_radius_px": known.run.network.radius,
         "stride_px": known.run.network.stride,
     }
-    return found if known.steps is None else {**found, "steps": known.steps}
+    return parameters if known.steps is None else {**parameters, "steps": known.steps}
 
 
 # ------------------------------------------------------------------------------------------ assets
@@ -268,7 +272,7 @@ def _hyperparameters(known: Known) -> dict[str, Any]:
 
 def _assets(known: Known, base: str, names: Collection[str]) -> dict[str, Any]:
     weights = known.weights.relative_to(known.run.path).as_posix()
-    found: dict[str, Any] = {
+    assets: dict[str, Any] = {
         "weights": {
             "href": base + quote(weights),
             "title": "Weights, optimiser and position, as arrays",
@@ -290,5 +294,5 @@ def _assets(known: Known, base: str, names: Collection[str]) -> dict[str, Any]:
         if key == "scores" and known.scores is None:
             continue
         if name in names:
-            found[key] = {"href": base + name, "title": title, "type": kind, "roles": ["metadata"]}
-    return found
+            assets[key] = {"href": base + name, "title": title, "type": kind, "roles": ["metadata"]}
+    return assets

@@ -43,14 +43,14 @@ def pyramid(features: list[Any], layers: Layers, width: int, top: Any = None) ->
     Returns:
         Level and stride, the finest first.
     """
-    found: list[tuple[Any, int]] = [] if top is None else [(top, 2 ** len(features))]
-    for i in reversed(range(1, len(features) - len(found))):
+    levels: list[tuple[Any, int]] = [] if top is None else [(top, 2 ** len(features))]
+    for i in reversed(range(1, len(features) - len(levels))):
         name = f"decoder_p{2 ** (i + 1)}"
         if top is None:
             x = layers.conv(features[i], width, 1, f"{name}_lateral", use_bias=True)
         else:
             x = layers.block(features[i], width, f"{name}_lateral", kernel=1)
-        if found:
-            x = layers.add([x, layers.enlarge(found[0][0], 2, f"{name}_enlarge")], f"{name}_add")
-        found.insert(0, (x, 2 ** (i + 1)))
-    return found
+        if levels:
+            x = layers.add([x, layers.enlarge(levels[0][0], 2, f"{name}_enlarge")], f"{name}_add")
+        levels.insert(0, (x, 2 ** (i + 1)))
+    return levels

@@ -59,8 +59,8 @@ class Source:
 
     def __call__(self, image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any]:
         """Build the encoder, see `model.encoders`."""
-        found = iter(_Rebuilding(self, image.shape[-1], layers, config).features(image))
-        return [next(found) if name else None for name in self.features]
+        outputs = iter(_Rebuilding(self, image.shape[-1], layers, config).features(image))
+        return [next(outputs) if name else None for name in self.features]
 
 
 class _Made(NamedTuple):
@@ -143,13 +143,13 @@ class _Rebuilding:
             return ChannelNorm.from_config(config)
         if isinstance(layer, keras.layers.BatchNormalization):
             return self._layers.batch_norm.from_config({**config, "momentum": _MOMENTUM})
-        kept = self._config.output_stride
-        dilation = max(1, scale // kept)
+        output_stride = self._config.output_stride
+        dilation = max(1, scale // output_stride)
         if isinstance(layer, keras.layers.ZeroPadding2D):
             reader = self._reader[id(_output(layer))]
-            if scale * _step_of(reader) > kept and isinstance(reader, _CONVOLUTIONS):
+            if scale * _step_of(reader) > output_stride and isinstance(reader, _CONVOLUTIONS):
                 config["padding"] = dilation * (reader.kernel_size[0] // 2)
-        elif isinstance(layer, _CONVOLUTIONS) and scale * _step_of(layer) > kept:
+        elif isinstance(layer, _CONVOLUTIONS) and scale * _step_of(layer) > output_stride:
             config |= {"strides": 1, "dilation_rate": dilation if layer.kernel_size[0] > 1 else 1}
         return type(layer).from_config(config)
 

@@ -32,12 +32,12 @@ def main(words: Sequence[str] | None = None) -> int:
         raise WeightsError(f"{out}: expected a name that ends with .safetensors")
     if os.path.lexists(out):
         raise WeightsError(f"{out}: is there already; name another file")
-    found, prefix = read_torch(arguments.file), arguments.prefix
-    if odd := [n for n in found if not n.isprintable() or n in _NO_NAMES]:
+    content, prefix = read_torch(arguments.file), arguments.prefix
+    if odd := [n for n in content if not n.isprintable() or n in _NO_NAMES]:
         raise WeightsError(f"{arguments.file}: a tensor is called {plain(odd[0])!r}, which no network has")
-    tensors = {name.removeprefix(prefix): found[name] for name in found if name.startswith(prefix)}
+    tensors = {name.removeprefix(prefix): content[name] for name in content if name.startswith(prefix)}
     if not tensors:
-        first = ", ".join(list(found)[:3])
+        first = ", ".join(list(content)[:3])
         raise WeightsError(f"{arguments.file}: no tensor is called {prefix}…; the first are {first}")
     if odd := [n for n in tensors if n in _NO_NAMES]:
         raise WeightsError(

@@ -122,8 +122,8 @@ def packaged_weights(encoder: str) -> Path:
         WeightsError: the package is not installed, or its file is not what was published.
     """
     package, name = _FILES[encoder]
-    found = importlib.util.find_spec(package)  # looks for it; a package at the top is not imported by that
-    folders = list(found.submodule_search_locations or []) if found else []
+    spec = importlib.util.find_spec(package)  # looks for it; a package at the top is not imported by that
+    folders = list(spec.submodule_search_locations or []) if spec else []
     if not folders:
         raise WeightsError(
             f"model.weights: imagenet: the weights of {encoder} come with the package "
@@ -151,20 +151,20 @@ def encoder_arrays(encoder: str, tensors: Tensors, file: str) -> tuple[dict[str,
     chain = units(encoder)
     prefix = _prefix(chain, tensors, encoder, file)
     own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    arrays, known = {}, set()
+    arrays, names = {}, set()
     for path, name, axes, shape in _wanted(chain):
         arrays[path] = _array(
             own.get(name), name, axes, shape, encoder, file, first=path == "stem_conv/kernel"
         )
-        known.add(name)
-    left = [n for n in own if n not in known and not n.endswith(_COUNTER) and n.split(".")[0] not in _HEADS]
+        names.add(name)
+    left = [n for n in own if n not in names and not n.endswith(_COUNTER) and n.split(".")[0] not in _HEADS]
     if prefix == "":  # with one, others may stand beside the encoder under names without it
         _refuse_unknown(left, encoder, file)
     else:
         stages = {unit.torch_conv.split(".")[0] for unit in chain}
         _refuse_unknown([n for n in left if n.split(".")[0] in stages], encoder, file)
     counters = sum(name.endswith(_COUNTER) for name in tensors)
-    return arrays, len(tensors) - len(known) - counters
+    return arrays, len(tensors) - len(names) - counters
 
 
 def _refuse_unknown(left: list[str], encoder: str, file: str) -> None:
@@ -178,13 +178,14 @@ def _refuse_unknown(left: list[str], encoder: str, file: str) -> None:
 def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str:
     key = f"{chain[1].torch_conv}.weight"
     ends = [name.removesuffix(key) for name in tensors if name.endswith(key)]
-    found = [prefix for prefix in ends if prefix == "" or prefix.endswith(".")]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    prefixes = [prefix for prefix in ends if prefix == "" or prefix.endswith(".")]
+    if len(prefixes) == 1:
+        return prefixes[0]
+    if prefixes:
         raise WeightsError(
             f"{file}: expected the weights of one {encoder}, got several, under "
-            f"{', '.join(map(repr, sorted(found)[:4]))}; take one with convert-weights --prefix {max(found)}"
+            f"{', '.join(map(repr, sorted(prefixes)[:4]))}; take one with convert-weights --prefix "
+            f"{max(prefixes)}"
         )
     first = min(tensors, default="none")
     raise WeightsError(

@@ -31,11 +31,11 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
     safetensors = _library(path)
     content = read_weights(path)
     try:
-        found = safetensors.deserialize(content)  # the library checks the table against the file
+        tensors = safetensors.deserialize(content)  # the library checks the table against the file
     except safetensors.SafetensorError as error:
         what = shortened(" ".join(str(error).split()))
         raise WeightsError(f"{path}: no whole .safetensors file ({what}); get it again") from None
-    return {name: _array(path, name, part) for name, part in sorted(found, key=lambda each: str(each[0]))}
+    return {name: _array(path, name, part) for name, part in sorted(tensors, key=lambda each: str(each[0]))}
 
 
 def write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:

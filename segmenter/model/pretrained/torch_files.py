@@ -81,10 +81,10 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
     content = read_weights(path)
     try:
         if zipfile.is_zipfile(io.BytesIO(content)):
-            found, read = _zipped(content)
+            unpickled, read = _zipped(content)
         else:
-            found, read = _legacy(content)
-        return _arrays(_state(found), read)
+            unpickled, read = _legacy(content)
+        return _arrays(_state(unpickled), read)
     except PickleError as error:
         raise WeightsError(
             f"{path}: refused: expected tensors and plain data only, got {shortened(str(error))}; nothing of "
@@ -142,11 +142,11 @@ class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for
             "torch._utils _rebuild_tensor_v2": self._tensor,
             "torch._utils _rebuild_parameter": lambda data, *_: _checked(data, _Tensor),
         }
-        if (found := f"{module} {name}") in _TYPES:
-            return found
-        if found not in makers:
+        if (full_name := f"{module} {name}") in _TYPES:
+            return full_name
+        if full_name not in makers:
             raise PickleError(f"the name {module}.{name}")
-        return makers[found]
+        return makers[full_name]
 
     def persistent_load(self, identity: Any, /) -> _Storage:
         self._count(1)
@@ -208,8 +208,8 @@ def _zipped(content: bytes) -> tuple[Any, Read]:
     root = pickles[0].removesuffix("data.pkl")
     if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
         raise ValueError("its numbers are big-endian")
-    found = _Unpickler(io.BytesIO(archive.read(pickles[0]))).plain()
-    return found, lambda key: memoryview(archive.read(f"{root}data/{key}"))
+    unpickled = _Unpickler(io.BytesIO(archive.read(pickles[0]))).plain()
+    return unpickled, lambda key: memoryview(archive.read(f"{root}data/{key}"))
 
 
 def _legacy(content: bytes) -> tuple[Any, Read]:
@@ -219,7 +219,7 @@ def _legacy(content: bytes) -> tuple[Any, Read]:
     if _Unpickler(file).plain() != _PROTOCOL or not _Unpickler(file).plain()["little_endian"]:
         raise ValueError("another version of the format")
     weights = _Unpickler(file)
-    found, storages = weights.plain(), weights.storages
+    unpickled, storages = weights.plain(), weights.storages
     parts: dict[str, memoryview] = {}
     for key in _checked(_Unpickler(file).plain(), list):
         start = file.tell() + 8
@@ -228,7 +228,7 @@ def _legacy(content: bytes) -> tuple[Any, Read]:
             raise ValueError(f"the storage {key} is cut or of another size")
         parts[key] = memoryview(content)[start : start + size]
         file.seek(start + size)
-    return found, parts.__getitem__
+    return unpickled, parts.__getitem__
 
 
 def _state(found: Any) -> dict[str, _Tensor]:

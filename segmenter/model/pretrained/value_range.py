@@ -99,6 +99,6 @@ def _line(as_weights: Sequence[bool], dtype: str) -> str:
     if not any(as_weights):
         why = f" (the data are {dtype})" if dtype != "uint8" else ""
         return f"normalisation: by the training scenes{why}"
-    named = ", ".join(str(i + 1) for i, found in enumerate(as_weights) if found)
-    others = ", ".join(str(i + 1) for i, found in enumerate(as_weights) if not found)
+    named = ", ".join(str(i + 1) for i, is_equal in enumerate(as_weights) if is_equal)
+    others = ", ".join(str(i + 1) for i, is_equal in enumerate(as_weights) if not is_equal)
     return f"normalisation: bands {named} as the weights were trained, bands {others} by the training scenes"

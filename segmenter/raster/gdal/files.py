@@ -104,14 +104,14 @@ def file_state(path: str) -> FileState:
     Raises:
         OSError: GDAL's reason why it cannot be told, on one line.
     """
-    gdal, found = _gdal(), _Stat()
+    gdal, status = _gdal(), _Stat()
     with own_env(), messages():
         gdal.VSIErrorReset()
-        if gdal.VSIStatExL(path.encode(), found, _ALL_FACTS | _KEEP_REASON):
+        if gdal.VSIStatExL(path.encode(), status, _ALL_FACTS | _KEEP_REASON):
             raise _error("no answer" if is_network(path) else "there is none")
-    if found.mode & _KIND == _FOLDER:
+    if status.mode & _KIND == _FOLDER:
         raise ServerError(errno.EISDIR, "expected a file, got a folder")
-    return FileState(found.size, found.changed)
+    return FileState(status.size, status.changed)
 
 
 def forget(path: str) -> None:
@@ -124,12 +124,12 @@ def asked_tag(served: str) -> str:
     gdal, headers, i = _gdal(), {}, 0
     with own_env(), messages():
         gdal.VSIErrorReset()
-        found = gdal.VSIGetFileMetadata(served.encode(), b"HEADERS", None)
-        while found and (line := found[i]) is not None:
+        lines = gdal.VSIGetFileMetadata(served.encode(), b"HEADERS", None)
+        while lines and (line := lines[i]) is not None:
             name, _, value = line.decode("latin-1").replace(":", "=", 1).partition("=")
             headers[name.strip().lower()] = value.strip()
             i += 1
-        gdal.CSLDestroy(found)
+        gdal.CSLDestroy(lines)
         if not headers and gdal.VSIStatExL(served.encode(), _Stat(), _ALL_FACTS | _KEEP_REASON):
             raise _error("no answer")
     return headers.get("etag") or " ".join(
@@ -156,8 +156,8 @@ def is_network(address: str) -> bool:
 
 def _error(otherwise: str) -> ServerError:
     """Return GDAL's last message as an error of the system."""
-    said = (_gdal().VSIGetLastErrorMsg() or b"").decode(errors="replace")
-    why = masked_text(" ".join(said.split())) or otherwise
+    message = (_gdal().VSIGetLastErrorMsg() or b"").decode(errors="replace")
+    why = masked_text(" ".join(message.split())) or otherwise
     return ServerError(errno.ENOENT if _GONE.search(why) else errno.EIO, why)
 
 

@@ -66,10 +66,10 @@ def messages() -> Iterator[list[tuple[bool, str]]]:
 
     Needs `listen` before, and a `rasterio.Env` for all but reads.
     """
-    found: list[tuple[bool, str]] = []
-    before, _heard.messages = _heard.messages, found
+    collected: list[tuple[bool, str]] = []
+    before, _heard.messages = _heard.messages, collected
     try:
-        yield found
+        yield collected
     finally:
         _heard.messages = before
 
@@ -83,12 +83,12 @@ def quiet_libtiff() -> bool:
     Returns:
         Whether it was found.
     """
-    found = False
+    is_quiet = False
     for library in Path(rasterio.__file__).parents[1].glob("rasterio.libs/libtiff*.so*"):
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(str(library)).TIFFSetErrorHandler(None)
-            found = True
-    return found
+            is_quiet = True
+    return is_quiet
 
 
 def proj_data() -> Path | None:

@@ -119,10 +119,10 @@ def check_same(address: str, tag: str | None) -> None:
 
 def _served(address: str) -> str | None:
     """Return the address of the file at a server, maybe an archive with the file; None if local."""
-    if (found := NETWORK.search(address)) is None:
+    if (network := NETWORK.search(address)) is None:
         return None
-    whole = address[found.start() :]
-    archive = _ARCHIVE.match(whole) if found.start() else None
+    whole = address[network.start() :]
+    archive = _ARCHIVE.match(whole) if network.start() else None
     return archive[0] if archive else whole
 
 
@@ -216,11 +216,11 @@ def _same_bytes(address: str, action: Callable[[], T]) -> T:
     except OSError:
         action()  # says what it was doing; what it gives does not count
         raise
-    with _on_condition(served, tag) as kept:
-        found = action()
-    if not kept:
+    with _on_condition(served, tag) as is_conditional:
+        result = action()
+    if not is_conditional:
         _check_same(served, tag)
-    return found
+    return result
 
 
 def patiently(address: str, action: Callable[[], T]) -> T:

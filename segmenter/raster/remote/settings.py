@@ -49,8 +49,10 @@ class RemotePath(PosixPath):
         address = text
         if not text.startswith("/vsi"):
             if not separator or scheme.lower() not in _SCHEMES:
-                known = ", ".join(f"{name}://" for name in _SCHEMES)
-                raise DatasetError(f"{masked(text)}: expected {known} or one of GDAL's own paths (/vsizip/…)")
+                schemes = ", ".join(f"{name}://" for name in _SCHEMES)
+                raise DatasetError(
+                    f"{masked(text)}: expected {schemes} or one of GDAL's own paths (/vsizip/…)"
+                )
             address = _SCHEMES[scheme.lower()] + rest
         set_up_remote()
         return cls._at(address)
@@ -96,10 +98,10 @@ class RemotePath(PosixPath):
         from segmenter.raster.gdal.files import file_state
         from segmenter.raster.remote.patience import patiently
 
-        found = _states.get(self.address)
-        if found is None:
-            found = patiently(self.address, lambda: file_state(self.address))
-        size, changed = found
+        state = _states.get(self.address)
+        if state is None:
+            state = patiently(self.address, lambda: file_state(self.address))
+        size, changed = state
         times = {"st_mtime_ns": changed * 10**9, "st_mtime": float(changed)}
         return os.stat_result((0, 0, 0, 0, 0, 0, size, 0, changed, 0), times)
 

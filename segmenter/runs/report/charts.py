@@ -71,16 +71,16 @@ def steps_axis() -> Data:
 
 def marks(story: Story) -> Data:
     """Return vertical lines: the best validation, and where the run was made longer."""
-    found = [(each.step, "extended") for each in story.run.extensions]
+    steps = [(each.step, "extended") for each in story.run.extensions]
     if story.best is not None:
-        found.append((story.best.step, "best"))
+        steps.append((story.best.step, "best"))
     style = {"color": GREY, "width": 1.2, "dash": "dot"}
     ends = {"y0": 0, "y1": 1, "yref": "paper"}
     font = {"size": 12, "color": GREY}
     place = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": font}
     return {
-        "shapes": [{"type": "line", "x0": x, "x1": x, **ends, "line": style} for x, _ in found],
-        "annotations": [{"x": x, "text": text, **place} for x, text in found],
+        "shapes": [{"type": "line", "x0": x, "x1": x, **ends, "line": style} for x, _ in steps],
+        "annotations": [{"x": x, "text": text, **place} for x, text in steps],
     }
 
 
@@ -94,8 +94,8 @@ def thinned(points: Points, most: int = MOST_POINTS) -> Points:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None
+    defined = [value for value in values if value is not None]
+    return sum(defined) / len(defined) if defined else None
 
 
 # ------------------------------------------------------------------------------------------ loss
@@ -108,14 +108,14 @@ def losses(lines: Sequence[Line]) -> Points:
 def loss_chart(story: Story) -> Chart:
     """Draw every logged loss, pale, and its running mean over a twentieth of the curve."""
     points = losses(story.lines)
-    shown = thinned(points)
-    span = len(shown) // _SMOOTHED
-    faint = line(shown, "loss", "%{y:.4g}", line={"color": LOSS, "width": 1})
+    drawn = thinned(points)
+    span = len(drawn) // _SMOOTHED
+    faint = line(drawn, "loss", "%{y:.4g}", line={"color": LOSS, "width": 1})
     data = [faint | {"marker": {"color": LOSS, "size": 4}}]
     if span >= 2:
-        values = [y for _, y in shown]
-        places = range(span - 1, len(shown))
-        mean: Points = [(shown[i][0], _mean(values[i + 1 - span : i + 1])) for i in places]
+        values = [y for _, y in drawn]
+        places = range(span - 1, len(drawn))
+        mean: Points = [(drawn[i][0], _mean(values[i + 1 - span : i + 1])) for i in places]
         look = {"mode": "lines", "line": {"color": MEAN, "width": 2}}
         data.append(line(mean, "running mean", "%{y:.4g}", **look))
     frame = layout(320, steps_axis(), axis("loss", rangemode="tozero"), **marks(story))
@@ -165,21 +165,21 @@ def kept(
 def scores_chart(story: Story) -> Chart | None:
     """Draw mIoU and the IoU of each class over the validations; None without any."""
     best = None if story.best is None else story.best.step
-    found = kept(story.validations, best)
-    if not found:
+    validations = kept(story.validations, best)
+    if not validations:
         return None
     data: list[Data] = []
     text = "%{y:.2f} %"
     classes = story.run.classes.classes
     for one in _lowest(story):
         look = _Look(colour("#{:02x}{:02x}{:02x}".format(*one.colour)))
-        points = [(v.step, _hundred(v.iou.get(one.name))) for v in found]
+        points = [(v.step, _hundred(v.iou.get(one.name))) for v in validations]
         if look.pale:
             under = {"mode": "lines", "line": {"color": GREY, "width": 4}, "showlegend": False}
             data.append(line(points, one.name, text, **under) | {"hoverinfo": "skip", "hovertemplate": ""})
         dots = {"color": look.colour, "size": 7, "line": {"color": GREY, "width": 1}}
         data.append(line(points, one.name, text, line={"color": look.colour, "width": 2}, marker=dots))
-    mean = [(v.step, _hundred(v.miou)) for v in found]
+    mean = [(v.step, _hundred(v.miou)) for v in validations]
     thick = {"color": "#000000", "width": 3, "dash": "dash"}
     data.append(line(mean, "mIoU", text, line=thick, marker={"color": "#000000", "size": 7}))
     named = len(classes) <= _MOST_IN_LEGEND
@@ -294,20 +294,20 @@ def class_scores(story: Story, scores: Scores) -> Chart:
 
 def _own_best(story: Story, name: str) -> tuple[float | None, str]:
     """Return the highest IoU that a class had, and a line on when."""
-    found = [(v.iou.get(name), v) for v in story.validations]
-    there = [(value, v) for value, v in found if value is not None]
-    if not there:
+    values = [(v.iou.get(name), v) for v in story.validations]
+    defined = [(value, v) for value, v in values if value is not None]
+    if not defined:
         return None, "no validation has a score of it"
-    value, when = max(there, key=lambda pair: pair[0])
+    value, when = max(defined, key=lambda pair: pair[0])
     return value, f"at most {percent(value)}, after epoch {when.epoch}"
 
 
 def _class_title(names: Sequence[str], ious: Sequence[float | None]) -> str:
-    there = [(value, name) for value, name in zip(ious, names, strict=True) if value is not None]
-    if not there:
+    defined = [(value, name) for value, name in zip(ious, names, strict=True) if value is not None]
+    if not defined:
         return "No class has a score"
-    (low, worst), (high, best) = min(there), max(there)
-    if len(there) == 1:
+    (low, worst), (high, best) = min(defined), max(defined)
+    if len(defined) == 1:
         return f"{plain(best)} has an IoU of {percent(high)}"
     return f"{plain(best)} has the highest IoU, {percent(high)}; {plain(worst)} the lowest, {percent(low)}"
 
@@ -321,9 +321,9 @@ def _class_table(story: Story, scores: Scores, own: Sequence[tuple[float | None,
         cells = [table_percent(float(column[c])) for column in columns]
         share = percent(float(scores.truth_pixels[c]) / total)
         highest = own[c][0]
-        shown = "–" if highest is None else f"{100 * highest:.2f}"
+        top = "–" if highest is None else f"{100 * highest:.2f}"
         rows.append(
-            [Named(name, colours.get(name, "")), *cells, share, number(int(scores.truth_pixels[c])), shown]
+            [Named(name, colours.get(name, "")), *cells, share, number(int(scores.truth_pixels[c])), top]
         )
     header = ["Class", "IoU", "F1", "Precision", "Recall", "Share of truth", "Pixels", "Highest IoU ever"]
     return Table("Scores of each class at the best validation, in percent", header, rows)

@@ -56,10 +56,10 @@ def run_held(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart:
     look = {"orientation": "h", "y": rows, "name": "had", "marker": {"color": PLAN}}
     values = [100 * held[c] for c in ids]
     had = bars(values, [percent(held[c]) for c in ids], hovers, x=values, **look)
-    kept = [row for row, c in zip(rows, ids, strict=True) if c in promised]
+    marked = [row for row, c in zip(rows, ids, strict=True) if c in promised]
     mark = {"symbol": "line-ns-open", "size": 18, "color": INK, "line": {"width": 3}}
     line = {"mode": "markers", "marker": mark, "hoverinfo": "skip", "cliponaxis": False, "name": "promised"}
-    marks = {"type": "scatter", "x": [100] * len(kept), "y": kept, **line}
+    marks = {"type": "scatter", "x": [100] * len(marked), "y": marked, **line}
     x = percent_axis("steps with the class", 103, dtick=50)
     shape = layout(ROW * len(ids) + 110, x, names_axis([name[c] for c in ids]), showlegend=True)
     figure = {"data": [had | {"textposition": "auto"}, marks], "layout": shape}

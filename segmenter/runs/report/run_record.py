@@ -105,15 +105,15 @@ class Story:
         by_epoch: dict[int, list[Line]] = {}
         for line in self.lines:
             by_epoch.setdefault(line.epoch, []).append(line)
-        found, batch = [], self.run.recipe.training.global_batch
+        speeds, batch = [], self.run.recipe.training.global_batch
         for epoch, lines in sorted(by_epoch.items()):
             last = lines[-1]
             if last.rate:  # 0 where the epoch's only call was compiled in it
                 steps = [line.steps for line in lines]
-                known = None if None in steps else sum(step or 0 for step in steps)
-                seconds = None if known is None else known * batch / last.rate
-                found.append(EpochSpeed(epoch, last.rate, last.waiting, seconds))
-        return found
+                total = None if None in steps else sum(step or 0 for step in steps)
+                seconds = None if total is None else total * batch / last.rate
+                speeds.append(EpochSpeed(epoch, last.rate, last.waiting, seconds))
+        return speeds
 
     @property
     def waiting(self) -> float | None:
@@ -163,8 +163,8 @@ def read_story(path: Path) -> Story:
             missing.append(f"Could not be read: {what}: {error}")
             return None
 
-    shown = of_one_rule(records)
-    if earlier := len(records) - len(shown):
+    comparable = of_one_rule(records)
+    if earlier := len(records) - len(comparable):
         missing.append(
             f"{counted(earlier, 'validation')} of an earlier version, which took pixels without image data "
             "for misses: such scores are not put beside the later ones."
@@ -176,7 +176,7 @@ def read_story(path: Path) -> Story:
         record=record,
         facts=_facts_of_best(path) if record is None else record.facts,
         lines=[_line(record) for record in records if "miou" not in record],
-        validations=[_validation(record) for record in shown if "miou" in record],
+        validations=[_validation(record) for record in comparable if "miou" in record],
         best=scored(path / BEST_FILES[0]),
         last=scored(path / LAST_FILES[0]),
         coverage=read("Coverage", run_coverage, path, run.classes.names),

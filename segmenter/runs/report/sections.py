@@ -108,8 +108,8 @@ def headline(story: Story) -> str:
     except (ValueError, AttributeError):  # scores of other classes than the recipe speaks of
         name, value = "miou", finite(best.scores.miou)
     scenes = counted(len(best.scores.protocol.scenes), "validation scene")
-    shown = "not defined" if value is None else percent(value)
-    return f"{title_of(name)} {shown} after epoch {best.epoch}, on {scenes}. {came}."
+    text = "not defined" if value is None else percent(value)
+    return f"{title_of(name)} {text} after epoch {best.epoch}, on {scenes}. {came}."
 
 
 def _facts(story: Story) -> dict[str, str]:
@@ -133,8 +133,8 @@ def _facts(story: Story) -> dict[str, str]:
 
 
 def _charts(*charts: Chart | None) -> list[Block]:
-    found = [chart for chart in charts if chart]
-    return [Charts(found)] if found else []
+    drawn = [chart for chart in charts if chart]
+    return [Charts(drawn)] if drawn else []
 
 
 def _curves(story: Story) -> Section:

@@ -164,12 +164,12 @@ class Pack:
         """
         mapped = self._mapped or self._map()
         offset, length, crc = mapped.table[number].item()
-        found = mapped.bytes[offset : offset + length]
+        stored = mapped.bytes[offset : offset + length]
         if not mapped.checked_N[number]:
-            if len(found) != length or zlib.crc32(found) != crc:
+            if len(stored) != length or zlib.crc32(stored) != crc:
                 raise DamagedError(f"chunk {number} is damaged")
             mapped.checked_N[number] = True
-        return found
+        return stored
 
     def _map(self) -> _Mapped:
         with self._lock:
@@ -244,11 +244,13 @@ class PackedArray:
         Raises:
             DamagedError: a chunk is not what was written.
         """
-        said = self.content
-        (down, across), first, codec = said.grid, said.first, said.codec
-        dtype, bands = np.dtype(said.dtype), said.shape[2:]
-        cols = list(_spans(window.col, window.col_stop, said.chunk[1], said.shape[1]))
-        for i, high, rows, into_rows in _spans(window.row, window.row_stop, said.chunk[0], said.shape[0]):
+        content = self.content
+        (down, across), first, codec = content.grid, content.first, content.codec
+        dtype, bands = np.dtype(content.dtype), content.shape[2:]
+        cols = list(_spans(window.col, window.col_stop, content.chunk[1], content.shape[1]))
+        for i, high, rows, into_rows in _spans(
+            window.row, window.row_stop, content.chunk[0], content.shape[0]
+        ):
             for j, wide, columns, into_columns in cols:
                 number, shape = first + i * across + j, (high, wide)
                 into, part = (into_rows, into_columns), (rows, columns)

@@ -197,8 +197,8 @@ class _Writers:
             if now != self._seen:
                 self._folder.look()
                 self._seen = now
-            found = self._folder.find(job.key)
-        return found is not None and self._kept(found)
+            array = self._folder.find(job.key)
+        return array is not None and self._kept(array)
 
     def _take(self, kind: Kind) -> PackWriter:
         with self._lock:

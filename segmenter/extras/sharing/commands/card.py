@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     from segmenter.extras.sharing.card import FILE, card_text
     from segmenter.extras.sharing.known_facts import read_known
 
-    known = read_known(args.run_dir)
+    facts = read_known(args.run_dir)
     output = free_output(args, FILE)
-    write_whole(output, card_text(known, args.license).encode())
-    print(f"{output}: model card of {known.name}, weights of {known.weights.name}")
+    write_whole(output, card_text(facts, args.license).encode())
+    print(f"{output}: model card of {facts.name}, weights of {facts.weights.name}")
     return 0

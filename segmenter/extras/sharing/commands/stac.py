@@ -34,11 +34,13 @@ def run(args: argparse.Namespace) -> int:
     from segmenter.extras.sharing.stac import FILE, base_of, item, times_of
 
     times = None if args.datetime is None else times_of(args.datetime)
-    known = read_known(args.run_dir)
+    facts = read_known(args.run_dir)
     output = free_output(args, FILE)
-    there = [path.name for path in args.run_dir.iterdir()]
-    found = item(known, base_of(args.run_dir, output, args.href), there, args.license, times)
-    write_whole(output, (json.dumps(found, indent=2, ensure_ascii=False) + "\n").encode())
-    place = "no place known" if found["geometry"] is None else "bbox " + ", ".join(map(str, found["bbox"]))
-    print(f"{output}: STAC item {found['id']}, {place}")
+    names = [path.name for path in args.run_dir.iterdir()]
+    content = item(facts, base_of(args.run_dir, output, args.href), names, args.license, times)
+    write_whole(output, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    place = (
+        "no place known" if content["geometry"] is None else "bbox " + ", ".join(map(str, content["bbox"]))
+    )
+    print(f"{output}: STAC item {content['id']}, {place}")
     return 0
