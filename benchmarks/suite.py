@@ -135,7 +135,6 @@ ENTRIES = (
     Entry("augmentation", ()),
     Entry("memory", ("measured_MiB_per_image", "formula_MiB_per_image", "ratio"), quick=()),
     Entry("equivalence", ("loss", "gradients", "weights", "statistics"), worst=True),
-    Entry("scaling", ("measured",), quick=()),
     Entry("planning", ("seconds", "ratio", "peak_bytes_per_tile"), case=("tiles", "classes")),
     Entry("prediction", (*_MAPPED, "unet_Mpixel_s")),
     # 20,000 pixels wide and 100,000 high in full: python -m benchmarks.prediction_memory

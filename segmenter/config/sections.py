@@ -15,6 +15,11 @@ Count = Annotated[int, Field(le=10**9)]
 """A whole number that others are multiplied by: NumPy and TensorFlow hold what comes of it."""
 
 
+def about(unit: str, why: str) -> Any:
+    """Return unit (empty for a choice) and reason, for an annotated type that several fields share."""
+    return Field(description=why, json_schema_extra={"unit": unit})
+
+
 def setting(default: Any, unit: str, why: str, **limits: Any) -> Any:
     """Declare a field: default (`...` for none), unit (empty for a choice) and reason."""
     return Field(default, description=why, json_schema_extra={"unit": unit}, **limits)
