@@ -22,7 +22,7 @@ DATA = "{data}"
 LEFT_OUT = {
     "export_table": "the table of docs/export.md: an hour or two",
     "encoder_equivalence": "every pair of encoder and decoder: an hour",
-    "model_table": "the table of docs/models.md",
+    "model_table": "the tables of studies/models.md and docs/models.md",
     "gpu": "on a GPU server",
     "mutants": "hours: `make mutants`",
 }

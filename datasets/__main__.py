@@ -64,7 +64,9 @@ def _parser() -> ToolParser:
     coverage.add_argument(
         "--all", action="store_true", help="also classes, scales, other samplings, what would help"
     )
-    coverage.add_argument("--split", choices=("train", "validation", "test"), default="train")
+    coverage.add_argument(
+        "--split", choices=("train", "validation", "test"), default="train", help="scenes to diagnose"
+    )
     coverage.add_argument(
         "--batch", metavar="N,N,…", help="global batch sizes (default: 16,32,64,128 and the recipe's own)"
     )
@@ -103,7 +105,7 @@ def _add_files_commands(commands: Any) -> None:
     make = commands.add_parser(
         "make", help="make imagery in the layout of a published dataset, to try things on"
     )
-    make.add_argument("kind", choices=("potsdam", "naic2020"))
+    make.add_argument("kind", choices=("potsdam", "naic2020"), help="layout of the files")
     make.add_argument("folder", type=Path, metavar="DIR", help="folder to write to")
     make.add_argument("--scenes", type=_positive, required=True, metavar="N", help="number of scenes")
     make.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same files")

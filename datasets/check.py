@@ -21,7 +21,7 @@ from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
-from segmenter.raster.band_names import names_of, order_of, used_names
+from segmenter.raster.header import names_of, order_of, used_names
 
 from .files import few
 from .gsd import contradictions, scale_line

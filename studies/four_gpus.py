@@ -2,7 +2,7 @@
 
 Computed from the operations that TensorFlow traces for the real model (`step_cost`) and the assumptions
 below; nothing here is measured. Prints one JSON line a case; `--page` renews the tables of
-docs/four_gpus.md, which explains them.
+studies/four_gpus.md, which explains them.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Step:
 
 
 def step_of(plan: Plan, machine: Assumed) -> Step:
-    """Compute the formula of docs/four_gpus.md."""
+    """Compute the formula of studies/four_gpus.md."""
     operations = _operations(plan.model, plan.precision, plan.frozen)
     scale = plan.images / IMAGES
     convolutions, others = compute_seconds(operations, machine)

@@ -17,7 +17,7 @@ from datasets import load_dataset
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.tiles.feeding.feed import Feed
-from segmenter.tiles.feeding.start import worker_processes
+from segmenter.tiles.feeding.processes import worker_processes
 from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index_cache import cache_folder

@@ -73,7 +73,7 @@ def train(
     with strategy.scope():
         model = build_model(recipe.model, len(material.normalisation.mean), len(material.dataset.classes))
         optimiser = build_optimiser(recipe.training, model, steps)
-    weights, shares = class_weights(recipe, material.train), material.train.shares().tolist()
+    weights, shares = class_weights(recipe.loss, material.train), material.train.shares().tolist()
     loss = segmentation_loss(recipe.loss, weights, recipe.training.global_batch, shares)
     step = make_step(
         StepParts(

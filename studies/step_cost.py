@@ -80,8 +80,7 @@ def traced_step(
     from segmenter.model.building import build_model, stages_of
     from segmenter.model.stages import pace_of
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.freezing import set_trained
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser.optimisers import build_optimiser, set_trained
 
     model = build_model(config, BANDS, CLASSES, dtype=precision, synchronised=synchronised)
     training = TrainingConfig(freeze_norms=frozen)
@@ -147,9 +146,9 @@ def norm_channels(config: ModelConfig, frozen: str = "none") -> list[int]:
 
 
 def training_bytes(config: ModelConfig, side: int) -> int:
-    """Bytes that a tile takes on a card in mixed precision (`model_memory`)."""
+    """Bytes that a tile takes on a card in mixed precision (`model.size`)."""
     from segmenter.model.building import build_model
-    from segmenter.model.model_memory import training_bytes_per_image
+    from segmenter.model.size import training_bytes_per_image
 
     model = build_model(config, BANDS, CLASSES, dtype="mixed_float16", synchronised=True)
     return training_bytes_per_image(model, side, side, mixed=True)

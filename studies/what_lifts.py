@@ -2,13 +2,13 @@
 
     python -m studies.what_lifts --dubai DIR          all runs, one after the other
     python -m studies.what_lifts --dubai DIR --jobs 2 two side by side
-    python -m studies.what_lifts --page               tables and a plot of what is there, into docs/
+    python -m studies.what_lifts --page               tables and a plot of what is there, into studies/
 
 Each run is a process of its own and leaves one small JSON file in `--results`, which is kept with the
 sources, so that others go on from there; one that is there is not done again, so whatever ends this, it
 goes on where it was, and loses no more than the runs under way. It may be started several times at once:
 they share the runs. The order is seed by seed, so that a whole comparison is there as soon as it can be.
-`docs/what_lifts.md` says what is compared and how.
+`studies/what_lifts.md` says what is compared and how.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOSSES: dict[str, dict[str, Any]] = {
 }
 ARMS = [(sampling, "cross_entropy") for sampling in SAMPLINGS]
 ARMS += list(product(("plan", "shuffle"), ("weighted", "logit_adjusted", "ohem")))
-_PAGE = Path("docs/what_lifts.md")
+_PAGE = Path("studies/what_lifts.md")
 _RESULTS = Path("studies/results/what_lifts")
 
 

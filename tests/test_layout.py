@@ -47,6 +47,7 @@ EXTRAS = {
     "parameter_servers": "config devices model runs training",
     "unequal_cards": "config devices model runs training",
     "tpu": "config devices",
+    "strategies": "config devices",
 }
 """Extra → the rooms of the core that it may import. The core imports none of them."""
 
@@ -60,11 +61,6 @@ NOT_YET = {
     ("mapping", "extras.gis"),
     ("mapping", "extras.upload"),
     ("mapping", "extras.vectors"),
-    ("training", "extras.parameter_servers"),
-    ("training", "extras.unequal_cards"),
-    ("devices", "extras.parameter_servers"),
-    ("devices", "extras.tpu"),
-    ("devices", "extras.unequal_cards"),
 }
 """Arrows from the core to an extra that a seam has still to cut."""
 FOUNDATION = {"base", "grid"}
@@ -79,10 +75,10 @@ TENSORFLOW_MODULES = {
     *(f"extras.unequal_cards.{name}" for name in ("shares", "measured")),
 }
 LIGHT_MODULES = {
-    *("model", "model.architectures", "model.receptive_field", "model.weight_shapes"),
+    *("model", "model.architectures", "model.receptive_field", "model.size"),
     *("model.stages", "devices", "training"),
     *("model.decoders", *(f"model.decoders.{name}" for name in ("unet", "fpn", "upernet", "deeplabv3plus"))),
-    *("model.graph", "model.layer_reach", "model.tensor_sizes", "model.model_memory"),
+    *("model.graph", "model.layer_reach"),
 }
 """In rooms of TensorFlow, but used where it is not loaded."""
 
@@ -157,7 +153,7 @@ def room_of(module: str) -> str:
         return "commands" if parts[0] == "commands" else top
     if not rest:
         return "face"
-    if rest in ("runs.__main__", "api") or parts[0] == "api":
+    if rest in ("runs.__main__", "devices.__main__", "api") or parts[0] == "api":
         return "api" if parts[0] == "api" else "commands"
     if parts[0] == "extras":
         return ".".join(parts[:2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +14,12 @@ from segmenter.base.terminal import enduring_output
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what a tile costs and how many cards the input feeds; gives the exit code."""
-    given = _parse(arguments)
+    given = _parser().parse_args(arguments)
 
     from segmenter.config.reading import load_recipe
-    from segmenter.devices.expected import gpus_expected
+    from segmenter.extras.strategies import cards_expected
     from segmenter.raster import quiet_gdal
-    from segmenter.tiles.feeding.start import worker_processes
+    from segmenter.tiles.feeding.processes import worker_processes
     from segmenter.training import prepare
     from segmenter.training.input_only import measure_input
 
@@ -31,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dataset = load_dataset(recipe)
     tiles = prepare.prepare_tiles(recipe, dataset)
     limits = {"steps": given.steps, "minutes": given.minutes, "need": given.need}
-    with worker_processes(recipe, *tiles.image_form, gpus_expected(recipe.distribution, None)) as workers:
+    with worker_processes(recipe, *tiles.image_form, cards_expected(recipe.distribution)) as workers:
         print(measure_input(recipe, tiles, dataset.classes.names, workers, **limits))
     return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parser() -> ToolParser:
     parser = ToolParser(prog=invocation("input"), description=__doc__)
     parser.add_argument("recipe", type=Path, help=f"a YAML recipe; {recipes_hint()}")
     parser.add_argument(
@@ -54,7 +53,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="TILES_PER_S",
         help="of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
     )
-    return parser.parse_args(arguments)
+    return parser
 
 
 def _positive(kind: type) -> Any:

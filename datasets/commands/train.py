@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TextIO
 
-from segmenter.base.errors import run_script, run_tool
+from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation, recipes_hint
 from segmenter.base.machine import keep_freed_memory
-from segmenter.base.terminal import enduring_output
+from segmenter.base.terminal import enduring_output, say, words_aside
+
+if TYPE_CHECKING:
+    from segmenter.config.recipe import Recipe
+    from segmenter.devices.machines.cluster import Cluster
+    from segmenter.devices.strategy import Devices
+    from segmenter.extras.parameter_servers.control import Watch
+    from segmenter.grid.scenes import Dataset
+    from segmenter.runs.resume import Checkpoint
+    from segmenter.training.beginning.fine_tuning import Source
+    from segmenter.training.ending import Outcome
+    from segmenter.training.prepare import Tiles
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.init_from_partial and parsed.init_from is None:
+        parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
+    return parsed
+
+
+def _parser() -> ToolParser:
     parser = ToolParser(
         prog=invocation("train").removeprefix("python "),
         description="Train a segmentation model on land-cover tiles.",
@@ -48,11 +68,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--profile", action="store_true", help="write a TensorBoard profile of some steps into the run"
     )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object of what was reached on stdout, and the usual lines on stderr",
+    )
     _add_cluster_options(parser)
-    parsed = parser.parse_args(arguments)
-    if parsed.init_from_partial and parsed.init_from is None:
-        parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
-    return parsed
+    return parser
 
 
 def _setting_names() -> Iterable[str]:
@@ -62,7 +84,7 @@ def _setting_names() -> Iterable[str]:
 
 
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    cluster = parser.add_argument_group("several machines (docs/several_machines.md)")
+    cluster = parser.add_argument_group("several machines (docs/machines.md)")
     cluster.add_argument(
         "--cluster",
         nargs="+",
@@ -79,23 +101,25 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """The whole program: signals, errors as one line, a reader that goes away; gives the exit code."""
+    """Run the whole program: signals, errors as one line, a reader that goes away; return the exit code."""
     with enduring_output():
         return run_tool(lambda: main(arguments))  # `kill` before the trainer listens keeps what is indexed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read aloud: each stage is one call that returns a named value; gives the exit code."""
-    return _with_recipe(parse_arguments(arguments))
+    """Train in this process' role, alone or among others; return the exit code."""
+    given = parse_arguments(arguments)
+    with words_aside(given.json) as answer:
+        return _main(given, answer)
 
 
-def _with_recipe(arguments: argparse.Namespace) -> int:
+def _main(given: argparse.Namespace, answer: TextIO) -> int:
 
     # ---------------------------------------------------------------------------------- recipe
     from segmenter.config.reading import describe_recipe, load_recipe
 
-    recipe = load_recipe(arguments.recipe, arguments.set)
-    if arguments.print_config:
+    recipe = load_recipe(given.recipe, given.set)
+    if given.print_config:
         print(describe_recipe(recipe), end="")
         return 0
     from segmenter.devices.installed import require_tensorflow
@@ -103,122 +127,132 @@ def _with_recipe(arguments: argparse.Namespace) -> int:
     require_tensorflow()
 
     # ----------------------------------------------------------------------- role in a cluster
-    from segmenter.extras.parameter_servers.control import watching
+    if recipe.distribution.strategy == "parameter_server":
+        from segmenter.extras.parameter_servers.roles import roles_of_command
+        from segmenter.extras.parameter_servers.serving import run_role
 
-    roles, cluster = _place(arguments, recipe)
-    if roles is None:
-        return _train(arguments, recipe, cluster, None)
-    from segmenter.extras.parameter_servers.serving import leave, serve
-
-    if roles.role != "chief":
-        serve(recipe.distribution, roles)
-
-    def as_chief() -> int:
-        with watching(roles) as watch:
-            return _train(arguments, recipe, None, watch)
-
-    return leave(run_script(as_chief))
+        roles = roles_of_command(given.cluster, given.role, given.index, given.logical_devices)
+        run_role(
+            recipe.distribution, roles, lambda watch: _told(_train(given, recipe, watch=watch), given, answer)
+        )
+    cluster = _cluster(given, recipe)
+    outcome = _train(given, recipe, cluster)
+    return _told(outcome, given, answer) if cluster is None or cluster.chief else outcome.exit_code
 
 
-def _place(arguments: argparse.Namespace, recipe: Any) -> tuple[Any, Any]:
-    """The process' role among parameter servers, or its place among workers; None where it has none."""
+def _told(outcome: Outcome, given: argparse.Namespace, answer: TextIO) -> int:
+    """Answer what was reached, where that is asked for; return the exit code."""
+    if given.json:
+        print(json.dumps(outcome.to_dict(), allow_nan=False), file=answer, flush=True)
+    return outcome.exit_code
+
+
+def _cluster(given: argparse.Namespace, recipe: Recipe) -> Cluster | None:
+    """Return this process' place among the workers that train together; None if it trains alone."""
+    from segmenter.base.errors import ConfigError
     from segmenter.devices.machines.cluster import find_cluster
-    from segmenter.extras.parameter_servers.roles import refuse_options, roles_of
 
-    strategy, words = recipe.distribution.strategy, arguments.cluster
-    if strategy == "parameter_server":
-        logical = {"logical-devices": arguments.logical_devices}
-        refuse_options(logical, "without distribution.strategy: parameter_server, got both")
-        return roles_of(words, arguments.role, arguments.index), None
-    refuse_options({"role": arguments.role}, f"with distribution.strategy: parameter_server, got {strategy}")
-    asked = None if words is None else ",".join(words)
-    return None, find_cluster(strategy, asked, arguments.index, os.environ)
+    strategy = recipe.distribution.strategy
+    if given.role is not None:
+        raise ConfigError(f"--role: expected with distribution.strategy: parameter_server, got {strategy}")
+    asked = None if given.cluster is None else ",".join(given.cluster)
+    return find_cluster(strategy, asked, given.index, os.environ)
 
 
-def _train(arguments: argparse.Namespace, recipe: Any, cluster: Any, watch: Any) -> int:
-    """Alone, as one of several workers (`cluster`), or as the chief of parameter servers (`watch`)."""
+def _train(
+    given: argparse.Namespace, recipe: Recipe, cluster: Cluster | None = None, watch: Watch | None = None
+) -> Outcome:
+    """Train alone, as one of several workers (`cluster`), or as the chief of parameter servers (`watch`)."""
     # -------------------------------------------------------------------- dataset, index, run
     from segmenter.base.terminal import quiet
     from segmenter.raster import quiet_gdal
-    from segmenter.training import prepare
-    from segmenter.training.beginning import fine_tuning, pretraining
+    from segmenter.training.prepare import prepare_tiles
 
     from .. import load_dataset
 
     quiet_gdal()
     chief = cluster is None or cluster.chief
-    run_path = arguments.run or Path("runs") / recipe.name
-    resume = arguments.resume or arguments.resume_from is not None
-    checkpoint = None
-    if chief:
-        checkpoint = prepare.check_run_directory(
-            run_path, recipe, resume=resume, resume_from=arguments.resume_from
-        )
+    path = given.run or Path("runs") / recipe.name
+    checkpoint = _checkpoint(given, recipe, path) if chief else None
     dataset = load_dataset(recipe)
-    source = None
-    if arguments.init_from is not None and chief:
-        partial = arguments.init_from_partial
-        source = fine_tuning.find_source(arguments.init_from, recipe, dataset, partial=partial)
-    elif not resume and chief:
-        pretraining.check_encoder_weights(recipe, dataset)
+    source = _source(given, recipe, dataset) if chief else None
     with quiet(not chief):
-        tiles = prepare.prepare_tiles(recipe, dataset)
+        tiles = prepare_tiles(recipe, dataset)
 
     # ------------------------------------------------- worker processes, before TensorFlow is imported
-    from segmenter.devices.expected import gpus_expected
-    from segmenter.tiles.feeding.start import worker_processes
+    from segmenter.extras.strategies import cards_expected
+    from segmenter.tiles.feeding.processes import worker_processes
 
-    gpus = gpus_expected(recipe.distribution, arguments.logical_devices)
-    if watch is not None:  # the chief's cores are free for what its workers need
-        gpus = len(watch.roles.workers)
-    workers_of_training = 1 if cluster is None else cluster.workers
-    with worker_processes(recipe, *tiles.image_form, gpus, workers_of_training) as workers:
+    cards = cards_expected(recipe.distribution, given.logical_devices, watch)
+    count = 1 if cluster is None else cluster.workers
+    with worker_processes(recipe, *tiles.image_form, cards, count) as workers:
         # ----------------------------------------------------------------- devices, then training
-        known = checkpoint is not None
-        devices = _devices(
-            arguments, recipe, tiles, len(dataset.classes), run_path if known else None, cluster, watch
-        )
+        devices = _devices(given, recipe, cluster, watch)
+        devices = _shared_out(devices, recipe, tiles, len(dataset.classes), path if checkpoint else None)
         from segmenter.training.start import start_training
 
         return start_training(
-            recipe,
-            dataset,
-            tiles,
-            devices,
-            run_path,
+            *(recipe, dataset, tiles, devices, path),
             checkpoint=checkpoint,
             source=source,
-            profile=arguments.profile,
+            profile=given.profile,
             workers=workers,
         )
 
 
-def _devices(
-    arguments: argparse.Namespace,
-    recipe: Any,
-    tiles: Any,
-    classes: int,
-    resumed: Path | None,
-    cluster: Any,
-    watch: Any,
-) -> Any:
-    """The devices, with what each gets of a step, and a table of them; `resumed`: the run to go on with."""
-    from segmenter.devices import strategy
-    from segmenter.runs.run import load_run
+def _checkpoint(given: argparse.Namespace, recipe: Recipe, path: Path) -> Checkpoint | None:
+    """Check the run directory; return the checkpoint to go on from."""
+    from segmenter.training.prepare import check_run_directory
 
-    logical, several = arguments.logical_devices, cluster is not None and cluster.workers > 1
-    strategy.load_tensorflow(
-        logical,
-        log_placement=recipe.distribution.log_placement,
-        clustered=several,
-        remote=watch is not None,
-    )
-    devices = strategy.make_devices(recipe.distribution, logical, cluster, watch)
+    return check_run_directory(path, recipe, resume=_resumes(given), resume_from=given.resume_from)
+
+
+def _resumes(given: argparse.Namespace) -> bool:
+    return given.resume or given.resume_from is not None
+
+
+def _source(given: argparse.Namespace, recipe: Recipe, dataset: Dataset) -> Source | None:
+    """Return the run of `--init-from`; else None, with the encoder's weights checked that a start needs."""
+    from segmenter.training.beginning import fine_tuning, pretraining
+
+    if given.init_from is not None:
+        return fine_tuning.find_source(given.init_from, recipe, dataset, partial=given.init_from_partial)
+    if not _resumes(given):
+        pretraining.check_encoder_weights(recipe.model, dataset)
+    return None
+
+
+def _devices(
+    given: argparse.Namespace, recipe: Recipe, cluster: Cluster | None, watch: Watch | None
+) -> Devices:
+    """Start TensorFlow with the recipe's devices and strategy."""
+    from segmenter.devices.setup import load_tensorflow
+    from segmenter.extras.strategies import make_devices
+
+    config, logical = recipe.distribution, given.logical_devices
+    several = cluster is not None and cluster.workers > 1
+    load_tensorflow(logical, log_placement=config.log_placement, clustered=several, remote=watch is not None)
+    devices = make_devices(config, logical, cluster, watch)
     if devices.names[0].startswith("CPU"):
         keep_freed_memory()
-    from segmenter.extras.unequal_cards.measured import share_out
+    return devices
 
-    known = None if resumed is None else load_run(resumed).shares
-    devices = share_out(devices, recipe, tiles.image_form, classes, known)
-    print(strategy.describe(devices, recipe.training.global_batch, recipe.training.precision))
+
+def _shared_out(
+    devices: Devices, recipe: Recipe, tiles: Tiles, classes: int, resumed: Path | None
+) -> Devices:
+    """Return the devices with the tiles that each gets of a step; say so in a table.
+
+    Args:
+        resumed: run to go on with, whose measured shares are kept.
+    """
+    from segmenter.devices.strategy import describe
+    from segmenter.runs.run import load_run
+
+    if recipe.distribution.shares is not None:
+        from segmenter.extras.unequal_cards.measured import share_out
+
+        known = None if resumed is None else load_run(resumed).shares
+        devices = share_out(devices, recipe, tiles.image_form, classes, known)
+    say(describe(devices, recipe.training.global_batch, recipe.training.precision))
     return devices

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -178,6 +178,17 @@ class _Enduring:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
+
+
+@contextmanager
+def words_aside(aside: bool) -> Iterator[TextIO]:
+    """Yield stdout, for an answer to a program; where `aside`, print on stderr what is printed meanwhile."""
+    answer = sys.stdout
+    if not aside:
+        yield answer
+        return
+    with redirect_stdout(sys.stderr):
+        yield answer
 
 
 @contextmanager

@@ -84,7 +84,7 @@ class DistributionConfig(Section):
         "auto",
         "",
         "auto: all GPUs if there are any, else all CPU devices, of all workers where a cluster is given "
-        "(--cluster, TF_CONFIG); docs/several_machines.md",
+        "(--cluster, TF_CONFIG); docs/machines.md",
     )
     devices: tuple[DeviceNumber, ...] | None = setting(
         None,

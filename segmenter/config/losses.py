@@ -71,8 +71,8 @@ class LossConfig(Section):
     ] = setting(
         "none",
         "",
-        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share), mean 1 over "
-        "pixels, without a ceiling: a class of a millionth of the pixels has 1000 times the commonest's",
+        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share of the pixels), mean 1 "
+        "over pixels, without a ceiling",
     )
     label_smoothing: Annotated[float, _BY_PIXELS] = setting(
         0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1
@@ -94,8 +94,7 @@ class LossConfig(Section):
     logit_adjustment: Annotated[float, _BY_PIXELS] = setting(
         0.0,
         "factor",
-        "of log(share of the class), added to the logits in training, in cross-entropy and focal: tau of "
-        "arXiv:2007.07314, 1 there; 0: off",
+        "of log(share of the class), added to the logits in training; 1 in arXiv:2007.07314; 0: off",
         ge=0,
     )
     boundary: Annotated[float, _BY_PIXELS] = setting(

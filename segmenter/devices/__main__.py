@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 from segmenter.base.errors import DeviceError, run_script
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.terminal import enduring_output
+from segmenter.base.terminal import enduring_output, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from segmenter.config.devices import DistributionConfig
     from segmenter.devices import report
-    from segmenter.devices.strategy import describe, make_devices
+    from segmenter.devices.strategy import describe
+    from segmenter.extras.strategies import make_devices
 
     machine, seen = report.machine_and_seen(args.logical_devices)
     distribution = DistributionConfig() if recipe is None else recipe.distribution
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if devices is not None and recipe is not None:
         to_measure = distribution.shares == "auto"
         lines.append(describe(devices, recipe.training.global_batch, precision, to_measure=to_measure))
-    print("\n".join(lines))
+    say("\n".join(lines))
     return _end(*report.why_not(machine, seen), refused)
 
 
@@ -56,7 +57,7 @@ def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
     if fault:
         raise DeviceError(why)
     if why:
-        print(f"note: {why}")
+        say(f"note: {why}")
     if refused is not None:
         raise refused
     return 0

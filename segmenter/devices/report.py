@@ -234,10 +234,6 @@ def _tensorflow() -> str:
         return version("tensorflow-cpu")
 
 
-def _dotted(capability: tuple[int, ...]) -> str:
-    return ".".join(map(str, capability)) or "unknown"
-
-
 def _shared_memory(gpus: int) -> list[str]:
     try:
         size = shutil.disk_usage(_SHARED).total

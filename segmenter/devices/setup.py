@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,10 +22,9 @@ from segmenter.base.errors import DeviceError
 from segmenter.base.invocation import installation
 from segmenter.base.machine import machine_memory, shortages
 from segmenter.base.terminal import say
-from segmenter.config.devices import DistributionConfig
+from segmenter.config.devices import DistributionConfig, MemoryLimit, share_of_card
 from segmenter.devices.driver import ask
 from segmenter.devices.installed import cuda_libraries, how_to_install
-from segmenter.devices.limits import memory_limits
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
 _MIB = 2**20
@@ -231,6 +230,47 @@ def _limits(config: DistributionConfig, gpus: Sequence[Any]) -> list[int | None]
     return memory_limits(config.memory_limit, list(map(_model_of, gpus)), _card_memory())
 
 
+def memory_limits(
+    asked: MemoryLimit | tuple[MemoryLimit, ...] | None, models: Sequence[str], totals: Mapping[str, int]
+) -> list[int | None]:
+    """MiB that each of the visible GPUs may take; None: as much as there is.
+
+    Args:
+        asked: the recipe's `distribution.memory_limit`.
+        models: of the visible GPUs.
+        totals: model → bytes, as far as the driver tells them.
+
+    Raises:
+        DeviceError: the recipe has another number of limits, more than a card has, or a share of a card of
+            which the memory is not known.
+    """
+    if not isinstance(asked, tuple):
+        asked = () if asked is None else (asked,) * len(models)
+        if not asked:
+            return [None] * len(models)
+    if models and len(asked) != len(models):
+        raise DeviceError(
+            f"distribution.memory_limit: expected {len(models)}, one for each visible GPU, got {len(asked)}"
+        )
+    return [_mebibytes(limit, model, totals.get(model)) for limit, model in zip(asked, models, strict=False)]
+
+
+def _mebibytes(limit: MemoryLimit, model: str, total: int | None) -> int:
+    percent = share_of_card(limit)
+    if percent is not None and total is None:
+        raise DeviceError(
+            f"distribution.memory_limit: {limit}: expected nvidia-smi to tell the memory of {model}, it does "
+            "not; give MiB"
+        )
+    if percent is not None and total is not None:
+        return total * percent // (100 * _MIB)
+    if total is not None and int(limit) * _MIB > total:
+        raise DeviceError(
+            f"distribution.memory_limit: expected at most the {total // _MIB} MiB of {model}, got {limit}"
+        )
+    return int(limit)
+
+
 def _model_of(gpu: Any) -> str:
     import tensorflow as tf
 
@@ -288,6 +328,25 @@ def cards_listed() -> int:
     """Number of NVIDIA GPUs in the machine: by the driver's own tool, by the driver, or by their files."""
     by_driver = len(list(_DRIVER.glob("*"))) if _DRIVER.is_dir() else 0
     return len(_ask_driver()) or by_driver or len(list(_DEVICE_FILES.glob("nvidia[0-9]*")))
+
+
+def gpus_expected(config: DistributionConfig, logical_devices: int | None = None) -> int:
+    """Cards that the recipe and CUDA_VISIBLE_DEVICES leave of those that the driver lists.
+
+    Args:
+        logical_devices: the CPU is split into so many, and no GPU is used.
+    """
+    if logical_devices is not None:
+        return 0
+    limits = [cards_listed()]
+    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        words = [word.strip() for word in named.split(",")]
+        hidden = next((i for i, word in enumerate(words) if word in ("", "-1")), len(words))
+        limits.append(hidden)  # CUDA ignores what comes after one that is not there
+    limits += [len(numbers) for numbers in (config.visible_devices, config.devices) if numbers is not None]
+    if config.strategy == "one_device":
+        limits.append(1)
+    return min(limits)
 
 
 def overlooked_gpus(*, cpu_chosen: bool = False) -> str:

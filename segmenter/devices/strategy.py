@@ -1,11 +1,16 @@
-"""Strategies of `tf.distribute`, made here and nowhere else; `setup` prepares the devices they use."""
+"""Strategies of `tf.distribute` for one device, several, and several machines; `setup` prepares the devices.
+
+Further strategies are made by extras (`segmenter.extras.strategies`), which the core does not know: they give
+`Devices` as those here, and a `Kind` of their own where their steps are computed in another way.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from segmenter.base.errors import ConfigError, DeviceError
@@ -15,13 +20,35 @@ from segmenter.devices.machines.cluster import Cluster
 from segmenter.devices.machines.workers import Workers, started
 from segmenter.devices.setup import Device, computed_on, overlooked_gpus, set_up_devices
 from segmenter.devices.setup import load_tensorflow as load_tensorflow
-from segmenter.extras.parameter_servers.control import Watch
-from segmenter.extras.parameter_servers.strategy import ServerCluster, connect
-from segmenter.extras.tpu import make_tpu
-from segmenter.extras.unequal_cards.shares import dealt
 
 _BFLOAT16 = 8, 0
 """Compute capability of the first cards with tensor cores for it (Ampere)."""
+
+
+class Kind:
+    """Way in which the steps of a training are computed: here, each by all devices at once.
+
+    A strategy that computes them otherwise subclasses this.
+
+    Attributes:
+        elsewhere: other processes compute the steps; the devices here validate only.
+        trainer: the class whose objects train; None: `training.trainer.Trainer`.
+        computed_on: names and values on which the last bits depend beside the hardware, for checkpoints.
+    """
+
+    elsewhere: bool = False
+
+    @property
+    def trainer(self) -> Any:
+        return None
+
+    @property
+    def computed_on(self) -> dict[str, str]:
+        return {}
+
+    def describe(self) -> str:
+        """Return a line below the table of devices; empty for none."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -35,7 +62,8 @@ class Devices:
         cpu_chosen: the CPU was asked for, whatever GPUs there are.
         shares: parts of the global batch, one for each replica; empty: equal ones.
         workers: that train together; each has as many devices.
-        cluster: workers and parameter servers that train, where `used` only validates; None without.
+        kind: how they compute a step.
+        predicts_on_host: they compute nothing of a shape that is not known beforehand: the host predicts.
     """
 
     strategy: Any
@@ -44,12 +72,18 @@ class Devices:
     cpu_chosen: bool = False
     shares: tuple[int, ...] = ()
     workers: Workers = field(default_factory=Workers)
-    cluster: ServerCluster | None = None
+    kind: Kind = field(default_factory=Kind)
+    predicts_on_host: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """TensorFlow's name of each device of this worker."""
         return tuple(device.name for device in self.used)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Model of the card or processor of each device of this worker."""
+        return tuple(device.model for device in self.used)
 
     @property
     def replicas(self) -> int:
@@ -72,19 +106,13 @@ class Devices:
         return is_central(self.strategy)
 
     @property
-    def predicts_on_host(self) -> bool:
-        """Whether they compute nothing of a shape that is not known beforehand: that is left to the host."""
-        return self.used[0].name.rpartition("device:")[2].startswith("TPU")
-
-    @property
     def computed_on(self) -> dict[str, str]:
         """Hardware on which the last bits depend: models, threads (`setup.computed_on`)."""
-        found = computed_on(self.used)
+        facts = computed_on(self.used)
         if self.shares:
-            found["shares"] = ", ".join(map(str, self.shares))
-        if self.cluster is not None:
-            found |= self.cluster.computed_on
-        return found | ({"variables": "one copy, on the host"} if self.central else {})
+            facts["shares"] = ", ".join(map(str, self.shares))
+        facts |= self.kind.computed_on
+        return facts | ({"variables": "one copy, on the host"} if self.central else {})
 
     def dealt(self, global_batch: int) -> tuple[int, ...]:
         """Tiles of a step on each replica: the blocks of a batch, in order.
@@ -140,18 +168,47 @@ class Devices:
         return [slice(first, stop) for first, stop in itertools.pairwise([0, *ends])]
 
 
+def dealt(tiles: int, shares: Sequence[int], unit: int = 1) -> tuple[int, ...]:
+    """Deal the tiles of a step to devices in proportion to their shares, by the largest remainders.
+
+    Each gets its quota rounded down; what is left goes to the largest remainders (Hamilton's method), the
+    first of equal ones. The same arguments always give the same.
+
+    Args:
+        tiles: of the global batch, a multiple of `unit`.
+        unit: tiles that stay together, one for each micro-batch.
+
+    Raises:
+        ConfigError: a device that has a share would get none.
+    """
+    units, whole = tiles // unit, sum(shares)
+    quotas = [Fraction(units * share, whole) for share in shares]
+    counts = [int(quota) for quota in quotas]
+    by_remainder = sorted(range(len(shares)), key=lambda r: (counts[r] - quotas[r], r))
+    for r in by_remainder[: units - sum(counts)]:
+        counts[r] += 1
+    if without := [r for r, share in enumerate(shares) if share and not counts[r]]:
+        each = "a tile" if unit == 1 else f"{unit} tiles, one for each micro-batch,"
+        raise ConfigError(
+            f"distribution.shares: expected {each} of a step for every device that has a share, got none for "
+            f"device {without[0]} of {tiles} tiles by {list(shares)}; raise training.global_batch, or give "
+            "it 0"
+        )
+    return tuple(count * unit for count in counts)
+
+
 def make_devices(
     config: DistributionConfig,
     logical_devices: int | None = None,
     cluster: Cluster | None = None,
-    watch: Watch | None = None,
+    kind: Callable[[], Kind] = Kind,
 ) -> Devices:
     """Set up TensorFlow's devices and the recipe's strategy.
 
     Args:
         logical_devices: split the CPU into so many, to run several replicas without a GPU.
         cluster: the workers to train with; one alone trains like none.
-        watch: of a chief, to connect its cluster with parameter servers.
+        kind: makes the kind of the training, when the devices are set up and nothing is made on them yet.
 
     Raises:
         DeviceError: TensorFlow has started its devices already, or there are too few for what is asked.
@@ -159,12 +216,6 @@ def make_devices(
     """
     import tensorflow as tf
 
-    if config.strategy == "tpu":
-        if logical_devices is not None:
-            raise DeviceError(
-                "--logical-devices: distribution.strategy: tpu uses no CPU; leave one of both out"
-            )
-        return Devices(*make_tpu(config))
     if cluster is not None and cluster.workers > 1:
         return _over_workers(config, logical_devices, cluster)
     there = set_up_devices(config, logical_devices)
@@ -174,27 +225,12 @@ def make_devices(
             f"distribution.strategy: {config.strategy}: expected at least two devices, found {used[0].name}; "
             "use auto, or --logical-devices N on a CPU"
         )
-    shares = _shares(config, used)
     cards = {device.card for device in used}
     visible = [gpu.name.removeprefix("/physical_device:") for gpu in tf.config.get_visible_devices("GPU")]
     idle = tuple(card for card in visible if card not in cards)
     cpu_chosen = logical_devices is not None or config.visible_devices == ()
-    servers = None if watch is None else connect(watch)  # before anything is made on the devices
-    strategy = _strategy(config, used)
-    return Devices(strategy, tuple(used), idle, cpu_chosen, shares, cluster=servers)
-
-
-def _shares(config: DistributionConfig, used: Sequence[Device]) -> tuple[int, ...]:
-    """The recipe's shares, where it gives any; with `auto` they are not known yet."""
-    if config.shares is None or config.shares == "auto":
-        return ()
-    if len(config.shares) != len(used):
-        names = ", ".join(device.name for device in used)
-        raise DeviceError(
-            f"distribution.shares: expected {len(used)}, one for each device ({names}), "
-            f"got {len(config.shares)}"
-        )
-    return config.shares
+    made = kind()
+    return Devices(_strategy(config, used), tuple(used), idle, cpu_chosen, kind=made)
 
 
 def _over_workers(config: DistributionConfig, logical_devices: int | None, cluster: Cluster) -> Devices:
@@ -232,7 +268,7 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
 def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
     """The devices that the recipe numbers; otherwise the first, or all."""
     if config.devices is None:
-        return there[:1] if config.strategy in ("one_device", "parameter_server") else there
+        return there[:1] if config.strategy == "one_device" else there
     if missing := [number for number in config.devices if number >= len(there)]:
         names = ", ".join(device.name for device in there)
         raise DeviceError(
@@ -280,8 +316,6 @@ def sums_not_compiled(config: DistributionConfig, used: Sequence[Device], worker
     TensorFlow 2.21 leaves `merge_call` out, which cannot be compiled, where all devices are GPUs and its own
     collectives sum (`MirroredExtended._use_merge_call`).
     """
-    if config.strategy == "tpu":
-        return ""
     if workers > 1:
         return "compiled sums over several workers were never tried"
     if config.strategy == "central_storage":
@@ -355,8 +389,8 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
             f"multi_worker_mirrored: {devices.workers.count} workers of {each} each; these are of "
             f"{devices.workers.name()}"
         )
-    if devices.cluster is not None:
-        lines.append(devices.cluster.describe())
+    if line := devices.kind.describe():
+        lines.append(line)
     slow = _without_bfloat16(devices) if precision == "mixed_bfloat16" else []
     return "\n".join([*lines, *_warnings(devices), *slow])
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from segmenter.base.errors import DeviceError, shortened
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import Device
+from segmenter.devices.strategy import Devices
 
 
-def make_tpu(config: DistributionConfig) -> tuple[Any, tuple[Device, ...]]:
-    """The strategy and the cores of the recipe's TPU, which forgets what another program had on it.
+def make_tpu(config: DistributionConfig, logical_devices: int | None = None) -> Devices:
+    """Return the recipe's TPU as devices; it forgets what another program had on it.
 
     Raises:
-        DeviceError: there is none, or it does not answer.
+        DeviceError: there is none, it does not answer, or the CPU was to be split (`logical_devices`).
     """
+    if logical_devices is not None:
+        raise DeviceError("--logical-devices: distribution.strategy: tpu uses no CPU; leave one of both out")
     import tensorflow as tf
 
     name = config.tpu or "local"
@@ -33,7 +34,8 @@ def make_tpu(config: DistributionConfig) -> tuple[Any, tuple[Device, ...]]:
     tf.config.set_soft_device_placement(config.soft_placement)
     cores = strategy.extended.worker_devices
     names = [core.rpartition("device:")[2] if name == "local" else core for core in cores]
-    return strategy, tuple(Device(each, "TPU", "", each) for each in names)
+    used = tuple(Device(each, "TPU", "", each) for each in names)
+    return Devices(strategy, used, predicts_on_host=True)
 
 
 def _first_line(error: Exception) -> str:

@@ -14,7 +14,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Placement
 from segmenter.inference.prediction import Prediction
-from segmenter.raster.readable import Readable as Readable
+from segmenter.raster.header import Readable as Readable
 
 
 class Strips(Protocol):

@@ -20,8 +20,7 @@ from segmenter.base.errors import RasterError, SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import RasterInfo
-from segmenter.raster.band_names import names_of, order_of
-from segmenter.raster.readable import Readable
+from segmenter.raster.header import Readable, names_of, order_of
 from segmenter.runs.ensemble import AnyRun, members
 
 _INSIST = "to take it all the same: --insist, in Python insist=True"

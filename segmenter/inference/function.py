@@ -20,7 +20,7 @@ from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor
 from segmenter.inference.tensors import fused, per_pixel, rescaled
 from segmenter.inference.tta import SYMMETRIES, Tta, parse_tta
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import inference_bytes_per_pixel
+from segmenter.model.size import inference_bytes_per_pixel
 
 
 @dataclass(frozen=True, eq=False)

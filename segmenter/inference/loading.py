@@ -9,10 +9,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import CheckpointError
+from segmenter.base.files import file_state
 from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.model.weight_shapes import check_learned, check_weights, is_described
+from segmenter.model.size import check_learned, check_weights, is_described
 from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
 from segmenter.runs.weights import assign_weights, learned_weights
@@ -75,7 +76,7 @@ def load_predictor(
     if kept is None:
         return _load(run, wanted, tta, policies)
     files = [member.weights_file().resolve() for member in members(run)]
-    stamps = [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+    stamps = [(file, file_state(file)) for file in files]
     return kept.get((wanted, tta, policies), stamps, lambda: _load(run, wanted, tta, policies))
 
 

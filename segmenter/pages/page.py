@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.invocation import installation
-from segmenter.pages.parts import Chart, Charts, Fold, Head, Section, colour, drawn, plain
+from segmenter.pages.parts import Chart, Charts, Head, Section, colour, drawn, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -45,9 +45,8 @@ def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] |
 def _charts(sections: Sequence[Section]) -> Iterator[Chart]:
     for section in sections:
         for block in section.blocks:
-            inner = block.block if isinstance(block, Fold) else block
-            if isinstance(inner, Charts):
-                yield from inner.charts
+            if isinstance(block, Charts):
+                yield from block.charts
 
 
 def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> str:

@@ -138,15 +138,7 @@ class Pictures:
     legend: Sequence[Named]
 
 
-@dataclass(frozen=True)
-class Fold:
-    """Something long, behind a line that opens it."""
-
-    summary: str
-    block: Paragraph | Table | Points | Charts | Pictures
-
-
-Block = Paragraph | Table | Points | Charts | Maps | Pictures | Fold
+Block = Paragraph | Table | Points | Charts | Maps | Pictures
 
 
 @dataclass(frozen=True)

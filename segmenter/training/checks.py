@@ -19,15 +19,15 @@ from segmenter.training.prepare import Tiles, changed_data, epoch_plan
 _BYTES_PER_PARAMETER = 16
 """Weight, gradient and the optimiser's two moments, in float32."""
 _SURELY = 2 / 3
-"""Of the bytes that are counted, what is taken at the least: measured 0.67 to 0.83 (docs/memory.md)."""
+"""Of the bytes that are counted, what is taken at the least: measured 0.67 to 0.83 (benchmarks.memory)."""
 
 
 def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) -> None:
     """Refuse what does not go with these devices."""
-    if profile and devices.cluster is not None:
+    if profile and devices.kind.elsewhere:
         raise ConfigError(
-            "--profile: expected without distribution.strategy: parameter_server, whose steps are done by "
-            "other processes"
+            f"--profile: expected without distribution.strategy: {recipe.distribution.strategy}, whose steps "
+            "are done by other processes"
         )
     training, replicas = recipe.training, devices.replicas
     why = sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)

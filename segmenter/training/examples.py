@@ -11,12 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.evaluation.drawing import encoded
-from segmenter.evaluation.figures import Example, coloured, stretched
+from segmenter.evaluation.figures import Example, coloured, stretched, summary_figure
+from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import open_raster
-from segmenter.runs.windows_file import SIDE, ShownWindow, as_base64
+from segmenter.runs.resume import Position
+from segmenter.runs.run import Run
+from segmenter.runs.score_files import SUMMARY
+from segmenter.runs.windows_file import SIDE, ShownWindow, as_base64, save_windows
 
 SHOWN = 3
 """Worst windows of a validation that are shown, and as many best ones."""
@@ -185,4 +189,26 @@ def _shown(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> Shown
         image=as_base64(encoded(stretched(image[thin], valid[thin]), "jpeg")),
         label=as_base64(encoded(coloured(one.label, dataset.classes), "png")),
         map=as_base64(encoded(coloured(one.prediction, dataset.classes), "png")),
+    )
+
+
+def show_best(
+    run: Run, position: Position, dataset: Dataset, confusion: ConfusionMatrix, examples: Examples
+) -> None:
+    """Draw the summary of the validation just done, and keep its worst and best windows.
+
+    Raises:
+        RasterError: a scene cannot be read again.
+        OutputError: a file cannot be written.
+    """
+    title = f"validation after epoch {position.epoch}"
+    summary_figure(confusion, examples.read(dataset), run.classes, run.path / SUMMARY, title)
+    save_windows(
+        run.path,
+        examples.shown(dataset),
+        step=position.done,
+        epoch=position.epoch,
+        windows=examples.windows,
+        scenes=len(examples.scenes),
+        of_scenes=len(dataset.of("validation")),
     )

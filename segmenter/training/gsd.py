@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from segmenter.config.recipe import Recipe
+from segmenter.config.sampling import SamplingConfig
 from segmenter.grid.gsd import range_text
 from segmenter.grid.scenes import Dataset
 from segmenter.sampling import Plan, part_title
@@ -49,11 +50,13 @@ def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: S
     return lines
 
 
-def describe_rare_parts(recipe: Recipe, first: Plan, index: TileIndex, names: Sequence[str]) -> list[str]:
+def describe_rare_parts(
+    sampling: SamplingConfig, first: Plan, index: TileIndex, names: Sequence[str]
+) -> list[str]:
     """A line on each class at a scale that the plan cannot promise."""
     if index.strata is None or not first.rare_parts:
         return []
-    holds_NK = index.counts_NK >= recipe.sampling.min_pixels
+    holds_NK = index.counts_NK >= sampling.min_pixels
     there_NP = tiles_of_parts(first.rare_parts, index.strata.number_N)
     held_P = (holds_NK[:, [part.class_id for part in first.rare_parts]] & there_NP).sum(axis=0)
     return [

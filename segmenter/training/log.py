@@ -11,12 +11,13 @@ import tensorflow as tf
 
 from segmenter.base.errors import OutputError
 from segmenter.evaluation.by_gsd import scale_facts
+from segmenter.evaluation.figures import confusion_figure
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.protocol import of_one_rule
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.grid.labels import ClassMap
 from segmenter.runs.log import RunLog
-from segmenter.training.run_scores import write_last
+from segmenter.runs.score_files import LAST_FILES
 
 
 class SilentLog:
@@ -75,7 +76,9 @@ class TrainLog(SilentLog):
         said = {key: data[key] for key in ("miou", "iou", "completeness")}
         said["protocol"] = str(scores.protocol)
         self._log.append({"step": step, "epoch": epoch, **said})
-        write_last(self._run, step, epoch, scores, confusion, scale_facts(by_scale or {}))
+        table, picture = (self._run / name for name in LAST_FILES)
+        scores.write(table, scale_facts(by_scale or {}), facts={"epoch": epoch, "step": step})
+        confusion_figure(confusion, picture, f"validation after epoch {epoch}, step {step}")
         with self._shown(step):
             for key in ("miou", "mf1", "oa"):
                 tf.summary.scalar(f"validation/{key}", data[key] or 0.0)

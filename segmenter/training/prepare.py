@@ -14,7 +14,8 @@ from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
 from segmenter.base.terminal import padded, say, terminal_width
 from segmenter.config.augmentation import in_words
 from segmenter.config.reading import flat_settings, recipe_from
-from segmenter.config.recipe import Recipe
+from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig
+from segmenter.config.sampling import SamplingConfig
 from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
@@ -185,7 +186,7 @@ def changed_data(run: Run, tiles: Tiles) -> str:
     return ""
 
 
-def class_weights(recipe: Recipe, index: TileIndex) -> tuple[float, ...] | None:
+def class_weights(loss: LossConfig, index: TileIndex) -> tuple[float, ...] | None:
     """The weights of the classes in cross-entropy, in the order of their ids.
 
     `inverse_sqrt`: 1/√share, scaled so that the mean over all labelled pixels is 1; a class that no
@@ -194,7 +195,7 @@ def class_weights(recipe: Recipe, index: TileIndex) -> tuple[float, ...] | None:
     Raises:
         ConfigError: the recipe gives another number of weights than there are classes.
     """
-    chosen = recipe.loss.class_weights
+    chosen = loss.class_weights
     if chosen == "none":
         return None
     shares = index.shares()
@@ -202,7 +203,7 @@ def class_weights(recipe: Recipe, index: TileIndex) -> tuple[float, ...] | None:
         raw = np.where(shares > 0, 1 / np.sqrt(np.maximum(shares, 1e-12)), 0.0)
         raw = raw / (raw * shares).sum()
         return tuple(float(w) for w in np.where(shares > 0, raw, 1.0))
-    check_class_weights(recipe.loss, len(shares))
+    check_class_weights(loss, len(shares))
     return tuple(float(w) for w in chosen)
 
 
@@ -222,20 +223,24 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
     if not recipe.sampling.planned_per_replica:  # that plan needs the number of devices: said once known
         first = epoch_plan(recipe, index, names, 0)
         promised = recipe.sampling.plans_classes
-        lines += describe_plan(first, held_K, names) if promised else [describe_drawn(first, recipe, index)]
-        lines += describe_rare_parts(recipe, first, index, names)
-        lines += few_steps(recipe, first, len(index))
+        lines += (
+            describe_plan(first, held_K, names)
+            if promised
+            else [describe_drawn(first, recipe.sampling, index)]
+        )
+        lines += describe_rare_parts(recipe.sampling, first, index, names)
+        lines += few_steps(recipe.training, first, len(index))
     return "\n".join(lines)
 
 
-def few_steps(recipe: Recipe, first: Plan, tiles: int) -> Iterator[str]:
+def few_steps(training: TrainingConfig, first: Plan, tiles: int) -> Iterator[str]:
     """A warning where the batch is large for so few tiles."""
-    batch = recipe.training.global_batch
+    batch = training.global_batch
     filled = first.fillers / first.rows_SB.size
     if first.steps > 1 and filled < _MANY_FILLERS:
         return
     smaller = 1 << max(0, (tiles // _STEPS_WANTED).bit_length() - 1)
-    updates = counted(first.steps * recipe.training.epochs, "update")
+    updates = counted(first.steps * training.epochs, "update")
     yield (
         f"  warning: training.global_batch {batch} for {counted(tiles, 'tile')}: "
         f"{counted(first.steps, 'step')} an epoch, {updates} of the weights in all, and {filled:.0%} of each "
@@ -269,12 +274,12 @@ def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) 
     return lines
 
 
-def describe_drawn(first: Plan, recipe: Recipe, index: TileIndex) -> str:
+def describe_drawn(first: Plan, sampling: SamplingConfig, index: TileIndex) -> str:
     """A line on an epoch that promises no class: how many of its steps hold all, by the index."""
-    held_SK = held_by_rows(first.rows_SB, index.counts_NK, recipe.sampling.min_pixels)
-    present_K = (index.counts_NK >= recipe.sampling.min_pixels).any(axis=0)
+    held_SK = held_by_rows(first.rows_SB, index.counts_NK, sampling.min_pixels)
+    present_K = (index.counts_NK >= sampling.min_pixels).any(axis=0)
     uses_N = np.bincount(first.rows_SB.reshape(-1), minlength=len(index))
-    method = recipe.sampling.method if recipe.sampling.method != "plan" else "shuffle"
+    method = sampling.method if sampling.method != "plan" else "shuffle"
     complete = held_SK[:, present_K].all(axis=1).mean()
     return (
         f"  {counted(first.steps, 'step')} an epoch by {method}, which promises no class: {complete:.1%} of "

@@ -1,4 +1,4 @@
-"""Progress of a training: reads the steps' results one call late, shows and logs them, stops on faults."""
+"""Progress of a training: results of steps, read one call late, shown and logged; faults; a profile."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,11 @@ _TIMED_STEPS = 8
 """Steps behind the first, which compiles, from which the time of a training is estimated."""
 _WORTH_SAYING = 60.0
 """Seconds; what ends sooner needs no estimate."""
+
+_CALLS_BEFORE = 2
+"""The first call compiles, the second fills queues."""
+_PROFILED_STEPS = 10
+"""Enough to see the rhythm of steps, few enough to open in a browser; at least a call's."""
 
 
 @dataclass
@@ -298,3 +304,50 @@ class Meter:
             "tiles_redrawn": drawn.redrawn,
             "tiles_replaced": drawn.replaced,
         }
+
+
+class Profiler:
+    """Profiles some steps of a training, once it runs evenly."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """`folder`: the TensorBoard folder to write into; None: nothing is profiled."""
+        self._folder = folder
+        self._calls = self._steps = 0
+        self._running = False
+
+    def before_call(self) -> None:
+        """Begin the profile, once it is time; to be called before each call of the devices."""
+        import tensorflow as tf
+
+        self._calls += 1
+        if self._folder is not None and self._calls > _CALLS_BEFORE and not self._running:
+            tf.profiler.experimental.start(str(self._folder))
+            self._running = True
+
+    @property
+    def enough(self) -> bool:
+        """Whether what was profiled is to be written, once its results are read."""
+        return self._running and self._steps >= _PROFILED_STEPS
+
+    def after_call(self, steps: int) -> None:
+        """To be called after each call of the devices, with the steps it did."""
+        self._steps += steps * self._running
+
+    def close(self) -> str:
+        """Write the profile, if one has begun; return a line on where it is, or why it is not, else empty."""
+        import tensorflow as tf
+
+        if not self._running:
+            return ""
+        folder, self._folder, self._running = self._folder, None, False
+        try:
+            tf.profiler.experimental.stop()
+        except (OSError, tf.errors.OpError) as error:
+            return f"warning: no profile: {folder} cannot be written ({error})"
+        return f"profile of {self._steps} steps: {folder}; see it with tensorboard --logdir {folder}"
+
+    def missing(self) -> str:
+        """Line that says why a profile was asked for and none was begun; else empty."""
+        if self._folder is None:
+            return ""
+        return f"warning: no profile: it begins with call {_CALLS_BEFORE + 1}, there were {self._calls}"

@@ -1,4 +1,4 @@
-"""Start of a training, resumed or fine-tuned, in three parts: check, open the run directory, train."""
+"""Start of a training, resumed or fine-tuned: check, open the run directory, train to the end."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from segmenter.base.errors import OutputError
 from segmenter.base.files import alone_in, remove_leftovers
-from segmenter.base.invocation import invocation
 from segmenter.base.terminal import quiet, say, warn
 from segmenter.config.recipe import Recipe
 from segmenter.devices.machines.workers import Workers
 from segmenter.devices.strategy import Devices
-from segmenter.evaluation.scores import title_of
-from segmenter.extras.parameter_servers.trainer import ServedTrainer
-from segmenter.extras.unequal_cards.measured import models_of
+from segmenter.evaluation.scores import percent, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
-from segmenter.model.receptive_field import training_bytes_per_image
+from segmenter.model.size import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
+from segmenter.runs.checkpoints import BEST
 from segmenter.runs.extending import with_extension
 from segmenter.runs.log import LOG
 from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
 from segmenter.runs.run import MeasuredShares, Run, load_run
+from segmenter.runs.score_files import record_to_beat
 from segmenter.runs.validation_images import save_validation_images
 from segmenter.runs.weights import transfer_weights
 from segmenter.tiles.batches import BatchLoader
@@ -39,13 +37,10 @@ from segmenter.training.beginning.normalising import normalisation_of
 from segmenter.training.beginning.origin import record_origin
 from segmenter.training.beginning.pretraining import find_encoder_weights, frozen_at_random, load_encoder
 from segmenter.training.checks import check_devices, check_memory, check_same_plan
-from segmenter.training.end_report import leave_report
+from segmenter.training.ending import Outcome, train_to_end
 from segmenter.training.gsd import describe_rare_parts
 from segmenter.training.optimiser.schedules import describe_schedule
 from segmenter.training.prepare import Tiles, class_weights, describe_plan
-from segmenter.training.record_pictures import with_record
-from segmenter.training.signals import StoppedError
-from segmenter.training.summary import describe_result
 from segmenter.training.trainer import Trainer
 from segmenter.training.workers_agree import (
     arrays_from_chief,
@@ -91,8 +86,8 @@ def start_training(
     source: Source | None = None,
     profile: bool = False,
     workers: WorkerPool | None = None,
-) -> int:
-    """Train in the run directory `path`; the exit code: 0, or 130 or 143 where a signal stopped it.
+) -> Outcome:
+    """Train in the run directory `path`.
 
     Args:
         checkpoint: of this run, to go on from.
@@ -107,7 +102,7 @@ def start_training(
             recipe, dataset, tiles, devices, path, checkpoint=checkpoint, source=source, profile=profile
         )
         with open_training(replace(checked, workers=workers)) as trainer:
-            return train_to_end(trainer)
+            return train_to_end(trainer, resumed=checkpoint is not None)
 
 
 def check_training(
@@ -132,7 +127,7 @@ def check_training(
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
     pretrained, chief = None, devices.workers.chief
     if checkpoint is None and source is None and chief:
-        pretrained = find_encoder_weights(recipe, len(tiles.statistics.mean_C))
+        pretrained = find_encoder_weights(recipe.model, len(tiles.statistics.mean_C))
     if checkpoint is not None:
         run = with_extension(load_run(path), recipe, checkpoint)
         check_same_plan(run, tiles, planned_for, checkpoint)
@@ -140,9 +135,9 @@ def check_training(
         run = replace(_new_run(recipe, dataset, tiles, path, source, devices), planned_replicas=planned_for)
     if recipe.distribution.shares == "auto":
         chosen = devices.dealt(recipe.training.global_batch)
-        run = replace(run, shares=MeasuredShares(chosen, models_of(devices)))
+        run = replace(run, shares=MeasuredShares(chosen, devices.models))
     run = _as_on_chief(devices.workers, run)
-    weights = class_weights(recipe, tiles.index)
+    weights = class_weights(recipe.loss, tiles.index)
     return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, weights, profile)
 
 
@@ -210,7 +205,7 @@ def _trainer(checked: CheckedTraining) -> Trainer:
     form = tiles.statistics, devices.dealt(batch)
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
     feed = Feed(loader, batch if own is None else own.stop - own.start, checked.workers)
-    kind = Trainer if devices.cluster is None else ServedTrainer
+    kind: type[Trainer] = devices.kind.trainer or Trainer
     return kind(
         run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
     )
@@ -227,7 +222,9 @@ def _describe(trainer: Trainer) -> None:
     if planned_for > 1:
         held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
         lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
-        lines += describe_rare_parts(recipe, trainer.first_plan, trainer.index, trainer.run.classes.names)
+        lines += describe_rare_parts(
+            recipe.sampling, trainer.first_plan, trainer.index, trainer.run.classes.names
+        )
         say("\n".join([f"each of {planned_for} devices gets every class:", *lines]))
 
 
@@ -268,9 +265,24 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
             f"what came after step {step} will be done again; its checkpoints "
             f"({', '.join(path.name for path in later)}) and the log are kept in {later[0].parent}"
         )
-    trainer.position = with_record(trainer.run, trainer.position)
+    trainer.position = _with_record(trainer.run, trainer.position)
     trainer.rewind_log()
     say(f"resumed after step {trainer.position.done} of {trainer.steps}")
+
+
+def _with_record(run: Run, position: Position) -> Position:
+    """Return the position that a run is resumed at, with the record that the next best has to beat."""
+    if not (run.path / BEST).is_file():
+        # A record without its model would keep the next best from being kept.
+        return position._replace(best_score=Position().best_score)
+    name = run.recipe.training.best_by
+    if (score := record_to_beat(run.path, name)) is None:
+        return position
+    say(
+        "pixels without image data count nowhere in scores now, and as misses before: by today's rule the "
+        f"best validation so far has {title_of(name)} {percent(score)} %"
+    )
+    return position._replace(best_score=score)
 
 
 def _clear(run: Path) -> None:
@@ -282,48 +294,6 @@ def _clear(run: Path) -> None:
 def _sweep(run: Path) -> None:
     if left := sum(remove_leftovers(folder) for folder in (run, run / "checkpoints")):
         say(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
-
-
-def train_to_end(trainer: Trainer) -> int:
-    """Train, and say how to go on from where it ends."""
-    path, chief = trainer.run.path, trainer.devices.workers.chief
-    try:
-        trainer.train()
-    except StoppedError as stopped:
-        say(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
-        if chief:
-            leave_report(path)
-        return stopped.exit_code
-    except OutputError as error:
-        if not path.is_dir():
-            raise
-        how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
-        raise OutputError(f"{error} {how}") from None
-    if not chief:
-        return 0
-    if (drawn := trainer.feed.drawn).tiles:
-        say(
-            f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
-            f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
-        )
-    if trainer.ended_early:
-        say(f"{path}: {_describe_early_end(trainer)}")
-    for line in describe_result(path, trainer.run.recipe.training.best_by):
-        say(line)
-    leave_report(path)
-    predict = invocation("predict")
-    say(f"done: {path} holds the run; map rasters with: {predict} {path} INPUT --output DIR")
-    return 0
-
-
-def _describe_early_end(trainer: Trainer) -> str:
-    training, position = trainer.run.recipe.training, trainer.position
-    count = position.without_gain
-    return (
-        f"finished early, after epoch {position.epoch} of {training.epochs}: "
-        f"{count} validation{'s' * (count > 1)} in a row without a gain in {title_of(training.best_by)} "
-        f"(training.stop_after: {training.stop_after}); to go on, --resume with a larger one"
-    )
 
 
 def _describe_accumulation(recipe: Recipe, devices: Devices) -> str:
@@ -365,7 +335,7 @@ def _new_run(
     say(f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training")
     if devices.shares:
         say(_memory_of_each(devices, recipe, memory))
-    if devices.cluster is None and (line := check_memory(recipe, devices, memory, model.count_params())):
+    if not devices.kind.elsewhere and (line := check_memory(recipe, devices, memory, model.count_params())):
         warn(line)
     return Run(
         path=path,

@@ -34,19 +34,16 @@ from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
 from segmenter.training.checks import in_memory
-from segmenter.training.examples import Examples
+from segmenter.training.examples import Examples, show_best
 from segmenter.training.log import SilentLog, TrainLog
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimiser.ema import AveragedWeights
-from segmenter.training.optimiser.freezing import set_trained
-from segmenter.training.optimiser.optimisers import build_optimiser
+from segmenter.training.optimiser.optimisers import build_optimiser, set_trained
 from segmenter.training.optimiser.replicas_agree import Agreement
-from segmenter.training.optimiser.schedules import schedule_of
+from segmenter.training.optimiser.schedules import Schedule
 from segmenter.training.pipeline import epoch_dataset
 from segmenter.training.prepare import epoch_plan
-from segmenter.training.profiler import Profiler
-from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, TimeLeft
-from segmenter.training.record_pictures import show_best
+from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Profiler, TimeLeft
 from segmenter.training.signals import StoppedError, stop_signal
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
 from segmenter.training.validation import validate, validate_together, validation_protocol
@@ -124,7 +121,7 @@ class Trainer:
                 self._on_host = self._build()
         predicts = self._on_host or self._shown
         self._predict = on_replicas(predicts, self.run.normalisation, self.devices)
-        self._rate = schedule_of(recipe.training, self.steps)
+        self._rate = Schedule(recipe.training, self.steps)
         chief = self._workers.chief
         self._log = TrainLog(self.run.path, self.run.classes) if chief else SilentLog()
         self._called, self._drawn = False, DrawCounts()
@@ -139,7 +136,7 @@ class Trainer:
     @property
     def computed_on(self) -> dict[str, str]:
         """Devices and the choice of `xla: auto`, on which the last bits depend."""
-        return self.devices.computed_on | xla_facts(self.run.recipe, self._parts)
+        return self.devices.computed_on | xla_facts(self.run.recipe.training, self._parts)
 
     def _build(self) -> Any:
         recipe = self.run.recipe

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.config.recipe import Recipe
+from segmenter.config.recipe import Recipe, TrainingConfig
 from segmenter.devices.strategy import Devices, sums_not_compiled
 from segmenter.training.step import StepParts, summed_gradient
 
@@ -28,7 +28,7 @@ def xla_of(recipe: Recipe, devices: Devices) -> bool | None:
     asked = recipe.training.xla
     if asked != "auto":
         return bool(asked)
-    on_gpus = devices.cluster is None and all(device.name.startswith("GPU") for device in devices.used)
+    on_gpus = not devices.kind.elsewhere and all(device.name.startswith("GPU") for device in devices.used)
     if not on_gpus or recipe.training.accumulate > 1:
         return False
     several = devices.replicas > 1
@@ -36,9 +36,9 @@ def xla_of(recipe: Recipe, devices: Devices) -> bool | None:
     return False if refused else None
 
 
-def xla_facts(recipe: Recipe, parts: StepParts) -> dict[str, str]:
+def xla_facts(training: TrainingConfig, parts: StepParts) -> dict[str, str]:
     """Return what a trial has chosen, for a checkpoint: the last bits depend on it."""
-    if recipe.training.xla != "auto" or parts.xla is None:
+    if training.xla != "auto" or parts.xla is None:
         return {}
     return {_STEP: _COMPILED if parts.xla else "by TensorFlow's kernels"}
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from segmenter.base.errors import DeviceError, TrainingError
-from segmenter.extras.parameter_servers import control
-from segmenter.extras.parameter_servers.control import Watch, check_port, stay, watching
+from segmenter.extras.parameter_servers.control import Watch, check_port, stay, versions_here, watching
 from segmenter.extras.parameter_servers.roles import Roles
 from tests.helpers.made_cluster import addresses
 from tests.helpers.time_limits import wait_until
@@ -52,7 +51,7 @@ def raw(roles: Roles, role: str = "worker", index: int = 0, **facts: Any) -> Ite
     """A connection that says hello with some facts of its own."""
     host, port = roles.chief.split(":")
     listed = [[roles.chief], list(roles.workers), list(roles.servers)]
-    hello = {"role": role, "index": index, "versions": control.versions_here(), "cluster": listed, **facts}
+    hello = {"role": role, "index": index, "versions": versions_here(), "cluster": listed, **facts}
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(json.dumps(hello).encode() + b"\n")
         yield connection

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices import expected
+from segmenter.devices import setup
+from segmenter.extras.strategies import cards_expected
 
 
 @pytest.mark.parametrize(
@@ -23,15 +24,16 @@ from segmenter.devices import expected
         (None, {"visible_devices": [1, 2]}, 2),
         (None, {"strategy": "mirrored", "devices": [0, 1, 3]}, 3),
         (None, {"strategy": "one_device"}, 1),
+        (None, {"strategy": "tpu"}, 8),
     ],
 )
 def test_cards_that_are_listed_count_as_far_as_they_are_not_hidden(
     named: str | None, settings: dict[str, Any], gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expected, "cards_listed", lambda: 4)
+    monkeypatch.setattr(setup, "cards_listed", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     config = DistributionConfig.model_validate(settings)
-    assert expected.gpus_expected(config) == gpus
-    assert expected.gpus_expected(config, logical_devices=4) == 0
+    assert cards_expected(config) == gpus
+    assert cards_expected(config, logical_devices=4) == 0

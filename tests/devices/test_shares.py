@@ -12,10 +12,9 @@ from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.reading import recipe_from
 from segmenter.devices import strategy
-from segmenter.devices.limits import memory_limits
-from segmenter.devices.setup import Device
-from segmenter.devices.strategy import Devices
-from segmenter.extras.unequal_cards.shares import dealt, quickest
+from segmenter.devices.setup import Device, memory_limits
+from segmenter.devices.strategy import Devices, dealt
+from segmenter.extras.unequal_cards.shares import quickest, with_given
 
 THREE = [Device(f"CPU:{i}", "its model", "", "CPU") for i in range(3)]
 
@@ -107,11 +106,10 @@ def test_the_table_of_devices_shows_each_ones_part(tensorflow: Any) -> None:
 
 
 def test_shares_for_other_devices_are_refused() -> None:
-    config = DistributionConfig(shares=(2, 1))
     message = r"distribution.shares: expected 3, one for each device \(CPU:0, CPU:1, CPU:2\), got 2"
     with pytest.raises(DeviceError, match=message):
-        strategy._shares(config, THREE)
-    assert strategy._shares(config, THREE[:2]) == (2, 1)
+        with_given(Devices(None, tuple(THREE)), (2, 1))
+    assert with_given(Devices(None, tuple(THREE[:2])), (2, 1)).shares == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class Training:
 
     def enter(self, epoch: int) -> None:
         """Steps for the weights that train in an epoch, from 0."""
-        from segmenter.training.optimiser.freezing import set_trained
+        from segmenter.training.optimiser.optimisers import set_trained
         from segmenter.training.step import make_step, make_steps
 
         set_trained(self.model, self.pace, epoch)

@@ -53,7 +53,7 @@ class Trainings:
         recipe = self._recipe(epochs)
         checkpoint = check_run_directory(path, recipe, resume=resume)
         parts = (recipe, self._dataset, self._tiles, self._devices, path)
-        return start_training(*parts, checkpoint=checkpoint)
+        return start_training(*parts, checkpoint=checkpoint).exit_code
 
 
 @pytest.mark.parametrize(

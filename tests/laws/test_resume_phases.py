@@ -82,7 +82,7 @@ def train(prepared: Prepared, path: Path, step: int | None = None) -> int:
 
     recipe, dataset, tiles, devices = prepared
     checkpoint = check_run_directory(path, recipe, resume=step is not None, resume_from=step)
-    return start_training(recipe, dataset, tiles, devices, path, checkpoint=checkpoint)
+    return start_training(recipe, dataset, tiles, devices, path, checkpoint=checkpoint).exit_code
 
 
 @pytest.fixture(scope="module")

@@ -48,13 +48,13 @@ def refused(known: Recipe, now: Recipe, position: Position) -> bool:
 def test_it_is_refused_exactly_where_a_rate_of_the_past_would_be_another(
     tensorflow: ModuleType, schedule: str, warmup: int
 ) -> None:
-    from segmenter.training.optimiser.schedules import schedule_of
+    from segmenter.training.optimiser.schedules import Schedule
 
     setting = {"schedule": schedule, "warmup": warmup, **SCHEDULES[schedule]}
     known, seen = recipe_of(2, **setting), set()
 
     def rates_of(recipe: Recipe) -> Any:
-        schedule = schedule_of(recipe.training, recipe.training.epochs * STEPS)
+        schedule = Schedule(recipe.training, recipe.training.epochs * STEPS)
         return np.asarray(schedule(tensorflow.range(2 * STEPS))).tolist()
 
     past = rates_of(known)

@@ -84,11 +84,11 @@ def test_a_batch_for_few_tiles_says_what_would_do(tiles: int, batch: int, warned
     recipe = recipe_of(global_batch=batch, epochs=5)
     index: Any = type("Index", (), {"counts_NK": counts_NK, "strata": None})
     first = epoch_plan(recipe, index, ["a", "b"], 0)
-    lines = list(few_steps(recipe, first, tiles))
+    lines = list(few_steps(recipe.training, first, tiles))
     assert len(lines) == warned
     for line in lines:
         assert f"{batch} for {tiles} tiles: {first.steps} step{'s' * (first.steps > 1)} an epoch" in line
         assert f"{first.fillers / first.rows_SB.size:.0%} of each epoch are fillers" in line
         better = int(re.search(r"lower it \((\d+) makes", line)[1])  # type: ignore[index]
         smaller = recipe_of(global_batch=better, epochs=5)
-        assert list(few_steps(smaller, epoch_plan(smaller, index, ["a", "b"], 0), tiles)) == []
+        assert list(few_steps(smaller.training, epoch_plan(smaller, index, ["a", "b"], 0), tiles)) == []

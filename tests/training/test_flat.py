@@ -62,10 +62,29 @@ def flat(settings: TrainingConfig) -> Callable[[Any], Any]:
 
 
 def keras_own(settings: TrainingConfig) -> Callable[[Any], Any]:
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    """Keras' own optimiser of a recipe, on gradients as they are."""
+    import keras
+
+    from segmenter.model.stages import is_decayed
+    from segmenter.training.optimiser.schedules import Schedule
+
+    class Rate(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step: Any) -> Any:
+            return Schedule(settings, 9)(step)
 
     def make(model: Any) -> Any:
-        optimiser = build_optimiser(settings, model, 9, for_fit=True)
+        limits = {"global_clipnorm": settings.clip_norm or None, "clipvalue": settings.clip_value or None}
+        common: dict[str, Any] = {"learning_rate": Rate(), "weight_decay": settings.weight_decay, **limits}
+        if settings.optimizer == "adamw":
+            optimiser = keras.optimizers.AdamW(**common)
+        else:
+            looks_ahead = settings.nesterov and settings.momentum > 0
+            optimiser = keras.optimizers.SGD(momentum=settings.momentum, nesterov=looks_ahead, **common)
+        undecayed = [v for v in model.trainable_variables if not is_decayed(v.path, len(v.shape))]
+        optimiser.exclude_from_weight_decay(var_list=undecayed)
+        if settings.loss_scaled:
+            optimiser = keras.optimizers.LossScaleOptimizer(optimiser)
+        optimiser.build(model.trainable_variables)
         apply = lambda gradients: optimiser.apply(gradients, model.trainable_variables)  # noqa: E731
         return (lambda: [v.numpy() for v in optimiser.variables]), apply
 

@@ -1,7 +1,7 @@
 """Silent faults of Keras 3 and tf.distribute, each with the program's own way beside it.
 
 One test for each trap that no other file holds the program against. Elsewhere: clipping before the sum, means
-of means, local BatchNorm, replicas without an image (test_equivalence.py, test_keras_fit.py); masks, counts
+of means, local BatchNorm, replicas without an image (test_equivalence.py); masks, counts
 and E[x²] − E[x]² in BatchNorm (test_batchnorm.py); an operation that loses a summand (test_strategy.py).
 """
 

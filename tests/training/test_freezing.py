@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from datasets.commands.gpu.matrix import BATCH
-from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import TrainingConfig
 from tests.helpers.small_training import NORM, PER_IMAGE, PER_PIXEL, Training, batches, difference
 
@@ -183,12 +182,3 @@ def test_decay_spares_scales_and_shifts_and_nothing_else(tensorflow: ModuleType)
         "beta_bias_conv/kernel", "gamma_depthwise/kernel", f"{separable}/depthwise_kernel",
         f"{separable}/pointwise_kernel", f"{dense}/kernel",
     }  # fmt: skip
-
-
-def test_an_optimiser_without_the_pace_refuses_a_recipe_with_one(tensorflow: ModuleType) -> None:
-    from segmenter.training.optimiser.optimisers import build_optimiser
-
-    model = Training(NORM, PER_IMAGE).model
-    for settings in ({"freeze_encoder": 1}, {"freeze_norms": "all"}, {"rates": {"head": 2}}):
-        with pytest.raises(ConfigError, match=r"as in Keras' own fit; train\.py has both"):
-            build_optimiser(config(**settings), model, 10, for_fit=True)

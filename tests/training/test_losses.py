@@ -162,7 +162,7 @@ def test_weights_by_inverse_root_have_the_mean_one_over_the_pixels() -> None:
     )
     shares = np.array([1, 16, 0, 47]) / 64
     index: Any = SimpleNamespace(shares=lambda: shares)
-    weights = np.array(class_weights(recipe, index))
+    weights = np.array(class_weights(recipe.loss, index))
     mean = (8 * 1 + 2 * 16 + (64 / 47) ** 0.5 * 47) / 64
     np.testing.assert_allclose(weights, [8 / mean, 2 / mean, 1, (64 / 47) ** 0.5 / mean], rtol=1e-12)
     assert (weights * shares).sum() == pytest.approx(1, rel=1e-12)

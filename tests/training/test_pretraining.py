@@ -159,7 +159,7 @@ def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     path.write_text(yaml.safe_dump(raw))
     recipe = load_recipe(path, [])
     dataset = load_dataset(recipe)
-    check_encoder_weights(recipe, dataset)
+    check_encoder_weights(recipe.model, dataset)
     tiles = prepare_tiles(recipe, dataset)
     devices = strategy.make_devices(recipe.distribution, None)
     with open_training(check_training(recipe, dataset, tiles, devices, tmp_path / "run")) as trainer:
@@ -186,4 +186,4 @@ def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
 
     file.unlink()
     with pytest.raises(WeightsError, match="expected a file of weights, there is none"):
-        check_encoder_weights(recipe, dataset)
+        check_encoder_weights(recipe.model, dataset)

@@ -98,7 +98,7 @@ def test_a_training_scores_its_validation_by_scale(
     tiles = prepare_tiles(settings, dataset)
     run = tmp_path / "run"
     devices = make_devices(settings.distribution, None)
-    assert start_training(settings, dataset, tiles, devices, run) == 0
+    assert start_training(settings, dataset, tiles, devices, run).exit_code == 0
     scores = json.loads((run / "scores.json").read_text())
     found = scores["per_scale"]
     assert list(found) == ["0.12–0.15 m", "1–2.1 m"]

@@ -15,9 +15,9 @@ from segmenter.config.recipe import TrainingConfig
 
 
 def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
-    from segmenter.training.optimiser.schedules import schedule_of
+    from segmenter.training.optimiser.schedules import Schedule
 
-    schedule = schedule_of(TrainingConfig(**settings), total)
+    schedule = Schedule(TrainingConfig(**settings), total)
     return [float(schedule(step)) for step in steps]
 
 
@@ -156,19 +156,6 @@ def test_a_resumed_optimiser_is_where_it_was(tensorflow: ModuleType, settings: d
         fresh.iterations.assign(step)
         assert float(fresh.learning_rate) == seen[step]
     assert len(set(seen)) > 2
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_a_schedule_is_kept_by_keras(tensorflow: ModuleType, settings: dict[str, Any]) -> None:
-    import json
-
-    from keras.optimizers import schedules
-
-    from segmenter.training.optimiser.schedules import schedule_of
-
-    schedule = schedule_of(TrainingConfig(**settings), 100)
-    again = schedules.deserialize(json.loads(json.dumps(schedules.serialize(schedule))))
-    assert [float(again(s)) for s in range(0, 100, 9)] == [float(schedule(s)) for s in range(0, 100, 9)]
 
 
 # ------------------------------------------------------------------------------- mistakes

@@ -18,7 +18,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A recipe and the run it gave on one device."""
     folder = tmp_path_factory.mktemp("train")
     recipe = made(folder / "data")
-    train(recipe, "--run", str(folder / "run"))
+    done = train(recipe, "--run", str(folder / "run"), "--json")
+    (folder / "answer.json").write_text(done.stdout)
+    (folder / "words.txt").write_text(done.stderr)
     return recipe, folder / "run"
 
 
@@ -61,6 +63,20 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
     data = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (data["dtype"], data["band_count"]) == (dtype, bands)
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["miou"] > 0.5
+
+
+def test_json_is_all_that_stdout_gets(finished: tuple[Path, Path]) -> None:
+    run = finished[1]
+    answer = json.loads((run.parent / "answer.json").read_text())
+    reached = {"run": str(run), "ended": "finished", "resumed": False, "epochs": 3, "steps": 21}
+    assert reached.items() <= answer.items()
+    scores = json.loads((run / "scores.json").read_text())
+    assert (answer["best_epoch"], answer["best_step"]) == (scores["epoch"], scores["step"])
+    assert answer["scores"]["miou"] == scores["miou"]
+    assert answer["seconds"] > 0
+    words = (run.parent / "words.txt").read_text()
+    assert f"done: {run} holds the run" in words
+    assert words.count("throughput: ") == 3
 
 
 # In the gate are tests of the same message, or path, that need no process of their own.

@@ -19,8 +19,8 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 from segmenter.runs.windows_file import SIDE
+from segmenter.training.ending import describe_result
 from segmenter.training.examples import SHOWN, Examples
-from segmenter.training.summary import describe_result
 
 
 def confused(classes: ClassMap) -> ConfusionMatrix:

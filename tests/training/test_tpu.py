@@ -141,7 +141,7 @@ def test_where_the_host_validates_it_has_the_weights_of_now(
 def test_without_a_tpu_it_says_so_in_one_line(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from segmenter.devices.strategy import make_devices
+    from segmenter.extras.strategies import make_devices
 
     def none(**_: Any) -> None:
         raise ValueError("TPUs not found in the cluster.\n" + "more " * 100)
@@ -160,7 +160,7 @@ def test_without_a_tpu_it_says_so_in_one_line(
 def test_a_tpu_is_connected_and_started_before_its_strategy_is_made(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str | None, connects: bool
 ) -> None:
-    from segmenter.devices.strategy import make_devices
+    from segmenter.extras.strategies import make_devices
 
     done: list[str] = []
     cores = [f"/job:worker/replica:0/task:0/device:TPU:{i}" for i in range(8)]

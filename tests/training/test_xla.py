@@ -180,7 +180,7 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
     parts, line = xla_trial.tried_xla(dropping.parts, dropping.devices.distributed(stack, axis=1))
     assert parts.xla is chosen
     assert line.startswith("xla: auto: compiled" if chosen else "xla: auto: not compiled")
-    kept = xla_trial.xla_facts(recipe_with(xla="auto"), parts)
+    kept = xla_trial.xla_facts(recipe_with(xla="auto").training, parts)
     assert xla_trial.with_xla_as_before(dropping.parts, kept).xla is chosen  # resumed, it is not tried again
     assert xla_trial.with_xla_as_before(dropping.parts, {}).xla is None
 

@@ -29,7 +29,7 @@ _FIRST = 1000
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of what a section computes; the defaults are those of docs/four_gpus.md.
+    """Sizes of what a section computes; the defaults are those of studies/four_gpus.md.
 
     Attributes:
         images: of a step on each device, side × side pixels.

@@ -1,6 +1,6 @@
 """Collectives: latency of a small sum in a chain, as BatchNorm's are, and bandwidth of the gradients' sum.
 
-They take the place of the assumptions α and β of docs/four_gpus.md: a collective takes
+They take the place of the assumptions α and β of studies/four_gpus.md: a collective takes
 α + 2 (R − 1) / R · bytes / β (the bus bandwidth of NCCL's tests).
 """
 

@@ -2,8 +2,8 @@
 
 Facts, collectives, equivalence (law 2), memory, the training step, the input against its need, prediction
 and resume (law 3). Each section is a process with a limit in time; a page, gpu.md, and gpu.json are written
-after each, with every figure beside what docs/four_gpus.md expects. Exit code 1 where a law does not hold, 3
-where one was not shown.
+after each, with every figure beside what studies/four_gpus.md expects. Exit code 1 where a law does not hold,
+3 where one was not shown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         page.write(given.output, head, done)
         print(page.line(done[-1]), flush=True)
     print(
-        f"{given.output / page.PAGE}: all figures, beside what docs/four_gpus.md expects; in {page.JSON} too"
+        f"{given.output / page.PAGE}: all figures, beside those of studies/four_gpus.md; in {page.JSON} too"
     )
     for code, said, which in (
         (1, "a law does not hold, or a section could not be run", [s for s in done if s.fails]),
@@ -92,6 +92,14 @@ def places(name: str, cards: int) -> list[Place]:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if not 0 < given.minutes < 24 * 60:
+        parser.error(f"--minutes: expected more than 0 and less than a day, got {given.minutes:g}")
+    return given
+
+
+def _parser() -> ToolParser:
     parser = ToolParser(
         prog=invocation("gpu"),
         description=__doc__,
@@ -117,10 +125,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="all sizes on N devices of the CPU: shows the laws; speeds mean nothing, and take long",
     )
-    given = parser.parse_args(arguments)
-    if not 0 < given.minutes < 24 * 60:
-        parser.error(f"--minutes: expected more than 0 and less than a day, got {given.minutes:g}")
-    return given
+    return parser
 
 
 def _cards() -> int:

@@ -1,4 +1,4 @@
-"""Figures that docs/four_gpus.md expects of four 2080 Ti for the default model, with the sizes of `Sizes`.
+"""Figures that studies/four_gpus.md expects of four 2080 Ti for the default model, with the sizes of `Sizes`.
 
 None was measured; `python -m studies.four_gpus` computes the page's tables.
 """

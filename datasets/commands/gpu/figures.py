@@ -1,4 +1,4 @@
-"""Figures of a section, each beside what docs/four_gpus.md expects, and the verdict on a section."""
+"""Figures of a section, each beside what studies/four_gpus.md expects, and the verdict on a section."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Figure:
 
     Attributes:
         value: None where it could not be had; `note` then says why.
-        expected: what docs/four_gpus.md computes for four RTX 2080 Ti, or a limit, in words.
+        expected: what studies/four_gpus.md computes for four RTX 2080 Ti, or a limit, in words.
         holds: whether the value is as expected; None where nothing is promised.
         law: a law of the program: where it does not hold, the command fails.
     """

@@ -131,7 +131,7 @@ class _Trainer:
     def __init__(
         self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str, traps: Traps | None
     ) -> None:
-        from segmenter.training.optimiser.freezing import set_trained
+        from segmenter.training.optimiser.optimisers import set_trained
         from segmenter.training.step import StepParts, make_step
 
         self._setting = setting

@@ -66,7 +66,7 @@ def peak(devices: Any, bench: Bench, precision: str, images: int) -> int | None:
 def per_image(bench: Bench, precision: str) -> int:
     """Return bytes by the formula."""
     from segmenter.model.building import build_model
-    from segmenter.model.model_memory import training_bytes_per_image
+    from segmenter.model.size import training_bytes_per_image
 
     side, mixed = bench.sizes.side, precision != "float32"
     model = build_model(bench.sizes.model, BANDS, CLASSES, dtype=precision, synchronised=True)

@@ -37,7 +37,7 @@ def lines(head: Mapping[str, Any], sections: Sequence[Section]) -> Iterator[str]
     elif "logical" in head["devices"]:
         yield "**Logical CPU devices: laws hold or do not; no speed means anything.**"
         yield ""
-    yield "*Expected* is what docs/four_gpus.md computes for four RTX 2080 Ti, or a limit. A law that does"
+    yield "*Expected* is what studies/four_gpus.md computes for four RTX 2080 Ti, or a limit. A law that does"
     yield "not hold ends the command with exit code 1, one that was not shown with 3; other figures do not."
     yield ""
     rows = [[s.name, s.verdict, f"{s.seconds:.0f}", f"{s.limit:.0f}", cell(s.fault)] for s in sections]

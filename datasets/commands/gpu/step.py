@@ -19,7 +19,7 @@ from .figures import Figure
 from .steps import rate_of
 
 SPEEDUP_OF_FOUR = 3.4
-"""The least that four cards are to reach: the lower end of what docs/four_gpus.md expects."""
+"""The least that four cards are to reach: the lower end of what studies/four_gpus.md expects."""
 RATE, SPEEDUP = "images/s, {}", "speed-up of {}"
 _BFLOAT16_SINCE = (8, 0)
 """Compute capability: Ampere."""

@@ -11,7 +11,6 @@ import inspect
 import json
 import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from segmenter.base.errors import SegmenterError, WorkerError, plain, shortened
+from segmenter.base.terminal import say
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines.cluster import Cluster
 from segmenter.devices.machines.rendezvous import listening, meet
@@ -245,7 +245,7 @@ class ClusterWorkers(Workers):
         index, what = hanging
         self._report(index, what)
         if not self._ended.wait(_GRACE):
-            print(f"error: {self._line(index, what)}", file=sys.stderr, flush=True)
+            say(f"error: {self._line(index, what)}", aside=True)
             os._exit(WorkerError.exit_code)
 
     # -------------------------------------------------------------------------------------- messages
@@ -289,11 +289,10 @@ def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tupl
     """
     import tensorflow as tf
 
-    print(
+    say(
         f"{cluster.name()} of {cluster.workers}, by {cluster.source}; the chief is {cluster.name(0)}: "
         f"waiting for all, at most {config.start_timeout} s",
-        file=sys.stderr,
-        flush=True,
+        aside=True,
     )
     meet(cluster, config.start_timeout)
     listening(cluster).close()

@@ -3,47 +3,41 @@
 TensorFlow's servers never end by themselves, and its chief does not see who is lost until a step fails. So
 each worker and server holds one connection to the chief's address: it says hello with its versions, is
 welcome or refused, and ends when the chief says so or is gone. The chief sees at once who has gone, and who
-came back. Of foreign bytes, only short lines of JSON are read, and nothing in them is run.
+came back.
 """
 
 from __future__ import annotations
 
-import json
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from segmenter.base.errors import DeviceError, plain, shortened
-from segmenter.base.version import __version__
-from segmenter.extras.parameter_servers.roles import Roles, host_of, port_of
+from segmenter.devices.machines.messages import Line, listen, split
+from segmenter.extras.parameter_servers.roles import Roles
+from segmenter.runs.resume import installed_versions
 
 _PATIENCE = 600.0
 """Seconds in which all members have to have come, once the chief has indexed its data: images of containers
 are fetched, queues wait."""
-_LONGEST = 4096
-"""Bytes of a line."""
 _AGAIN = 0.5
 """Seconds between two attempts to reach a chief that is not there yet."""
-_POLL = 0.2
-_COMPARED = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "keras": ("keras",)}
+_HELLO = 5.0
+"""Seconds that who connects has to say hello in."""
+
+_COMPARED = ("coverage-segmenter", "tensorflow", "keras")
 
 Member = tuple[str, int]
 """(role, index)."""
 
 
 def versions_here() -> dict[str, str]:
-    """Versions that have to be the same in all processes of a cluster."""
-    found = {"coverage-segmenter": __version__}
-    for name, installed_as in _COMPARED.items():
-        for package in installed_as:
-            with suppress(PackageNotFoundError):
-                found.setdefault(name, version(package))
-    return found
+    """Return the versions that have to be the same in all processes of a cluster."""
+    return {name: version for name, version in installed_versions().items() if name in _COMPARED}
 
 
 # ------------------------------------------------------------------------------------------ the chief
@@ -63,7 +57,7 @@ class Watch:
         """Raises DeviceError where the chief's address is taken, or not of this machine."""
         self.roles, self._say = roles, say
         self._changed = threading.Condition()
-        self._here: dict[Member, socket.socket] = {}
+        self._here: dict[Member, Line] = {}
         self._been: set[Member] = set()
         self._refused = ""
         self._started = False
@@ -117,9 +111,9 @@ class Watch:
         self._closed = True
         self._wake.send(b".")
         self._thread.join()
-        for connection in self._here.values():
-            _send(connection, {"end": last})
-            connection.close()
+        for line in self._here.values():
+            line.send({"end": last})
+            line.close()
         for own in (self._listener, self._wake, self._waking):
             own.close()
         self._selector.close()
@@ -128,36 +122,30 @@ class Watch:
         return ", ".join(self.roles.title(*member) for member in members)
 
     def _watch(self) -> None:
-        lines: dict[socket.socket, _Lines] = {}
         while not self._closed:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
                     with suppress(OSError):  # who came may be gone already
                         connection, _address = self._listener.accept()
+                        connection.settimeout(_HELLO)
                         _keep_alive(connection)
-                        self._selector.register(connection, selectors.EVENT_READ, connection)
-                        lines[connection] = _Lines(connection)
+                        self._selector.register(connection, selectors.EVENT_READ, Line(connection))
                 elif key.data is not None:
-                    self._hear(key.data, lines)
+                    self._hear(key.data)
 
-    def _hear(self, connection: socket.socket, lines: dict[socket.socket, _Lines]) -> None:
-        """What comes of a connection: a hello, or its end. Members say nothing else."""
-        member = next((m for m, own in self._here.items() if own is connection), None)
-        heard = lines[connection].read()
-        if heard is None or member is not None:
-            if heard == {} and member is not None:
-                return
-            self._drop(connection, lines, member)
-        elif heard and (refused := self._welcome(connection, heard)):
-            _send(connection, {"refused": refused})
-            self._drop(connection, lines, None)
+    def _hear(self, line: Line) -> None:
+        """Take what comes of a connection: a hello, or its end. Members say nothing else."""
+        member = next((m for m, own in self._here.items() if own is line), None)
+        hello = line.receive()
+        if hello is None or member is not None:
+            self._drop(line, member)
+        elif refused := self._welcome(line, hello):
+            line.send({"refused": refused})
+            self._drop(line, None)
 
-    def _drop(
-        self, connection: socket.socket, lines: dict[socket.socket, _Lines], member: Member | None
-    ) -> None:
-        self._selector.unregister(connection)
-        connection.close()
-        del lines[connection]
+    def _drop(self, line: Line, member: Member | None) -> None:
+        self._selector.unregister(line.socket)
+        line.close()
         if member is None:
             return
         with self._changed:
@@ -166,14 +154,12 @@ class Watch:
         if self._started and member[0] == "worker":  # of a server, the training itself says it
             self._say(f"{self.roles.title(*member)} is lost; its step goes to another worker")
 
-    def _welcome(self, connection: socket.socket, hello: Mapping[str, Any]) -> str:
-        """Take in who says hello; why not, where it is refused."""
+    def _welcome(self, line: Line, hello: Mapping[str, Any]) -> str:
+        """Take in who says hello; return why not, where it is refused, else an empty text."""
         member = str(hello.get("role")), hello.get("index")
         if not isinstance(member[1], int) or member not in self.roles.members:
             return shortened(f"{member[0]} {member[1]} is no part of the chief's cluster")
-        title, here, there = self.roles.title(*member), versions_here(), hello.get("versions")
-        if not isinstance(there, dict):
-            return f"{title} says no versions"
+        title, here, there = self.roles.title(*member), versions_here(), hello.get("versions", {})
         if member in self._here:
             return f"{title} is there already: another process has the same --role and --index"
         if hello.get("cluster") != _addresses(self.roles):
@@ -185,11 +171,11 @@ class Watch:
             return self._remember(
                 f"{title} has other versions than the chief: {plain(said)}; install the same"
             )
-        if not _send(connection, {"welcome": True}):
+        if not line.send({"welcome": True}):
             return "gone"
         again = member in self._been
         with self._changed:
-            self._here[member] = connection
+            self._here[member] = line
             self._been.add(member)
             self._changed.notify_all()
         if again and member[0] == "worker":
@@ -232,18 +218,15 @@ def stay(roles: Roles, say: Callable[[str], None] = print) -> int:
         DeviceError: the chief refuses this process.
     """
     own = f"{roles.role} {roles.index}"
-    connection = _reach(roles, own, say)
-    with connection:
-        lines = _Lines(connection)
-        _send(connection, {"role": roles.role, "index": roles.index, **_facts(roles)})
-        while (heard := lines.read()) is not None:
-            if "refused" in heard:
-                raise DeviceError(f"the chief ({roles.chief}) refuses {own}: {heard['refused']}")
-            if "welcome" in heard:
+    with Line(_reach(roles, own, say)) as line:
+        line.send({"role": roles.role, "index": roles.index, **_facts(roles)})
+        while (message := line.receive()) is not None:
+            if "refused" in message:
+                raise DeviceError(f"the chief ({roles.chief}) refuses {own}: {message['refused']}")
+            if "welcome" in message:
                 say(f"{own}: with the chief at {roles.chief}")
-            if "end" in heard:
-                last = plain(str(heard["end"]))
-                say(f"{own}: the chief {last}, so this ends")
+            if "end" in message:
+                say(f"{own}: the chief {message['end']}, so this ends")
                 return 0
     say(f"{own}: the chief at {roles.chief} is gone, so this ends")
     return 1
@@ -254,7 +237,7 @@ def _reach(roles: Roles, own: str, say: Callable[[str], None]) -> socket.socket:
     said = False
     while True:
         with suppress(OSError):
-            connection = socket.create_connection((host_of(roles.chief), port_of(roles.chief)), timeout=10)
+            connection = socket.create_connection(split(roles.chief), timeout=10)
             connection.settimeout(None)
             _keep_alive(connection)
             return connection
@@ -275,48 +258,9 @@ def _addresses(roles: Roles) -> list[list[str]]:
 # ------------------------------------------------------------------------------------------- sockets
 
 
-class _Lines:
-    """Lines of JSON of a connection."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._left = connection, b""
-
-    def read(self) -> dict[str, Any] | None:
-        """The next object; {} where a line has not come whole; None at the end, or where it is none."""
-        if b"\n" not in self._left:
-            try:
-                heard = self._connection.recv(_LONGEST)
-            except OSError:
-                heard = b""
-            if not heard:
-                return None
-            self._left += heard
-        line, ended, rest = self._left.partition(b"\n")
-        if not ended:
-            return {} if len(self._left) < _LONGEST else None
-        self._left = rest
-        try:
-            found = json.loads(line)
-        except ValueError:  # also of bytes that are no text
-            return None
-        return found if isinstance(found, dict) and found else None
-
-
-def _send(connection: socket.socket, message: Mapping[str, Any]) -> bool:
-    """Whether it went out."""
-    try:
-        connection.sendall(json.dumps(message).encode() + b"\n")
-    except OSError:
-        return False
-    return True
-
-
 def _listener(address: str) -> socket.socket:
-    host, port = host_of(address), port_of(address)
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # On all of the machine's networks: how the others call it need not be a name of its own network.
-        return socket.create_server(("", port), family=family, backlog=1024)
+        return listen(address, 1024)
     except OSError as error:
         raise DeviceError(f"chief ({address}): cannot listen there: {error.strerror or error}") from None
 
@@ -327,7 +271,7 @@ def check_port(title: str, address: str) -> None:
     TensorFlow's servers would share it, and each would get some of the other's calls.
     """
     try:
-        socket.create_server(("", port_of(address))).close()
+        socket.create_server(("", split(address)[1])).close()
     except OSError as error:
         raise DeviceError(f"{title}: cannot listen there: {error.strerror or error}") from None
 

@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from segmenter.base.errors import ConfigError, shortened
+from segmenter.devices.machines.messages import split
 
 ROLES = ("chief", "worker", "ps")
 """As TensorFlow calls them; `ps` is a parameter server."""
@@ -50,22 +50,12 @@ class Roles:
     @property
     def place_on_host(self) -> int:
         """How many workers of a lower index are on this worker's host: its place among the host's GPUs."""
-        host = host_of(self.address)
-        return sum(host_of(other) == host for other in self.workers[: self.index])
+        host = split(self.address)[0]
+        return sum(split(other)[0] == host for other in self.workers[: self.index])
 
     def title(self, role: str, index: int) -> str:
         """Of a process, for messages: `worker 1 (host:port)`."""
         return f"{role} {index} ({self.members[role, index]})"
-
-
-def host_of(address: str) -> str:
-    """HOST of HOST:PORT, without the brackets of IPv6."""
-    return address.rpartition(":")[0].strip("[]")
-
-
-def port_of(address: str) -> int:
-    """PORT of HOST:PORT."""
-    return int(address.rpartition(":")[2])
 
 
 def parse_cluster(words: Sequence[str]) -> Jobs:
@@ -162,8 +152,16 @@ def _check_addresses(jobs: Jobs, where: str) -> None:
             seen.add(address)
 
 
-def refuse_options(options: Mapping[str, Any], why: str) -> None:
-    """Refuse options of the command line that would do nothing, by name."""
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(f"--{name}: expected {why}")
+def roles_of_command(
+    words: Sequence[str] | None, role: str | None, index: int | None, logical_devices: int | None
+) -> Roles:
+    """Return `roles_of` the options of `train.py`, of which `--logical-devices` would do nothing here.
+
+    Raises:
+        ConfigError: as of `roles_of`, or it is given.
+    """
+    if logical_devices is not None:
+        raise ConfigError(
+            "--logical-devices: expected without distribution.strategy: parameter_server, got both"
+        )
+    return roles_of(words, role, index)

@@ -5,13 +5,33 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from segmenter.base.errors import DeviceError, run_script
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import load_tensorflow
-from segmenter.extras.parameter_servers.control import check_port, stay
+from segmenter.extras.parameter_servers.control import Watch, check_port, stay, watching
 from segmenter.extras.parameter_servers.roles import Roles
+
+
+def run_role(config: DistributionConfig, roles: Roles, train: Callable[[Watch], int]) -> NoReturn:
+    """Run this process in its role of a cluster, and end it with the exit code.
+
+    Args:
+        train: what a chief does, with the watch over its members; gives the exit code.
+
+    Raises:
+        DeviceError: as of `serve`.
+    """
+    if roles.role != "chief":
+        serve(config, roles)
+
+    def as_chief() -> int:
+        with watching(roles) as watch:
+            return train(watch)
+
+    leave(run_script(as_chief))
 
 
 def serve(config: DistributionConfig, roles: Roles) -> NoReturn:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import socket
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from segmenter.base.errors import DeviceError
+from segmenter.config.devices import DistributionConfig
+from segmenter.devices.machines.messages import split
+from segmenter.devices.strategy import Devices, Kind, make_devices
 from segmenter.extras.parameter_servers.control import Watch
-from segmenter.extras.parameter_servers.roles import Roles, host_of
+from segmenter.extras.parameter_servers.roles import Roles
 
 
-@dataclass(frozen=True)
-class ServerCluster:
+class ServerCluster(Kind):
     """Workers and parameter servers that a chief computes with.
 
     Attributes:
@@ -22,8 +23,17 @@ class ServerCluster:
         watch: who of the members is there.
     """
 
-    coordinator: Any
-    watch: Watch
+    elsewhere = True
+
+    def __init__(self, coordinator: Any, watch: Watch) -> None:
+        self.coordinator, self.watch = coordinator, watch
+
+    @property
+    def trainer(self) -> Any:
+        """`ServedTrainer`."""
+        from segmenter.extras.parameter_servers.trainer import ServedTrainer
+
+        return ServedTrainer
 
     @property
     def roles(self) -> Roles:
@@ -55,6 +65,18 @@ class ServerCluster:
         return {"updates": f"asynchronous, by {self.workers} workers"}
 
 
+def make_chief(
+    config: DistributionConfig, logical_devices: int | None = None, watch: Watch | None = None
+) -> Devices:
+    """Set up the chief's own device, and connect the cluster that a watch knows.
+
+    Raises:
+        DeviceError: as of `make_devices` and `connect`.
+    """
+    alone = config.model_copy(update={"strategy": "one_device"})
+    return make_devices(alone, logical_devices, kind=Kind if watch is None else lambda: connect(watch))
+
+
 def connect(watch: Watch) -> ServerCluster:
     """Wait for all members and connect TensorFlow with them; what it had made before is void then.
 
@@ -82,4 +104,4 @@ def connect(watch: Watch) -> ServerCluster:
 def _own_address(roles: Roles) -> str:
     """An address of TensorFlow's server in the chief, which none of the members calls: any free port."""
     with closing(socket.create_server(("", 0))) as free:
-        return f"{host_of(roles.chief)}:{free.getsockname()[1]}"
+        return f"{split(roles.chief)[0]}:{free.getsockname()[1]}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +28,9 @@ from segmenter.training.progress import Meter
 from segmenter.training.step import StepResult
 from segmenter.training.trainer import PATIENCE, Trainer
 from segmenter.training.workers_agree import Stop
+
+if TYPE_CHECKING:
+    from segmenter.extras.parameter_servers.strategy import ServerCluster
 
 _EACH = 2
 """Steps under way for each worker: one is computed, the next one's batch is there."""
@@ -59,14 +62,13 @@ class _Lateness:
 
 @dataclass
 class ServedTrainer(Trainer):
-    """A `Trainer` whose steps are done by the workers of `devices.cluster`."""
+    """A `Trainer` whose steps are done by the workers of a `ServerCluster`."""
 
     _late: _Lateness = field(default_factory=_Lateness, init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.devices.cluster is not None
-        self._cluster = self.devices.cluster
+        self._cluster = cast("ServerCluster", self.devices.kind)
         self._state = ServedState(
             self.model,
             self._optimiser,

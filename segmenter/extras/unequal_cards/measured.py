@@ -18,8 +18,8 @@ import tensorflow as tf
 from segmenter.base.errors import TrainingError
 from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe
-from segmenter.devices.strategy import Devices
-from segmenter.extras.unequal_cards.shares import dealt, quickest
+from segmenter.devices.strategy import Devices, dealt
+from segmenter.extras.unequal_cards.shares import quickest
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.run import MeasuredShares
@@ -53,18 +53,13 @@ def share_out(
         return devices
     if asked != "auto":
         return _with(devices, dealt(training.global_batch, asked, training.accumulate))
-    if known is not None and known.devices == models_of(devices):
+    if known is not None and known.devices == devices.models:
         say(f"shares: {_tiles(devices, known.tiles)} of each step, as this run has measured before")
         return _with(devices, known.tiles)
     probe = Probe(recipe, *form, classes)
     tiles, seconds = measured(probe, devices.names, training.global_batch, training.accumulate)
     say(_chosen(devices, tiles, seconds))
     return _with(devices, tiles)
-
-
-def models_of(devices: Devices) -> tuple[str, ...]:
-    """The hardware of each replica, by which measured shares are known again."""
-    return tuple(device.model for device in devices.used)
 
 
 def _with(devices: Devices, tiles: tuple[int, ...]) -> Devices:

@@ -1,44 +1,31 @@
-"""Shares of a step: how many tiles of the global batch each device gets. Pure Python."""
+"""Shares of a step: how many tiles of the global batch each device gets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
+from dataclasses import replace
 
-from segmenter.base.errors import ConfigError
+from segmenter.base.errors import ConfigError, DeviceError
+from segmenter.devices.strategy import Devices
 
 ALIKE = 1.1
 """Devices whose slowest takes at most so many times the fastest's time for a tile get equal parts: timings of
 cards of one model differ by some percent from run to run."""
 
 
-def dealt(tiles: int, shares: Sequence[int], unit: int = 1) -> tuple[int, ...]:
-    """Tiles of each device, in proportion to its share, whole ones, by the largest remainders.
-
-    Each gets its quota rounded down; what is left goes to the largest remainders (Hamilton's method), the
-    first of equal ones. The same arguments always give the same.
-
-    Args:
-        tiles: of the global batch, a multiple of `unit`.
-        unit: tiles that stay together, one for each micro-batch.
+def with_given(devices: Devices, shares: Sequence[int]) -> Devices:
+    """Return the devices with the shares that a recipe gives, as parts.
 
     Raises:
-        ConfigError: a device that has a share would get none.
+        DeviceError: there are more or fewer shares than devices.
     """
-    units, whole = tiles // unit, sum(shares)
-    quotas = [Fraction(units * share, whole) for share in shares]
-    counts = [int(quota) for quota in quotas]
-    by_remainder = sorted(range(len(shares)), key=lambda r: (counts[r] - quotas[r], r))
-    for r in by_remainder[: units - sum(counts)]:
-        counts[r] += 1
-    if without := [r for r, share in enumerate(shares) if share and not counts[r]]:
-        each = "a tile" if unit == 1 else f"{unit} tiles, one for each micro-batch,"
-        raise ConfigError(
-            f"distribution.shares: expected {each} of a step for every device that has a share, got none for "
-            f"device {without[0]} of {tiles} tiles by {list(shares)}; raise training.global_batch, or give "
-            "it 0"
+    if len(shares) != len(devices.used):
+        names = ", ".join(devices.names)
+        raise DeviceError(
+            f"distribution.shares: expected {len(devices.used)}, one for each device ({names}), "
+            f"got {len(shares)}"
         )
-    return tuple(count * unit for count in counts)
+    return replace(devices, shares=tuple(shares))
 
 
 def quickest(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -13,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import LabelError, shortened
+from segmenter.base.sealed import digest
 from segmenter.config.datasets import IGNORE_WORD, VectorLabels
 from segmenter.grid.labels import IGNORE, ClassMap, rasterised_classes
 from segmenter.raster.made import stored_values
@@ -109,7 +108,7 @@ class BurnRule:
     def key(self) -> str:
         """A digest of all that the ids of pixels depend on, beside the file."""
         facts = {**asdict(self), "classes": self.classes.to_dict(), "values": dict(self.values)}
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return digest(facts, 64)
 
 
 def as_text(value: Any) -> str | None:

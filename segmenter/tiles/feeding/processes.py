@@ -8,20 +8,28 @@ killed leaves nothing behind and blocks nobody.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe, wait
 from types import TracebackType
+from typing import Any
+
+import numpy as np
 
 from segmenter.base.errors import SegmenterError, TrainingError
+from segmenter.base.terminal import say
+from segmenter.config.recipe import Recipe
 from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
 from segmenter.tiles.feeding.makers import FeedClosedError, Maker
 from segmenter.tiles.feeding.orders import Answer, Order
-from segmenter.tiles.feeding.sending import packed
+from segmenter.tiles.feeding.sizes import ahead_of, describe, workers_for
 from segmenter.tiles.feeding.slots import BatchShape, Slots
 
 _START = (
@@ -33,6 +41,33 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _POLL_SECONDS = 0.2
 _PATIENCE = 5.0
 """Seconds that a worker, told to end, may take before it is killed."""
+
+
+@contextlib.contextmanager
+def worker_processes(
+    recipe: Recipe, bands: int, dtype: str, gpus: int, workers_of_training: int = 1
+) -> Iterator[WorkerPool | None]:
+    """The recipe's worker processes, for as long as the context lasts; None where it has none.
+
+    Args:
+        bands, dtype: of the scenes as they are read.
+        gpus: that will be trained on.
+        workers_of_training: that share each batch.
+
+    Raises:
+        TrainingError: they, or the memory for their batches, cannot be had.
+    """
+    workers = workers_for(recipe.training.input_workers, gpus)
+    if not workers:
+        yield None
+        return
+    size = recipe.tiles.size
+    own = recipe.training.global_batch // workers_of_training
+    shape = BatchShape(own, (size, size, bands), dtype)
+    slots = ahead_of(workers, shape.bytes)
+    say(describe(workers, slots, shape.bytes))
+    with WorkerPool(workers, shape, slots) as pool:
+        yield pool
 
 
 @dataclass
@@ -275,3 +310,32 @@ def _started(number: int, life: int, memory: int) -> _Worker:
     finally:
         theirs.close()
     return _Worker(number, process, ours)
+
+
+# ------------------------------------------------------------------------------------- a loader as bytes
+
+_Lock = type(threading.Lock())
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, _Lock):
+            return threading.Lock, ()
+        if isinstance(obj, threading.local):  # handles of files, and what else a thread has of its own
+            return threading.local, ()
+        if isinstance(obj, np.memmap):  # else all of its pixels would be sent
+            if isinstance(obj.base, np.ndarray):
+                raise TypeError("expected a whole mapped array to send, got a part of one")
+            return np.memmap, (obj.filename, obj.dtype, obj.mode, obj.offset, obj.shape)
+        return NotImplemented
+
+
+def packed(loader: BatchLoader) -> bytes:
+    """Return a loader as bytes, for a `Connection` to a process of our own.
+
+    Without locks, open files and what belongs to one thread. Nothing is looked for, decoded or announced
+    where it is taken out again: the constructors of its objects ran once, in the process that sends it.
+    """
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(loader)
+    return buffer.getvalue()

@@ -48,7 +48,7 @@ def unmet_demands(
         check_validation(recipe, dataset, validation_K)
 
     def weights(recipe: Recipe, dataset: Dataset) -> None:
-        check_encoder_weights(recipe, dataset, download=False)
+        check_encoder_weights(recipe.model, dataset, download=False)
 
     checks: list[Callable[[Recipe, Dataset], None]] = [*_BY_NAMES]
     checks += [validation, *_BY_IMAGES, weights] if images else []

@@ -10,8 +10,8 @@ from pathlib import Path
 from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe
 from segmenter.grid.scenes import Dataset
+from segmenter.model.size import Shape, is_described, weight_shapes
 from segmenter.model.stages import joined_stages
-from segmenter.model.weight_shapes import Shape, is_described, weight_shapes
 from segmenter.raster import open_raster
 from segmenter.runs.arrays import Arrays
 from segmenter.runs.run import Run, load_run
@@ -50,7 +50,7 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
     run = load_run(path)
     source = Source(run, learned_weights(run.weights()), partial)
     if is_described(recipe.model):
-        shapes = weight_shapes(recipe.model, bands_seen(recipe, dataset), len(dataset.classes))
+        shapes = weight_shapes(recipe.model, bands_seen(dataset), len(dataset.classes))
         check_fit(source, shapes, recipe, dataset.classes.names)
     elif _network(run.recipe) != _network(recipe) and not partial:
         raise _little_fits(source, recipe, "none of its encoder")
@@ -123,8 +123,8 @@ def _parameters(shapes: Mapping[str, Shape], paths: Collection[str]) -> int:
     return sum(math.prod(shapes[path]) for path in paths)
 
 
-def bands_seen(recipe: Recipe, dataset: Dataset) -> int:
-    """Bands that the model sees, from the recipe or the first training image."""
+def bands_seen(dataset: Dataset) -> int:
+    """Return the number of bands that a model sees, by the recipe's choice or the first training image."""
     if dataset.bands is not None:
         return len(dataset.bands)
     for scene in dataset.of("train")[:1]:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.base.errors import WeightsError
-from segmenter.config.models import EncoderDecoderConfig
-from segmenter.config.recipe import Recipe
+from segmenter.config.models import EncoderDecoderConfig, ModelConfig
 from segmenter.grid.scenes import Dataset
 from segmenter.model.architectures import FAMILIES
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
@@ -22,7 +21,7 @@ _NOT_ENCODER = ("decoder_", "logits")
 """Beginnings of the names of all other layers, see `model.encoders`."""
 
 
-def check_encoder_weights(recipe: Recipe, dataset: Dataset, *, download: bool = True) -> None:
+def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bool = True) -> None:
     """Refuse weights that are missing, damaged or of another encoder, before the data are indexed.
 
     Args:
@@ -31,10 +30,9 @@ def check_encoder_weights(recipe: Recipe, dataset: Dataset, *, download: bool = 
     Raises:
         WeightsError: in one line.
     """
-    config = recipe.model
     if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
         return
-    bands = bands_seen(recipe, dataset)
+    bands = bands_seen(dataset)
     if config.encoder in FAMILIES:
         torch_encoder_weights(config, bands)
     elif config.weights == "imagenet":
@@ -45,13 +43,12 @@ def check_encoder_weights(recipe: Recipe, dataset: Dataset, *, download: bool = 
         channels_for(bands, file_bands(Path(config.weights), config.encoder), config.weight_bands)
 
 
-def find_encoder_weights(recipe: Recipe, bands: int) -> EncoderWeights | None:
-    """The weights that the recipe's encoder starts from; None: from scratch.
+def find_encoder_weights(config: ModelConfig, bands: int) -> EncoderWeights | None:
+    """The weights that a recipe's encoder starts from; None: from scratch.
 
     Raises:
         WeightsError: in one line.
     """
-    config = recipe.model
     if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
         return None
     if config.encoder in FAMILIES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,25 @@ from segmenter.training.losses.pixel import (
     targets_of,
 )
 from segmenter.training.losses.region import DICE, JACCARD, lovasz_per_image, soft_overlaps, tversky_loss
-from segmenter.training.losses.replicas import global_sum, share_of
+
+TERMS: dict[str, Callable[..., Any]] = {
+    "cross_entropy": lambda config, ids, logits: cross_entropy(ids, logits, config.label_smoothing),
+    "focal": lambda config, ids, logits: focal(ids, logits, config.focal_gamma, config.label_smoothing),
+    "lovasz": lambda config, labels, logits: lovasz_per_image(labels, logits),
+    "dice": lambda config, overlaps: tversky_loss(overlaps, *DICE),
+    "jaccard": lambda config, overlaps: tversky_loss(overlaps, *JACCARD),
+    "tversky": lambda config, overlaps: tversky_loss(overlaps, config.tversky_alpha, config.tversky_beta),
+}
+"""Name of a weight in `LossConfig` → its term, of the kind that it is marked as there (`Term.of`).
+
+pixels: from class ids and logits, a loss of each pixel (b, H, W); images: from labels and logits, one of each
+image (b,); batch: from the overlaps (3, K) of the global batch, a scalar.
+"""
+
+
+def _weighted(config: LossConfig, of: str) -> list[tuple[float, Callable[..., Any]]]:
+    """Return weight and function of the terms of a kind that have a weight."""
+    return [(getattr(config, name), TERMS[name]) for name in config.terms(of) if getattr(config, name)]
 
 
 @dataclass(frozen=True)
@@ -45,26 +63,33 @@ class ReplicaLoss:
     log_priors: tuple[float, ...] | None = None
 
     def __call__(self, labels_BHW: Any, logits_BHWK: Any, valid_weight: Any = None) -> Any:
-        """The share; `valid_weight` where these are a part of the replica's images, see there."""
+        """Return the share; `valid_weight` where these are a part of the replica's images, see there."""
         config, dtype = self.config, logits_BHWK.dtype
+        pixels, images, overlaps = (_weighted(config, of) for of in ("pixels", "images", "batch"))
+        # Each term takes the logits for itself, but for those of overlaps, which share one all-reduce.
+        logits = iter(in_order(logits_BHWK, len(pixels) + len(images) + bool(overlaps)))
         total = tf.zeros((), dtype)
-        logits = iter(in_order(logits_BHWK, len(_users(config))))
-        if config.cross_entropy or config.focal:
+        if pixels:
             targets = self._kept(self._targets(labels_BHW, dtype), logits_BHWK)
-            pixel = _pixel_loss(config, targets, (self._adjusted(x) for x in logits))
-            if config.normalisation == "per_pixel":
-                weight = _global_weight(targets) if valid_weight is None else valid_weight
-                total += per_pixel_share(pixel, targets, weight)
-            else:
-                total += _mean_over_images(per_image(pixel, targets), self.global_batch)
-        if config.lovasz:
-            images = lovasz_per_image(labels_BHW, next(logits))
-            total += config.lovasz * _mean_over_images(images, self.global_batch)
-        if terms := _overlap_terms(config):
-            overlaps = in_order(global_sum(soft_overlaps(labels_BHW, next(logits))), len(terms))
-            parts = zip(terms, overlaps, strict=True)
-            total += share_of(sum(w * tversky_loss(sums, *alpha_beta) for (w, alpha_beta), sums in parts))
+            pixel = tf.zeros_like(targets.weight_BHW)
+            for weight, term in pixels:
+                pixel += weight * term(config, targets.ids_BHW, self._adjusted(next(logits)))
+            total += self._over_pixels(pixel, targets, valid_weight)
+        for weight, term in images:
+            image_B = term(config, labels_BHW, next(logits))
+            total += weight * _mean_over_images(image_B, self.global_batch)
+        if overlaps:
+            sums = in_order(global_sum(soft_overlaps(labels_BHW, next(logits))), len(overlaps))
+            parts = zip(overlaps, sums, strict=True)
+            total += share_of(sum(weight * term(config, own) for (weight, term), own in parts))
         return total
+
+    def _over_pixels(self, pixel_BHW: Any, targets: Targets, valid_weight: Any) -> Any:
+        """Return this replica's share of the mean, as `normalisation` says."""
+        if self.config.normalisation == "per_image":
+            return _mean_over_images(per_image(pixel_BHW, targets), self.global_batch)
+        weight = _global_weight(targets) if valid_weight is None else valid_weight
+        return per_pixel_share(pixel_BHW, targets, weight)
 
     def _targets(self, labels_BHW: Any, dtype: Any) -> Targets:
         config = self.config
@@ -88,9 +113,7 @@ class ReplicaLoss:
     @property
     def needs_valid_weight(self) -> bool:
         """Whether parts of a global batch have to know the weight of all its valid pixels beforehand."""
-        return self.config.normalisation == "per_pixel" and bool(
-            self.config.cross_entropy or self.config.focal
-        )
+        return self.config.normalisation == "per_pixel" and bool(_weighted(self.config, "pixels"))
 
     def valid_weight(self, labels_BHW: Any, dtype: Any) -> Any:
         """Σ w[y] over the valid pixels of the global batch, from the labels alone; one all-reduce.
@@ -127,7 +150,7 @@ def in_order(value: Any, users: int) -> list[Any]:
     """The value for each of its users, whose gradients are added up in their order.
 
     TensorFlow's own sum of three or more starts with whichever happens to be free to be written over, so that
-    its last bits differ from step to step (docs/repeatability.md). It also makes one such sum of a chain of
+    its last bits differ from step to step (docs/internals.md). It also makes one such sum of a chain of
     additions, unless a copy keeps them apart.
     """
 
@@ -141,20 +164,33 @@ def in_order(value: Any, users: int) -> list[Any]:
     return list(fork(value)) if users > 2 else [value] * users
 
 
-def _users(config: LossConfig) -> list[Any]:
-    """The terms that each take the logits for themselves."""
-    terms = (config.cross_entropy, config.focal, config.lovasz, _overlap_terms(config))
-    return [term for term in terms if term]
+def replicas() -> int:
+    """Replicas that compute together with this one; 1 where there is no strategy."""
+    context = tf.distribute.get_replica_context()
+    return 1 if context is None else int(context.num_replicas_in_sync)
 
 
-def _pixel_loss(config: LossConfig, targets: Targets, logits: Iterator[Any]) -> Any:
-    """(b, H, W): the weighted sum of cross-entropy and focal loss, each of the next of the logits."""
-    pixel, smoothing = tf.zeros_like(targets.weight_BHW), config.label_smoothing
-    if config.cross_entropy:
-        pixel += config.cross_entropy * cross_entropy(targets.ids_BHW, next(logits), smoothing)
-    if config.focal:
-        pixel += config.focal * focal(targets.ids_BHW, next(logits), config.focal_gamma, smoothing)
-    return pixel
+def global_sum(own: Any) -> Any:
+    """Σ of a tensor over the replicas, in one all-reduce; differentiable by this replica's summand alone.
+
+    The others' summands are constants here, so the backward pass needs no second all-reduce: each replica
+    differentiates the same function of the sum by its own part, and the gradients are summed later.
+    """
+    if replicas() == 1:
+        return own
+    context = tf.distribute.get_replica_context()
+    everyone = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(own))
+    return tf.stop_gradient(everyone - own) + own
+
+
+def share_of(loss: Any) -> Any:
+    """This replica's share of a loss that every replica has computed whole: loss / R, with its full gradient.
+
+    The values of the shares add up to the loss. The gradients are of this replica's summands only
+    (`global_sum`), and add up to the loss's gradient as they are.
+    """
+    count = replicas()
+    return loss - tf.stop_gradient(loss) * (count - 1) / count
 
 
 def _global_weight(targets: Targets) -> Any:
@@ -168,13 +204,3 @@ def _mean_over_images(image_B: Any, global_batch: int | None) -> Any:
     # As a float: NCCL would have to fetch an int32 from the host.
     images = global_sum(tf.cast(tf.shape(image_B)[0], image_B.dtype))
     return tf.math.divide_no_nan(tf.reduce_sum(image_B), images)
-
-
-def _overlap_terms(config: LossConfig) -> list[tuple[float, tuple[float, float]]]:
-    """(weight, (α, β)) of the terms that are ratios of overlaps: they share one all-reduce."""
-    terms = [
-        (config.dice, DICE),
-        (config.jaccard, JACCARD),
-        (config.tversky, (config.tversky_alpha, config.tversky_beta)),
-    ]
-    return [term for term in terms if term[0]]

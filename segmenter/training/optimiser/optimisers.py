@@ -1,4 +1,4 @@
-"""The recipe's optimiser: for train.py (`flat`), and for Keras' own `fit` one of Keras', made right there.
+"""The recipe's optimiser, on gradients that are summed over the replicas, and the layers that it trains.
 
 Keras 3 sums gradients over the replicas inside the optimiser, after it has clipped them and after the loss
 scale has looked at replica 0's alone. Here they are summed first (`sum_over_replicas`): clipping then sees
@@ -7,105 +7,50 @@ the gradient of the global batch, and an overflow on any replica is an overflow 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import TrainingConfig
-from segmenter.model.stages import Pace, is_decayed
+from segmenter.model.stages import Pace
 from segmenter.training.optimiser.flat import FlatOptimiser
 from segmenter.training.optimiser.rules import Adam, Momentum, Nesterov, Plain, Rule
-from segmenter.training.optimiser.schedules import schedule_of
+from segmenter.training.optimiser.schedules import Schedule
 
 
-class _Summed:
-    """Mix-in: what is applied has been summed over the replicas before."""
-
-    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        return grads_and_vars
-
-
-class _SumsFirst:
-    """Mix-in for Keras' own `fit`, which hands over what each replica has: first of all, sum it."""
-
-    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        return super().apply(sum_over_replicas(list(grads)), trainable_variables)  # type: ignore[misc]
-
-
-@keras.saving.register_keras_serializable("segmenter")
-class SummedAdamW(_Summed, keras.optimizers.AdamW):
-    """AdamW on gradients that are already summed, for `SummingLossScale` to wrap."""
-
-
-@keras.saving.register_keras_serializable("segmenter")
-class SummedSGD(_Summed, keras.optimizers.SGD):
-    """SGD with momentum on gradients that are already summed, for `SummingLossScale` to wrap."""
-
-
-@keras.saving.register_keras_serializable("segmenter")
-class SummingAdamW(_SumsFirst, SummedAdamW):
-    """AdamW that sums over the replicas itself, and only then clips."""
-
-
-@keras.saving.register_keras_serializable("segmenter")
-class SummingSGD(_SumsFirst, SummedSGD):
-    """SGD with momentum that sums over the replicas itself, and only then clips."""
-
-
-@keras.saving.register_keras_serializable("segmenter")
-class SummingLossScale(_SumsFirst, keras.optimizers.LossScaleOptimizer):
-    """A dynamic loss scale around an optimiser on summed gradients; it sums, then looks for an overflow."""
-
-
-def sum_over_replicas(gradients: Any) -> Any:
-    """The gradients of the global batch, on every replica, in one all-reduce; to be called in a replica.
-
-    Args:
-        gradients: a tensor, or a list of them.
-    """
+def sum_over_replicas(gradient: Any) -> Any:
+    """Return the gradient of the global batch, on every replica, by one all-reduce; call it in a replica."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
-        return gradients
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        return gradient
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
 
 
 def build_optimiser(
-    config: TrainingConfig, model: keras.Model, steps: int, *, for_fit: bool = False, pace: Pace | None = None
-) -> Any:
-    """The recipe's optimiser, built for the model's weights; to be called in the strategy's scope.
+    config: TrainingConfig, model: keras.Model, steps: int, *, pace: Pace | None = None
+) -> FlatOptimiser:
+    """Return the recipe's optimiser, built for the model's weights; call it in the strategy's scope.
 
     Args:
-        for_fit: one of Keras', which takes each replica's own gradients, as Keras' `fit` hands them over;
-            else a `FlatOptimiser`.
-        pace: of the weights, where the recipe says any (`model.stages.pace_of`); then the weights that train
-            in no epoch have no state.
-
-    Raises:
-        ConfigError: the recipe says a pace, and none is given.
+        steps: of the whole training.
+        pace: of the weights (`model.stages.pace_of`); those that train in no epoch have no state. None: all
+            train alike from the start.
     """
-    if pace is None and (config.freeze_encoder or config.freeze_norms != "none" or config.rates):
-        raise ConfigError(
-            "training.freeze_encoder, freeze_norms, rates: expected 0, none, {} here, where all weights "
-            "train alike from the start, as in Keras' own fit; train.py has both"
-        )
-    if for_fit:
-        return _of_keras(config, model, steps)
-    scaled = config.loss_scaled
     limits = {"clip_norm": config.clip_norm, "clip_value": config.clip_value}
-    return flat_optimiser(config, model.trainable_variables, steps, pace or Pace(), scaled=scaled, **limits)
+    weights = model.trainable_variables
+    return flat_optimiser(config, weights, steps, pace or Pace(), scaled=config.loss_scaled, **limits)
 
 
 def flat_optimiser(
     config: TrainingConfig, weights: Sequence[Any], steps: int, pace: Pace, **options: Any
 ) -> FlatOptimiser:
-    """The recipe's rule, rate and decay for some weights; `options` as of `FlatOptimiser`."""
+    """Return the recipe's rule, rate and decay for some weights; `options` as of `FlatOptimiser`."""
     return FlatOptimiser(
         _rule(config),
         [v for v in weights if pace.trains(v.path)],
-        schedule_of(config, steps),
+        Schedule(config, steps),
         pace,
         weight_decay=config.weight_decay,
         **options,
@@ -120,28 +65,21 @@ def _rule(config: TrainingConfig) -> Rule:
     return Nesterov(config.momentum) if config.nesterov else Momentum(config.momentum)
 
 
-def _of_keras(config: TrainingConfig, model: keras.Model, steps: int) -> keras.optimizers.Optimizer:
-    mixed = config.loss_scaled
-    optimiser = _plain(config, steps, sums=not mixed)
-    undecayed = [v for v in model.trainable_variables if not is_decayed(v.path, len(v.shape))]
-    optimiser.exclude_from_weight_decay(var_list=undecayed)
-    if mixed:
-        optimiser = SummingLossScale(optimiser)
-    # Built before the step is traced: under a strategy, variables cannot be made inside it.
-    optimiser.build(model.trainable_variables)
-    return optimiser
+def set_trained(model: keras.Model, pace: Pace, epoch: int) -> None:
+    """Make exactly those layers of a model trainable that train in an epoch, from 0.
+
+    The others have no gradients, and their BatchNorm normalises by its moving statistics, which stay. It
+    counts where a step is compiled next: one that is compiled stays as it is.
+    """
+    for layer in _layers(model):
+        if paths := [variable.path for variable in layer.weights]:
+            layer.trainable = all(pace.trains(path, epoch) for path in paths)
 
 
-def _plain(config: TrainingConfig, steps: int, *, sums: bool) -> Any:
-    """The recipe's optimiser, not built yet, without a loss scale."""
-    common = {
-        "learning_rate": schedule_of(config, steps),
-        "global_clipnorm": config.clip_norm or None,
-        "clipvalue": config.clip_value or None,
-    }
-    if config.optimizer == "adamw":
-        # Keras' AdamW takes 0 for no decay, and refuses None.
-        return (SummingAdamW if sums else SummedAdamW)(weight_decay=config.weight_decay, **common)
-    decay = config.weight_decay or None
-    momentum = {"momentum": config.momentum, "nesterov": config.nesterov and config.momentum > 0}
-    return (SummingSGD if sums else SummedSGD)(weight_decay=decay, **momentum, **common)
+def _layers(model: keras.Model) -> Iterator[Any]:
+    """Yield the layers of a model, and of the models that are layers of it."""
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from _layers(layer)
+        else:
+            yield layer

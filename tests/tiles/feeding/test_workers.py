@@ -19,8 +19,7 @@ from segmenter.raster import LabelRaster
 from segmenter.raster import reopened as known
 from segmenter.tiles.feeding import slots
 from segmenter.tiles.feeding.feed import Feed
-from segmenter.tiles.feeding.processes import WorkerPool
-from segmenter.tiles.feeding.sending import packed
+from segmenter.tiles.feeding.processes import WorkerPool, packed
 from tests.helpers.made_feed import (
     BATCH,
     SHAPE,

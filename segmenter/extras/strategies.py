@@ -1,0 +1,57 @@
+"""Strategies beside those of the core: parameter servers, TPU, unequal cards; loaded where one is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from segmenter.config.devices import DistributionConfig
+from segmenter.devices.setup import gpus_expected
+
+if TYPE_CHECKING:
+    from segmenter.devices.machines.cluster import Cluster
+    from segmenter.devices.strategy import Devices
+    from segmenter.extras.parameter_servers.control import Watch
+
+_CORES = 8
+"""Of a TPU host (v2, v3), each as hungry as a card."""
+
+
+def make_devices(
+    config: DistributionConfig,
+    logical_devices: int | None = None,
+    cluster: Cluster | None = None,
+    watch: Watch | None = None,
+) -> Devices:
+    """Set up TensorFlow's devices and the strategy that a recipe names.
+
+    Args:
+        logical_devices, cluster: as of `segmenter.devices.strategy.make_devices`, as are the errors.
+        watch: of a chief, to connect its cluster with parameter servers.
+    """
+    from segmenter.devices import strategy
+
+    if config.strategy == "tpu":
+        from segmenter.extras.tpu import make_tpu
+
+        return make_tpu(config, logical_devices)
+    if config.strategy == "parameter_server":
+        from segmenter.extras.parameter_servers.strategy import make_chief
+
+        return make_chief(config, logical_devices, watch)
+    devices = strategy.make_devices(config, logical_devices, cluster)
+    if isinstance(config.shares, tuple):
+        from segmenter.extras.unequal_cards.shares import with_given
+
+        return with_given(devices, config.shares)
+    return devices
+
+
+def cards_expected(
+    config: DistributionConfig, logical_devices: int | None = None, watch: Watch | None = None
+) -> int:
+    """Return how many cards a training will feed, told before TensorFlow is imported; 0: the CPU computes."""
+    if watch is not None:  # the chief's cores are free for what its workers need
+        return len(watch.roles.workers)
+    if config.strategy == "tpu" and logical_devices is None:
+        return _CORES
+    return gpus_expected(config, logical_devices)

@@ -1,0 +1,181 @@
+"""End of a training: its outcome, and on one screen the best validation, its classes and the pictures."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segmenter.base.errors import OutputError, SegmenterError
+from segmenter.base.invocation import invocation
+from segmenter.base.terminal import aligned, say, warn
+from segmenter.evaluation.scores import Scores, percent, title_of
+from segmenter.runs.report.sections import write_report
+from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, scored
+from segmenter.training.signals import StoppedError
+
+if TYPE_CHECKING:
+    from segmenter.training.trainer import Trainer
+
+_BAR = 25
+"""Characters of a bar for an IoU of 1."""
+_MOST_CLASSES, _WORST, _BEST = 8, 5, 2
+"""Classes that all have a line; of more, so many of the lowest and of the highest IoU: with a terminal of 24
+lines in mind, some of which are too long for it."""
+_CONFUSIONS = 5
+_LEAST = 0.01
+"""Share of a class's pixels below which a confusion is not worth a line."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of a call that trained.
+
+    Attributes:
+        run: its directory.
+        ended: "finished", "early" (by training.stop_after) or "stopped" (by a signal).
+        resumed: it went on from a checkpoint.
+        epochs, steps: done by the run in all.
+        seconds: of this call's training, validations included.
+        best: the best validation so far; None without one.
+        exit_code: 0, or 128 + the number of the signal.
+    """
+
+    run: Path
+    ended: str
+    resumed: bool
+    epochs: int
+    steps: int
+    seconds: float
+    best: Scored | None = None
+    exit_code: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome for JSON; scores that are not numbers are null."""
+        best = self.best
+        return {
+            "run": str(self.run),
+            "ended": self.ended,
+            "resumed": self.resumed,
+            "epochs": self.epochs,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 3),
+            "best_epoch": None if best is None else best.epoch,
+            "best_step": None if best is None else best.step,
+            "scores": None if best is None else best.scores.to_dict(),
+        }
+
+
+def train_to_end(trainer: Trainer, *, resumed: bool = False) -> Outcome:
+    """Train, and say how to go on from where it ends."""
+    path, chief, started = trainer.run.path, trainer.devices.workers.chief, time.perf_counter()
+
+    def outcome(ended: str, exit_code: int = 0) -> Outcome:
+        best = scored(path / BEST_FILES[0])
+        place, seconds = trainer.position, time.perf_counter() - started
+        return Outcome(path, ended, resumed, place.epoch, place.done, seconds, best, exit_code)
+
+    try:
+        trainer.train()
+    except StoppedError as stopped:
+        say(f"stopped after step {trainer.position.done}; go on with the same command and --resume")
+        if chief:
+            leave_report(path)
+        return outcome("stopped", stopped.exit_code)
+    except OutputError as error:
+        if not path.is_dir():
+            raise
+        how = "the checkpoints before it are whole: make room, then go on with the same command and --resume"
+        raise OutputError(f"{error} {how}") from None
+    if chief:
+        _describe_end(trainer)
+    return outcome("early" if trainer.ended_early else "finished")
+
+
+def _describe_end(trainer: Trainer) -> None:
+    """Say what a training that is done has reached, and write its report."""
+    path = trainer.run.path
+    if (drawn := trainer.feed.drawn).tiles:
+        say(
+            f"of {drawn.tiles} tiles drawn, {drawn.redrawn / drawn.tiles:.2%} were drawn again to keep a "
+            f"class in view, {drawn.replaced / drawn.tiles:.2%} taken as they lie"
+        )
+    if trainer.ended_early:
+        say(f"{path}: {_describe_early_end(trainer)}")
+    for line in describe_result(path, trainer.run.recipe.training.best_by):
+        say(line)
+    leave_report(path)
+    predict = invocation("predict")
+    say(f"done: {path} holds the run; map rasters with: {predict} {path} INPUT --output DIR")
+
+
+def _describe_early_end(trainer: Trainer) -> str:
+    training, position = trainer.run.recipe.training, trainer.position
+    count = position.without_gain
+    return (
+        f"finished early, after epoch {position.epoch} of {training.epochs}: "
+        f"{count} validation{'s' * (count > 1)} in a row without a gain in {title_of(training.best_by)} "
+        f"(training.stop_after: {training.stop_after}); to go on, --resume with a larger one"
+    )
+
+
+def leave_report(run: Path) -> None:
+    """Write `report.html` into a run directory, and say where it is, or in one line why it is not."""
+    try:
+        say(f"report: {write_report(run)}")
+    except SegmenterError as error:
+        again = f"{invocation('runs')} report {run}"
+        warn(f"no report of the training: {error}; to write it later: {again}")
+
+
+def describe_result(run: Path, best_by: str) -> list[str]:
+    """Lines on the best validation of a run; without one, only where the learning curves are."""
+    lines = describe_scores(run, best_by)
+    if (best := scored(run / BEST_FILES[0])) is not None:
+        lines += ["", *_classes(best.scores), *_confusions(best.scores), ""]
+    pictures = [str(run / name) for name in (SUMMARY, "learning_curves.png") if (run / name).is_file()]
+    return [*lines, f"pictures: {', '.join(pictures)}"] if pictures else lines
+
+
+def _classes(scores: Scores) -> list[str]:
+    """A line for each class with its IoU as a number and as a bar; of many, for the worst and the best."""
+    ious = [float(iou) for iou in scores.iou]
+    chosen = _chosen(ious)
+    shares = [float(count) / max(1, scores.pixels) for count in scores.truth_pixels]
+    bars = ["" if math.isnan(iou) else "#" * round(_BAR * iou) for iou in ious]
+    cells = [(scores.protocol.classes[i], percent(ious[i]), percent(shares[i])) for i in chosen]
+    head, *table = aligned(("class", "IoU", "share of truth"), cells)
+    lines = [f"{line}  {bars[i]}".rstrip() for i, line in zip(chosen, table, strict=True)]
+    if len(chosen) < len(ious):
+        between = len(ious) - sum(map(math.isnan, ious)) > len(chosen)
+        lines.insert(
+            _WORST if between else len(lines), f"… {len(ious) - len(chosen)} more, see {BEST_FILES[0]}"
+        )
+    return [head, *lines]
+
+
+def _chosen(ious: list[float]) -> list[int]:
+    """Numbers of the classes that have a line; of many, by IoU: those without one are left out first."""
+    if len(ious) <= _MOST_CLASSES:
+        return list(range(len(ious)))
+    known = sorted((i for i, iou in enumerate(ious) if not math.isnan(iou)), key=lambda i: ious[i])
+    return [*known[:_WORST], *known[_WORST:][-_BEST:]]
+
+
+def _confusions(scores: Scores) -> list[str]:
+    """The largest shares of a class's pixels that are taken for another class."""
+    truth = scores.truth_pixels[:, None]
+    shares = np.divide(scores.matrix, truth, out=np.zeros(scores.matrix.shape), where=truth > 0)
+    np.fill_diagonal(shares, 0)
+    names = scores.protocol.classes
+    largest = [np.unravel_index(i, shares.shape) for i in np.argsort(-shares, axis=None, kind="stable")]
+    lines = [
+        f"  {names[i]} taken for {names[j]}: {percent(float(shares[i, j]))} % of the pixels of {names[i]}"
+        for i, j in largest[:_CONFUSIONS]
+        if shares[i, j] >= _LEAST
+    ]
+    return ["", "most confused:", *lines] if lines else []
