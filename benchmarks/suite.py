@@ -1,4 +1,4 @@
-"""All benchmarks as a table: what each is called with, in full and quickly, and what of its lines is shown.
+"""Table of benchmarks: the arguments of each, in full and quickly, and the figures that are shown.
 
 Each prints JSON lines, its baseline in the same run and in turns with it. Short ones are called several
 times, all of them in each round, so that what else the machine does in some minutes falls on none alone.

@@ -1,4 +1,4 @@
-"""Scale of a dataset's scenes in metres a pixel, as far as the recipe says it."""
+"""Ground sampling distance of a dataset's scenes, as far as the recipe says it."""
 
 from __future__ import annotations
 

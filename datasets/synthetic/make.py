@@ -1,4 +1,4 @@
-"""Makes look-alikes of the published datasets: procedural scenes in their exact formats, names and codes.
+"""Look-alikes of the published datasets: procedural scenes in their exact formats, names and codes.
 
 For demo and tests, and for trying a recipe before the data is there; scores on them say nothing about the
 real data. Each scene is keyed by (seed, dataset, its number): the same seed gives the same bytes, whatever

@@ -1,4 +1,4 @@
-"""The coverage of a dataset as one value: what `python -m datasets coverage` prints."""
+"""Coverage of a dataset as one value, as `python -m datasets coverage` prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores by the scale of the scenes, where these differ: a total over all hides at which a model fails."""
+"""Scores by the scenes' ground sampling distance, where it differs: a total hides at which a model fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of a segmentation, all from one confusion matrix, each with the protocol it was taken under.
+"""Scores of a segmentation from its confusion matrix, with the protocol that they were taken under.
 
 The law of this module: **numbers of different protocols are never put together.** Eroding the labels alone
 can be worth 5 points of mIoU, leaving out one class 8.
@@ -233,15 +233,6 @@ class Scores:
         matrix = self.matrix + other.matrix[np.ix_(order, order)]
         void = self.without_data + other.without_data
         return Scores(protocol, matrix, self.missed + other.missed[order], void)
-
-    def improvement_on(self, other: Scores) -> dict[str, float]:
-        """Return by how much each of `MEANS` is higher than that of `other`.
-
-        Raises:
-            ScoreError: where the protocols differ.
-        """
-        self.protocol.require_same(other.protocol)
-        return {key: getattr(self, key) - getattr(other, key) for key in MEANS}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON: fractions of 1, null where undefined; `from_dict` is the inverse."""

@@ -1,4 +1,4 @@
-"""Scale of scenes, in metres a pixel on the ground (ground sampling distance), and strata of it."""
+"""Ground sampling distance of scenes, in metres a pixel, and strata of it."""
 
 from __future__ import annotations
 

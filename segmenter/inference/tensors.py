@@ -1,4 +1,4 @@
-"""Pixel-wise operations of prediction, each as one loop over pixels.
+"""Operations on tensors in prediction: functions of pixels as one loop, and resampling.
 
 TensorFlow computes operation by operation, each a pass over memory: on a CPU, choosing the largest of eight
 numbers takes longer than the convolution that gives them. XLA makes one loop of it, six times as fast.

@@ -1,4 +1,4 @@
-"""Classes by strata of the scenes' scale: columns of the table that an epoch is planned for. Pure NumPy."""
+"""Classes by strata of metres a pixel: columns of the table that an epoch is planned for. Pure NumPy."""
 
 from __future__ import annotations
 

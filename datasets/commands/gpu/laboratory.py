@@ -1,4 +1,4 @@
-"""Run the rows of the matrix of equivalence on one device and on several, from the same weights."""
+"""Laboratory of equivalence: rows of the matrix on one device and on several, from the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training step on 1 … N devices, in each precision, with and without XLA, in images a second.
+"""Training step on 1 … N devices, in each precision, with and without XLA, in images a second.
 
 The steps of the program (`steps`), with batches that lie on the devices. One device and all of
 them in mixed precision first, then both with XLA, so that a section that is cut off has what matters.
