@@ -216,16 +216,16 @@ def _coverage(args: argparse.Namespace) -> int:
     with spread_over(cluster, dataset.root) as spread:
         built = build_index(dataset, args.split, recipe.tiles, spread=spread)
     index = with_scales(built, dataset, recipe)
-    found = diagnose(recipe, dataset, index, batches, args.run_dir)
-    print(table(found, everything=args.all))
+    diagnosis = diagnose(recipe, dataset, index, batches, args.run_dir)
+    print(table(diagnosis, everything=args.all))
     if not args.all:
         print("--all shows classes, other ways of sampling and what would help; --report draws it all")
     if args.json:
-        write_whole(args.json, (json.dumps(found.to_dict(), allow_nan=False) + "\n").encode())
+        write_whole(args.json, (json.dumps(diagnosis.to_dict(), allow_nan=False) + "\n").encode())
     if args.report:
         from segmenter.diagnosis.report import html_report
 
-        write_whole(args.report, html_report(found).encode())
+        write_whole(args.report, html_report(diagnosis).encode())
     for path in filter(None, (args.json, args.report)):
         print(plain(f"written: {path}"))
     return 0

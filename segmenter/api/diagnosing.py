@@ -93,5 +93,5 @@ def diagnose(
     sizes = sorted({*(batches or USUAL_BATCHES), own})
     where = None if run is None else Path(os.fspath(run))
     with listening(bars=progress):
-        found = diagnosis_of(settings, dataset, index, sizes, where, progress=progress)
-    return Coverage(**vars(found))
+        facts = diagnosis_of(settings, dataset, index, sizes, where, progress=progress)
+    return Coverage(**vars(facts))

@@ -55,15 +55,15 @@ class _PlainLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Construct as `SafeLoader` does, without merging; refuse keys that occur twice."""
-        found: dict[Hashable, Any] = {}
+        mapping: dict[Hashable, Any] = {}
         for key_node, value in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise _wrong("expected a text as key", key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
-            if key in found:
+            if key in mapping:
                 raise _wrong(f"key {shortened(str(key))} occurs twice", key_node.start_mark)
-            found[key] = self.construct_object(value, deep=deep)
-        return found
+            mapping[key] = self.construct_object(value, deep=deep)
+        return mapping
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         """Construct as `SafeLoader` does; refuse very long numbers and text that cannot be written."""
@@ -128,9 +128,13 @@ def parse(text: str, where: str) -> Any:
         _refuse_bare_colours(text)
         return yaml.load(text, _PlainLoader)
     except yaml.YAMLError as error:
-        said = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
-        hint = "; what begins with & or * needs quotes" if "an alias" in said or "an anchor" in said else ""
-        raise ConfigError(f"{where}: not valid YAML: {said}{hint}") from None
+        problem = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
+        hint = (
+            "; what begins with & or * needs quotes"
+            if "an alias" in problem or "an anchor" in problem
+            else ""
+        )
+        raise ConfigError(f"{where}: not valid YAML: {problem}{hint}") from None
 
 
 def _refuse_bare_colours(text: str) -> None:

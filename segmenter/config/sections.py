@@ -41,12 +41,12 @@ class Section(BaseModel):
 
 def kinds_of(union: Any) -> dict[str, type[Section]]:
     """Return kind → section, of an annotated union of sections that each have a `kind` of one value."""
-    found = {}
+    sections = {}
     for part in get_args(get_args(union)[0]):
         section: type[Section] = part if isinstance(part, type) else get_args(part)[0]
         (kind,) = get_args(section.model_fields["kind"].annotation)
-        found[kind] = section
-    return found
+        sections[kind] = section
+    return sections
 
 
 def unit_of(section: Any, key: str) -> str:

@@ -79,9 +79,9 @@ class PartTable:
 
         Too rare at each scale, a class may still be common enough for every row.
         """
-        kept = {self.parts[p].class_id for p in promised}
-        kept |= {part.class_id for part in self.parts if part.stratum is None}
-        lost = sorted({part.class_id for part in self.parts} - kept)
+        promised_ids = {self.parts[p].class_id for p in promised}
+        promised_ids |= {part.class_id for part in self.parts if part.stratum is None}
+        lost = sorted({part.class_id for part in self.parts} - promised_ids)
         return PartTable(self.counts_NK, (*self.parts, *map(Part, lost)), self.strata, self.names)
 
 
