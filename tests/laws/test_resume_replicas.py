@@ -12,12 +12,13 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.matrix import LIMIT, SEEN
+from datasets.commands.gpu.matrix import LIMIT
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.arrays import load_arrays, save_arrays
 from segmenter.runs.checkpoints import checkpoints
 from segmenter.runs.weights import assign_weights, weight_arrays
 from tests.helpers.made_training import made, train, weights
+from tests.helpers.naive import SEEN
 from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 
 NARROW = UNetConfig(depth=2, width=2)
