@@ -193,8 +193,8 @@ def _coverage(args: argparse.Namespace) -> int:
     from segmenter.base.files import write_whole
     from segmenter.diagnosis import diagnose, table
     from segmenter.extras.dask.spread import spread_over
+    from segmenter.tiles.gsd import with_scales
     from segmenter.tiles.index import build_index
-    from segmenter.tiles.scene_gsd import with_scales
 
     from . import load_dataset
 

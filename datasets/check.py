@@ -20,7 +20,7 @@ from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
-from segmenter.raster.alignment import alignment_errors
+from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import names_of, order_of, used_names
 
 from .files import few

@@ -83,9 +83,8 @@ def make_run(path: Path, model: str) -> None:
     from segmenter.grid.labels import ClassMap, LandCoverClass
     from segmenter.model.building import build_model, network_geometry
     from segmenter.model.normalisation import Normalisation
-    from segmenter.runs.arrays import save_arrays
+    from segmenter.runs.checkpoints import save_arrays, weight_arrays
     from segmenter.runs.run import Run
-    from segmenter.runs.weights import weight_arrays
 
     dataset = {"kind": "folder", "root": ".", "images": "*", "labels": "*", "classes": CLASSES}
     recipe = recipe_from({"name": model, "dataset": dataset, "model": MODELS[model]}, "benchmark")

@@ -70,7 +70,7 @@ MEASURES = ("benchmarks", "fuzz", "datasets.commands.gpu.")
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {
     *("inference.function", "inference.tensors", "extras.tpu"),
-    *(f"extras.export.{name}" for name in ("graph", "plain_layers", "tensorflow_files")),
+    "extras.export.graph",
     *(f"extras.parameter_servers.{name}" for name in ("serving", "strategy", "trainer", "state", "step")),
     *(f"extras.unequal_cards.{name}" for name in ("shares", "measured")),
 }

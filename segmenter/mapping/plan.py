@@ -17,7 +17,7 @@ from segmenter.mapping.jobs import MapJob, RasterRequest, tag_at_server
 from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.mapping.request.inputs import Inputs
 from segmenter.mapping.request.truth import Truth
-from segmenter.raster.alignment import check_label
+from segmenter.raster.ground import check_label
 from segmenter.raster.header import Readable
 from segmenter.raster.mosaic import Mosaic
 from segmenter.runs.ensemble import members

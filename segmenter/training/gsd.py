@@ -12,9 +12,8 @@ from segmenter.grid.gsd import range_text
 from segmenter.grid.scenes import Dataset
 from segmenter.sampling import Plan, part_title
 from segmenter.sampling.strata import tiles_of_parts
-from segmenter.tiles.augmented_gsd import GroundScale
+from segmenter.tiles.gsd import GroundScale, scene_scales
 from segmenter.tiles.index import TileIndex
-from segmenter.tiles.scene_gsd import scene_scales
 from segmenter.tiles.store import SceneStore
 
 

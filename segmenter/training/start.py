@@ -19,14 +19,12 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
 from segmenter.model.size import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
-from segmenter.runs.checkpoints import BEST
-from segmenter.runs.extending import with_extension
+from segmenter.runs.checkpoints import BEST, transfer_weights
 from segmenter.runs.log import LOG
-from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
+from segmenter.runs.origin import save_validation_images
+from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after, with_extension
 from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.score_files import record_to_beat
-from segmenter.runs.validation_images import save_validation_images
-from segmenter.runs.weights import transfer_weights
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.processes import WorkerPool

@@ -23,12 +23,10 @@ from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
 from segmenter.model.building import build_model, keras_seed, stages_of
 from segmenter.model.stages import pace_of
-from segmenter.runs.arrays import META, save_arrays
-from segmenter.runs.checkpoints import BEST, save_checkpoint
+from segmenter.runs.checkpoints import BEST, META, assign_weights, save_arrays, save_checkpoint, weight_arrays
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.runs.score_files import keep_as_best
-from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.feeding.feed import Feed

@@ -21,7 +21,7 @@ from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.predictor import FunctionPredictor, Prediction
 from segmenter.raster import RasterSpec, raster_info, write_raster
-from segmenter.raster.alignment import alignment_errors
+from segmenter.raster.ground import alignment_errors
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 
 Make = Callable[..., Path]

@@ -21,7 +21,7 @@ from segmenter.mapping.request.inputs import BandFiles, Inputs, find_inputs, out
 from segmenter.mapping.request.map_request import MapRequest, check_split
 from segmenter.mapping.request.patterns import LabelPattern
 from segmenter.raster import raster_info
-from segmenter.raster.alignment import both_placed
+from segmenter.raster.ground import both_placed
 from segmenter.raster.stacked import StackedImages
 
 if TYPE_CHECKING:
