@@ -20,30 +20,7 @@ from segmenter.runs.log import RunLog
 from segmenter.runs.score_files import LAST_FILES
 
 
-class SilentLog:
-    """The log of a worker that writes none: the chief's says it all."""
-
-    def rewind(self, step: int, *, validated: bool) -> None:
-        """Nothing, as are the others; arguments as of `TrainLog`."""
-
-    def trained(self, step: int, values: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def validated(
-        self,
-        step: int,
-        epoch: int,
-        scores: Scores,
-        confusion: ConfusionMatrix,
-        by_scale: Mapping[str, Scores] | None = None,
-    ) -> None:
-        """Nothing."""
-
-    def curves(self) -> None:
-        """Nothing."""
-
-
-class TrainLog(SilentLog):
+class TrainLog:
     """The logs of a run directory."""
 
     def __init__(self, run: Path, classes: ClassMap | None = None) -> None:

@@ -118,7 +118,7 @@ class Meter:
         scaled: steps have a dynamic loss scale, and those that it skips are counted.
         time_left: told of the steps' time.
         bar: tqdm's.
-        log: takes (step, values) for a line of the log.
+        log: takes (step, values) for a line of the log; None where another process writes it.
         rate_at: the learning rate of a step, from 1.
         drawn: what has been drawn so far.
         drawn_before: of that, what earlier lines of the log have counted.
@@ -132,7 +132,7 @@ class Meter:
     strict: bool
     overflows: int
     bar: Any
-    log: Callable[[int, dict[str, Any]], None]
+    log: Callable[[int, dict[str, Any]], None] | None
     rate_at: Callable[[int], float]
     drawn: Callable[[], DrawCounts]
     drawn_before: DrawCounts = field(default_factory=DrawCounts)
@@ -277,7 +277,8 @@ class Meter:
             **self._skips(),
             **self._coverage(),
         }
-        self.log(self._last, values)
+        if self.log is not None:
+            self.log(self._last, values)
         self._losses, self._held = [], []
         self._short_before, self._skipped_before = self.short_steps, self.skipped_steps
 

@@ -36,7 +36,7 @@ from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
 from segmenter.training.checks import in_memory
 from segmenter.training.examples import Examples, show_best
-from segmenter.training.log import SilentLog, TrainLog
+from segmenter.training.log import TrainLog
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimiser.ema import AveragedWeights
 from segmenter.training.optimiser.optimisers import build_optimiser, set_trained
@@ -124,7 +124,7 @@ class Trainer:
         self._predict = on_replicas(predicts, self.run.normalisation, self.devices)
         self._rate = Schedule(recipe.training, self.steps)
         chief = self._workers.chief
-        self._log = TrainLog(self.run.path, self.run.classes) if chief else SilentLog()
+        self._log = TrainLog(self.run.path, self.run.classes) if chief else None
         self._called, self._drawn = False, DrawCounts()
         every = recipe.training.validate_every * bool(self.dataset.of("validation"))
         self._time_left = TimeLeft(self.steps, recipe.training.epochs, every)
@@ -172,6 +172,7 @@ class Trainer:
 
     def rewind_log(self) -> None:
         """Take from the log what came after the present position."""
+        assert self._log is not None, "resumed by the chief"
         self._log.rewind(self.position.done, validated=self.position.step == 0)
 
     def save(self) -> Path | None:
@@ -228,7 +229,8 @@ class Trainer:
                 if stop and not last and not self.ended_early:
                     raise StoppedError(stop.signal)
         self._say(self._profiler.missing())
-        self._log.curves()
+        if self._log is not None:
+            self._log.curves()
 
     @property
     def ended_early(self) -> bool:
@@ -330,7 +332,7 @@ class Trainer:
             strict=recipe.sampling.coverage == "strict",
             overflows=TOLERATED_OVERFLOWS if recipe.training.loss_scaled else 0,
             bar=bar,
-            log=self._log.trained,
+            log=None if self._log is None else self._log.trained,
             rate_at=self._rate_at,
             drawn=lambda: self.feed.drawn,
             drawn_before=self._drawn,
@@ -374,7 +376,8 @@ class Trainer:
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
         scores = confusion.scores(protocol)
-        self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
+        if self._log is not None:
+            self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
         tables = [scores.table(), *([scale_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         name = self.run.recipe.training.best_by
