@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = ToolParser(
         prog=invocation("train").removeprefix("python "),
         description="Train a segmentation model on land-cover tiles.",

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
-    """The exit code, or the error: GPUs that cannot be used before what was refused for lack of them."""
+    """Return the exit code, or raise: unusable GPUs first, then what was refused for lack of them."""
     if fault:
         raise DeviceError(why)
     if why:

@@ -22,7 +22,7 @@ _SECONDS = 10
 
 @dataclass(frozen=True)
 class Answer:
-    """What nvidia-smi says.
+    """Answer of nvidia-smi.
 
     Attributes:
         rows: of the fields that were asked for, one for each GPU.
@@ -34,7 +34,7 @@ class Answer:
 
 
 def ask(*fields: str) -> Answer:
-    """Fields of each GPU, by nvidia-smi's names; the first alone may hold commas, as `name` does."""
+    """Query fields of each GPU, by nvidia-smi's names; only the first may hold commas, as `name` does."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return Answer(error="there is no nvidia-smi")
@@ -82,7 +82,7 @@ class MachineGpus:
 
     @property
     def named(self) -> tuple[str, ...] | None:
-        """What CUDA_VISIBLE_DEVICES names, up to what ends it; None: it is not set."""
+        """Names in CUDA_VISIBLE_DEVICES up to the first that is empty or -1; None: it is not set."""
         if self.hidden is None:
             return None
         names: list[str] = []
@@ -94,7 +94,7 @@ class MachineGpus:
 
 
 def machine_gpus() -> MachineGpus:
-    """The GPUs of this machine."""
+    """Return the GPUs of this machine."""
     found = ask("name", "driver_version")
     driver = found.rows[0][1] if found.rows else _loaded_driver()
     return MachineGpus(
@@ -116,7 +116,7 @@ def _is_gpu(device: Path) -> bool:
 
 
 def _loaded_driver() -> str:
-    """Version of the loaded kernel module; empty where there is none."""
+    """Return the version of the loaded kernel module; an empty text without one."""
     with suppress(OSError):
         found = _NUMBER.search(_DRIVER.read_text(encoding="utf-8", errors="replace"))
         return found[1] if found else "of unknown version"

@@ -21,12 +21,12 @@ def require_tensorflow() -> None:
 
 
 def how_to_install() -> str:
-    """What installs TensorFlow, for a message."""
+    """Return the command that installs TensorFlow, for a message."""
     return f"run {installation('cpu')}, or with NVIDIA GPUs {installation('gpu')}"
 
 
 def cuda_libraries() -> str:
-    """CUDA's, cuDNN's and NCCL's versions, as far as they were installed as packages of Python."""
+    """Return CUDA's, cuDNN's and NCCL's versions, if they were installed as packages of Python."""
     found = []
     for name, package in (("CUDA", "cuda-runtime"), ("cuDNN", "cudnn"), ("NCCL", "nccl")):
         with suppress(PackageNotFoundError):

@@ -82,7 +82,7 @@ def check_memory(recipe: Recipe, devices: Devices, of_a_tile: int, parameters: i
 
 
 def _smaller(recipe: Recipe, share: float) -> str:
-    """Settings that make a step smaller, of which that share of its tiles fits into the memory."""
+    """Return settings that make a step smaller, if `share` of its tiles fits into the memory."""
     batch = recipe.training.global_batch
     fits = int(batch * share)
     if fits < 1:

@@ -92,7 +92,7 @@ class Examples:
         self._right.offer((_classes_right(label, labelled, prediction), right), *place, right, wrong + right)
 
     def read(self, dataset: Dataset) -> list[Example]:
-        """The one with the most classes and the one with the most mistakes, or one that is both; with pixels.
+        """Read the windows with the most classes and with the most mistakes, which may be one.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -103,7 +103,7 @@ class Examples:
         return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
 
     def shown(self, dataset: Dataset) -> list[ShownWindow]:
-        """The windows with the most wrong pixels, worst first, and those in which most classes are right.
+        """Return the windows with the most wrong pixels, worst first, and those with the most classes right.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -156,7 +156,7 @@ class _Ranking:
         del self._kept[: -self._most]
 
     def found(self) -> list[_Thin]:
-        """From the highest value down."""
+        """Return the windows from the highest value down."""
         return [one for *_, one in reversed(self._kept)]
 
 

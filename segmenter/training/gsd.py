@@ -19,7 +19,7 @@ from segmenter.tiles.store import SceneStore
 
 
 def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) -> float | None:
-    """Metres a pixel that a model is trained for; None where unknown.
+    """Return the metres a pixel that a model is trained for; None if unknown.
 
     The middle of what its scenes are shown at by `augmentation.scale_to`, else the median of their own.
     """
@@ -30,7 +30,7 @@ def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) 
 
 
 def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> list[str]:
-    """Lines on the scales that tiles are shown at, and on validation scenes of others; none without scale_to.
+    """Return lines on the scales that tiles are shown at, and on validation scenes of others.
 
     Raises:
         ConfigError: no scene can be shown at any of the asked scales.
@@ -53,7 +53,7 @@ def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: S
 def describe_rare_parts(
     sampling: SamplingConfig, first: Plan, index: TileIndex, names: Sequence[str]
 ) -> list[str]:
-    """A line on each class at a scale that the plan cannot promise."""
+    """Return a line on each class at a scale that the plan cannot promise."""
     if index.strata is None or not first.rare_parts:
         return []
     holds_NK = index.counts_NK >= sampling.min_pixels

@@ -94,7 +94,7 @@ def _limit(cost: Cost) -> str:
 
 
 def _need_of_a_card(recipe: Recipe, bands: int, classes: int) -> tuple[float, str]:
-    """Tiles a second that a card takes at most, and where that is from."""
+    """Return the tiles a second that a card takes at most, and the source of that number."""
     from segmenter.devices.setup import load_tensorflow
     from segmenter.model.building import build_model
     from segmenter.model.flops import convolution_flops

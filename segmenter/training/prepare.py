@@ -70,7 +70,7 @@ class Tiles:
         return len(self.statistics.mean_C), self.statistics.dtype
 
     def fingerprint(self) -> str:
-        """What a resumed run must find again, in short: places and counts of the tiles, the scenes' files."""
+        """Return a digest that a resumed run must find again: of the tiles' places and counts, of all files."""
         return joint_digest({"": (self.index.fingerprint(), ""), **self.digests})
 
 
@@ -169,7 +169,7 @@ def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex, store: Sc
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:
-    """What of the data is not as it was when a run was started, in a few words; empty where all is."""
+    """Describe what has changed in the data since a run was started; an empty text if nothing has."""
     if run.tiles != tiles.fingerprint():
         return changed_file(run.path, tiles.digests) or "the training tiles have changed"
     there, here = (
@@ -187,7 +187,7 @@ def changed_data(run: Run, tiles: Tiles) -> str:
 
 
 def class_weights(loss: LossConfig, index: TileIndex) -> tuple[float, ...] | None:
-    """The weights of the classes in cross-entropy, in the order of their ids.
+    """Return the weights of the classes in cross-entropy, in the order of their ids.
 
     `inverse_sqrt`: 1/√share, scaled so that the mean over all labelled pixels is 1; a class that no
     training pixel has gets 1.
@@ -208,7 +208,7 @@ def class_weights(loss: LossConfig, index: TileIndex) -> tuple[float, ...] | Non
 
 
 def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
-    """Scenes, tiles, each class with its share and the tiles that hold it, and what the plan promises."""
+    """Describe scenes, tiles, each class with its share and its tiles, and what the plan promises."""
     names = dataset.classes.names
     held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
     lines = [
@@ -234,7 +234,7 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
 
 
 def few_steps(training: TrainingConfig, first: Plan, tiles: int) -> Iterator[str]:
-    """A warning where the batch is large for so few tiles."""
+    """Yield a warning if the batch is large for the number of tiles."""
     batch = training.global_batch
     filled = first.fillers / first.rows_SB.size
     if first.steps > 1 and filled < _MANY_FILLERS:
@@ -251,7 +251,7 @@ def few_steps(training: TrainingConfig, first: Plan, tiles: int) -> Iterator[str
 
 
 def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: int, replicas: int = 1) -> Plan:
-    """The plan of an epoch under a recipe; `names` are those of the classes."""
+    """Return the plan of an epoch under a recipe; `names` are those of the classes."""
     batch, rules = recipe.training.global_batch, recipe.sampling
     return plan(
         *(index.counts_NK, batch, rules, recipe.seed, epoch),
@@ -262,7 +262,7 @@ def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: in
 
 
 def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) -> list[str]:
-    """Lines on the plan of an epoch: steps, repeats, and each class that it cannot promise."""
+    """Return lines on the plan of an epoch: steps, repeats, and each class that it cannot promise."""
     repeats = counted(first.coverage_repeats, "coverage repeat")
     if first.coverage_repeats:
         repeats += f" (no plan has fewer than {first.repeats_bound})"
@@ -275,7 +275,7 @@ def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) 
 
 
 def describe_drawn(first: Plan, sampling: SamplingConfig, index: TileIndex) -> str:
-    """A line on an epoch that promises no class: how many of its steps hold all, by the index."""
+    """Return a line on an epoch that promises no class: how many of its steps hold all, by the index."""
     held_SK = held_by_rows(first.rows_SB, index.counts_NK, sampling.min_pixels)
     present_K = (index.counts_NK >= sampling.min_pixels).any(axis=0)
     uses_N = np.bincount(first.rows_SB.reshape(-1), minlength=len(index))

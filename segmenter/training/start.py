@@ -144,7 +144,7 @@ def check_training(
 
 @contextmanager
 def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
-    """The trainer of a checked training, at its first step to do, alone in its run directory.
+    """Yield the trainer of a checked training, at its first step to do, alone in its run directory.
 
     Raises:
         SegmenterError: another process is in the directory, or it cannot be written.
@@ -176,7 +176,7 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
 
 
 def _following(checked: CheckedTraining) -> Trainer:
-    """The trainer of a worker that writes nothing, at the chief's step with the chief's weights."""
+    """Return the trainer of a worker that writes nothing, at the chief's step with the chief's weights."""
     trainer = _trainer(checked)
     _start_alike(trainer)
     return trainer
@@ -192,7 +192,7 @@ def _start_alike(trainer: Trainer) -> None:
 
 
 def _as_on_chief(workers: Workers, run: Run) -> Run:
-    """The run with the chief's normalisation: means taken on another processor differ in their last bits."""
+    """Return the run with the chief's normalisation: means taken on another processor differ in last bits."""
     scenes = None if run.scenes is None else run.scenes.to_dict()
     said = from_chief(workers, [run.normalisation.to_dict(), scenes])
     scenes_there = None if said[1] is None else Normalisation.from_dict(said[1])
@@ -213,7 +213,7 @@ def _trainer(checked: CheckedTraining) -> Trainer:
 
 
 def _describe(trainer: Trainer) -> None:
-    """Lines on the schedule, micro-batches, and the plan where it depends on the devices."""
+    """Say the schedule, micro-batches, and the plan if it depends on the devices."""
     recipe, planned_for = trainer.run.recipe, trainer.run.planned_replicas
     say(describe_schedule(recipe.training, trainer.steps))
     if line := trainer.pace.describe():
@@ -298,7 +298,7 @@ def _sweep(run: Path) -> None:
 
 
 def _describe_accumulation(recipe: Recipe, devices: Devices) -> str:
-    """What accumulation means for this recipe; empty without it."""
+    """Describe what accumulation means for this recipe; an empty text without it."""
     training = recipe.training
     if training.accumulate == 1:
         return ""
@@ -356,7 +356,7 @@ def _new_run(
 
 
 def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
-    """A line on the memory that each device's part of a step takes at a time."""
+    """Return a line on the memory that each device's part of a step takes at a time."""
     dealt = devices.dealt(recipe.training.global_batch)
     at_once = [tiles // recipe.training.accumulate for tiles in dealt]
     found = [

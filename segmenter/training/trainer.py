@@ -147,7 +147,7 @@ class Trainer:
     # ---------------------------------------------------------------------------------- state
 
     def resume(self, start: Checkpoint) -> None:
-        """Go on from a checkpoint: weights, optimiser, position; the log is for `rewind_log`."""
+        """Resume from a checkpoint: weights, optimiser, position; the log is left to `rewind_log`."""
         try:
             self.assign(start.arrays)
         except (KeyError, ValueError) as error:
@@ -164,7 +164,7 @@ class Trainer:
             self.averaged.assign(dict(arrays))
 
     def state(self) -> dict[str, Any]:
-        """Name → array of all that is trained: weights, their average, the optimiser's state."""
+        """Return name → array of all that is trained: weights, their average, the optimiser's state."""
         arrays = weight_arrays(self.model, "model")
         if self.averaged is not None:
             arrays |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
@@ -234,7 +234,7 @@ class Trainer:
 
     @property
     def ended_early(self) -> bool:
-        """Whether `stop_after` validations in a row have brought no gain, before the last epoch."""
+        """True if `stop_after` validations in a row have brought no gain, before the last epoch."""
         training = self.run.recipe.training
         patience, before_last = training.stop_after, self.position.epoch < training.epochs
         return bool(patience) and before_last and self.position.without_gain >= patience
@@ -245,7 +245,7 @@ class Trainer:
             tqdm.write(line)
 
     def _plan(self, epoch: int) -> Plan:
-        """The plan of an epoch; two are kept: each checkpoint names one, and the next may be begun."""
+        """Return the plan of an epoch; two are kept: each checkpoint names one, and the next may be begun."""
         if epoch not in self._planned:
             names, replicas = self.run.classes.names, self.devices.replicas
             made = epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
@@ -253,7 +253,7 @@ class Trainer:
         return self._planned[epoch]
 
     def _use_step_of(self, epoch: int) -> None:
-        """The step for the weights that train in an epoch; frozen ones have another than all."""
+        """Make the step for the weights that train in an epoch, if it is not the one in use."""
         frozen = self.pace.is_frozen(epoch)
         if frozen == self._frozen:
             return
@@ -318,7 +318,7 @@ class Trainer:
         self._say(meter.throughput())
 
     def _due(self, count: int) -> bool:
-        """Whether one of the last `count` steps is one after which a checkpoint is written."""
+        """Return True if a checkpoint is due after one of the last `count` steps."""
         every = self.run.recipe.training.checkpoint_every
         return self.position.done % every < count
 
@@ -342,12 +342,12 @@ class Trainer:
         )
 
     def _rate_at(self, step: int) -> float:
-        """The learning rate of a step, from 1; steps that a loss scale skipped are not taken off."""
+        """Return the learning rate of a step, from 1; steps that a loss scale skipped are counted, too."""
         with tf.device("CPU:0"):  # not on a device that computes
             return float(self._rate(step - 1))
 
     def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
-        """What is fed; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
+        """Yield the stacks of batches; raise a fault of a file as it is, not as TensorFlow wraps it."""
         try:
             with in_memory(self.run.recipe, self.devices.replicas):
                 for stack in feeder:
@@ -359,7 +359,7 @@ class Trainer:
             raise
 
     def _predictor(self) -> Predictor:
-        """The function that validates, with the weights of now."""
+        """Return the function that validates, with the present weights."""
         if self._on_host is not None:
             assign_weights(self._on_host, weight_arrays(self._shown, "model"), "model")
         return self._predict

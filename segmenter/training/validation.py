@@ -48,7 +48,7 @@ class _SceneJob:
         return raster
 
     def truth(self, window: Window) -> NDArray[np.uint8]:
-        """Class ids of the label in a window."""
+        """Return the class ids of the label in a window."""
         if self.scene.label is None:
             raise DatasetError(f"{self.scene.name}: expected a label to validate on, there is none")
         self.label = self.label or LabelIds(self.scene.label, self.dataset.classes)
@@ -61,7 +61,7 @@ class _SceneJob:
 
 
 def tiling_of(run: Run, devices: int = 1) -> Tiling:
-    """The windows that the run's recipe and network ask for, on so many devices."""
+    """Return the windows that the run's recipe and network ask for, on a number of devices."""
     asked = run.recipe.prediction
     return usual_tiling(run.network, asked.window, asked.batch, devices)
 
@@ -76,7 +76,7 @@ def validate_together(
     heard: int = 0,
     going: Callable[[], None] = lambda: None,
 ) -> tuple[ConfusionMatrix, list[int]]:
-    """`validate` by all workers, each its share of the scenes; the sum, the same on all.
+    """Validate by all workers, each its share of the scenes; return the sum, the same on all.
 
     The examples are of this worker's own scenes.
 
@@ -114,7 +114,7 @@ def validate_together(
 
 
 def _told(found: Sequence[tuple[str, float | None, ConfusionMatrix]], heard: int) -> str:
-    """A worker's scenes as text: names, metres a pixel, counts."""
+    """Encode a worker's scenes as text: names, metres a pixel, counts."""
     pixels = [np.column_stack([one.matrix, one.without_data]) for _, _, one in found]
     counts = packed({"counts": np.stack(pixels)}) if pixels else ""
     scenes = [[name, metres] for name, metres, _ in found]
@@ -137,7 +137,7 @@ def validate(
     finished: Callable[[str, float | None, ConfusionMatrix], None] | None = None,
     going: Callable[[], None] = lambda: None,
 ) -> ConfusionMatrix:
-    """The confusion matrix over all pixels of the validation scenes, on all devices of the predictor.
+    """Return the confusion matrix over all pixels of the validation scenes, by all devices of the predictor.
 
     Windows are given in the order in which they are read, so that nothing depends on the number of devices.
 
@@ -176,6 +176,6 @@ def validate(
 
 
 def validation_protocol(dataset: Dataset) -> Protocol:
-    """Protocol of the validation's scores."""
+    """Return the protocol of the validation's scores."""
     scenes = tuple(scene.name for scene in dataset.of("validation"))
     return Protocol(tuple(dataset.classes.names), dataset.labels, "validation", scenes=scenes)

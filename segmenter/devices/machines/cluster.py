@@ -40,17 +40,17 @@ class Cluster:
 
     @property
     def chief(self) -> bool:
-        """Whether this worker writes the run."""
+        """True if this worker writes the run."""
         return self.index == 0
 
     def name(self, index: int | None = None) -> str:
-        """A worker for messages: this one, or that of a number."""
+        """Return a worker's name for messages: this one's, or that of a number."""
         number = self.index if index is None else index
         where = f" ({self.addresses[number]})" if self.addresses else ""
         return f"worker {number}{where}"
 
     def resolved(self, environment: Mapping[str, str]) -> Cluster:
-        """With the addresses; imports TensorFlow where Slurm's are to be read.
+        """Return the cluster with its addresses; imports TensorFlow if Slurm's are to be read.
 
         Raises:
             DeviceError: Slurm's list of hosts cannot be read.
@@ -58,7 +58,7 @@ class Cluster:
         return self if self.addresses else replace(self, addresses=_slurm_addresses(environment))
 
     def tf_config(self) -> str:
-        """Content of TF_CONFIG, from which TensorFlow's strategies read all this."""
+        """Return the content of TF_CONFIG, from which TensorFlow's strategies read all this."""
         task = {"type": "worker", "index": self.index}
         return json.dumps({"cluster": {"worker": list(self.addresses)}, "task": task})
 
@@ -66,7 +66,7 @@ class Cluster:
 def find_cluster(
     strategy: str, asked: str | None, index: int | None, environment: Mapping[str, str]
 ) -> Cluster | None:
-    """The cluster that this process belongs to; None for a training by one process.
+    """Return the cluster that this process belongs to; None for a training by one process.
 
     Args:
         strategy: the recipe's `distribution.strategy`.
@@ -120,7 +120,7 @@ def _index(index: Any, workers: int, where: str) -> int:
 
 
 def _of_tf_config(text: str) -> Cluster | None:
-    """The cluster in TF_CONFIG, whose jobs may be `worker` and, first of all, one `chief`."""
+    """Return the cluster in TF_CONFIG, whose jobs may be `worker` and, first of all, one `chief`."""
     try:
         said = json.loads(text)
         cluster, task = said.get("cluster") or {}, said.get("task") or {}
@@ -170,7 +170,7 @@ def _of_slurm(index: int | None, environment: Mapping[str, str]) -> Cluster:
 
 
 def _slurm_addresses(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """host:port of each task, in the order of Slurm's numbers.
+    """Return host:port of each task, in the order of Slurm's numbers.
 
     Read by TensorFlow's SlurmClusterResolver, whose own list is sorted by the hosts' names as text, so that
     of n2 and n10 each would take the other's number; it also divides by the number of GPUs, which may be 0.

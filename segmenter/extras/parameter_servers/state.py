@@ -51,7 +51,7 @@ class Shard:
     averaged: AveragedWeights | None
 
     def among(self, variables: Sequence[Any]) -> list[Any]:
-        """Those of some variables of the model that are kept here, in the model's order."""
+        """Return those of some variables of the model that are kept here, in the model's order."""
         paths = {v.path for v in variables}
         return [v for v in self.own if v.path in paths]
 
@@ -142,7 +142,7 @@ class ServedState:
 
 
 def dealt(variables: Sequence[Any], servers: int) -> list[tuple[Any, ...]]:
-    """Variables dealt to servers, the largest first, each to the one with the fewest numbers so far."""
+    """Deal variables to servers, the largest first, each to the one with the fewest numbers so far."""
     size = [numbers_in([v]) for v in variables]
     loads, places = [0] * servers, [0] * len(variables)
     for number in sorted(range(len(variables)), key=lambda i: -size[i]):
@@ -155,7 +155,7 @@ def dealt(variables: Sequence[Any], servers: int) -> list[tuple[Any, ...]]:
 
 
 def _like(variable: Any) -> Any:
-    """A variable with the value and path of another, on the device of the context."""
+    """Return a variable with the value and path of another, on the device of the context."""
     *folders, name = variable.path.split("/")
     with ExitStack() as scopes:
         for folder in folders:

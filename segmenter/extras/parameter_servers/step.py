@@ -26,7 +26,7 @@ class _Read(NamedTuple):
 
 
 def make_served_step(parts: StepParts, state: ServedState) -> Any:
-    """A compiled function of a batch → (`StepResult`, updates of others meanwhile), for a worker.
+    """Return a compiled function of a batch → (`StepResult`, updates of others meanwhile), for a worker.
 
     The batch is a whole global batch, in the order of its slots. Made for the weights that train now
     (`set_trained`).
@@ -54,7 +54,7 @@ def make_served_step(parts: StepParts, state: ServedState) -> Any:
 
 
 def _read(state: ServedState) -> _Read:
-    """Weights and statistics of all servers."""
+    """Read weights and statistics of all servers."""
     values: dict[str, Any] = {}
     updates, scale = None, None
     for shard in state.shards:
@@ -78,7 +78,7 @@ def _read(state: ServedState) -> _Read:
 
 
 def _computed(parts: StepParts, state: ServedState, read: _Read, *batch: Any) -> Any:
-    """(loss, gradient times the loss scale in the servers' order, statistics by path) of a whole batch."""
+    """Return (loss, gradient times the loss scale in the servers' order, statistics by path) of a batch."""
     model, loss_of = parts.model, parts.loss
     dtype = model.outputs[0].dtype
     trained = [read.values[v.path] for v in model.trainable_variables]
@@ -116,7 +116,7 @@ def _computed(parts: StepParts, state: ServedState, read: _Read, *batch: Any) ->
 
 
 def _in_order(model: Any, state: ServedState, gradients: Sequence[Any]) -> Any:
-    """Gradients as one vector, server by server, of each in its optimiser's order."""
+    """Concatenate gradients to one vector, server by server, in the order of each server's optimiser."""
     of = {v.path: g for v, g in zip(model.trainable_variables, gradients, strict=True)}
     found = []
     for shard in state.shards:
@@ -129,7 +129,7 @@ def _in_order(model: Any, state: ServedState, gradients: Sequence[Any]) -> Any:
 def _updated(
     parts: StepParts, state: ServedState, read: _Read, gradient: Any, statistics: dict[str, Any], finite: Any
 ) -> Any:
-    """Updates by others between the reading and this one, which is applied on each server."""
+    """Apply an update on each server; return the number of updates by others since the reading."""
     trained = [shard.among(parts.model.trainable_variables) for shard in state.shards]
     own_parts = tf.split(gradient, [numbers_in(own) for own in trained])
     late = None

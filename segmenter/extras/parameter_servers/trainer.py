@@ -216,5 +216,5 @@ class ServedTrainer(Trainer):
 
 
 def _of_one(result: StepResult) -> StepResult:
-    """A step's result as that of a call of one step."""
+    """Return a step's result as that of a call of one step."""
     return StepResult(*(np.asarray(value)[None] for value in result))

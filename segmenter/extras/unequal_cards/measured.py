@@ -38,7 +38,7 @@ def share_out(
     classes: int,
     known: MeasuredShares | None = None,
 ) -> Devices:
-    """The devices with the tiles that each gets of a step; says what was measured and chosen.
+    """Return the devices with the tiles that each gets of a step; say what was measured and chosen.
 
     Args:
         form: bands and dtype of the images.
@@ -63,14 +63,14 @@ def share_out(
 
 
 def _with(devices: Devices, tiles: tuple[int, ...]) -> Devices:
-    """Equal parts are none: what is computed is then what it was without shares, to the bit."""
+    """Return the devices with these shares; equal ones are dropped, for the bits of no shares."""
     return replace(devices, shares=() if len(set(tiles)) == 1 else tiles)
 
 
 def measured(
     probe: Probe, names: Sequence[str], global_batch: int, unit: int
 ) -> tuple[tuple[int, ...], list[float]]:
-    """Tiles of a step for each device, by the seconds that a tile takes there, and these.
+    """Measure the seconds that a tile takes on each device; return the tiles of a step for each, and these.
 
     A part that is larger than what was timed is tried before it is chosen; where the memory does not hold
     it, the device gets at most what it holds.
@@ -110,7 +110,7 @@ class Probe:
     changed: Callable[[Any, str], Any] = field(default=lambda loss, device: loss)
 
     def seconds(self, device: str, tiles: int, unit: int = 1) -> tuple[int, float]:
-        """So many tiles, or what of them the memory holds, and the seconds that one takes.
+        """Return the number of tiles that the memory holds, at most `tiles`, and the seconds that one takes.
 
         Raises:
             TrainingError: not even `unit` tiles fit.
@@ -130,7 +130,7 @@ class Probe:
                 gc.collect()  # its variables lie on the device
 
     def _steps(self, device: str, tiles: int) -> float:
-        """The shortest time of a step."""
+        """Return the shortest time of a step, in seconds."""
         batch = self._batch(device, tiles)
         # Made once, for this batch: TensorFlow warns of a function that is made again and again.
         step = self._step(device, tiles).get_concrete_function(batch)

@@ -38,7 +38,7 @@ class Source:
 
 
 def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool = False) -> Source:
-    """The run that `--init-from` names, whose weights fit the recipe's model; imports no TensorFlow.
+    """Return the run that `--init-from` names, if its weights fit the recipe's model; imports no TensorFlow.
 
     Args:
         partial: `--init-from-partial`: however few of them do.
@@ -58,7 +58,7 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
 
 
 def _network(recipe: Recipe) -> str:
-    """What of a model must be the same for most weights to fit."""
+    """Return the network's name, which must be the same for most weights to fit."""
     return recipe.model.encoder if isinstance(recipe.model, EncoderDecoderConfig) else recipe.model.kind
 
 
@@ -88,7 +88,7 @@ def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
 
 
 def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
-    """Paths of the weights that `runs.weights.transfer_weights` keeps for a model of such shapes."""
+    """Return the paths of the weights that `runs.weights.transfer_weights` keeps for a model of these shapes."""
     head = "logits/" if source.run.classes.names != classes else None
     return [
         path
@@ -100,7 +100,7 @@ def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> 
 
 
 def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: Mapping[str, str]) -> str:
-    """Kept parameters, and the stages that are kept, kept in part and begun anew, in a line.
+    """Return a line: kept parameters, and the stages that are kept, kept in part and begun anew.
 
     Args:
         shapes: of all weights, by path.
@@ -134,7 +134,7 @@ def bands_seen(dataset: Dataset) -> int:
 
 
 def _difference(source: Run, recipe: Recipe) -> str:
-    """Differences of the two models, as settings of the recipe."""
+    """Return the differences of the two models, as settings of the recipe."""
     theirs, ours = (r.model.model_dump(exclude={"dropout"}) for r in (source.recipe, recipe))
     if theirs["kind"] != ours["kind"]:  # they share no other setting
         theirs, ours = {"kind": theirs["kind"]}, {"kind": ours["kind"]}

@@ -44,7 +44,7 @@ def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bo
 
 
 def find_encoder_weights(config: ModelConfig, bands: int) -> EncoderWeights | None:
-    """The weights that a recipe's encoder starts from; None: from scratch.
+    """Return the weights that a recipe's encoder starts from; None: from scratch.
 
     Raises:
         WeightsError: in one line.
@@ -82,7 +82,7 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
 
 
 def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
-    """Warning where weights are frozen at the start that nobody has trained; empty elsewhere.
+    """Return a warning if weights are frozen at the start that nobody has trained; else an empty text.
 
     Args:
         known: paths of the weights that were loaded.

@@ -23,7 +23,7 @@ class AveragedWeights:
     def __init__(
         self, strategy: Any, model: Any, averaged: Any, decay: float, *, shared: bool = False
     ) -> None:
-        """`averaged` is another model of the same make, whose weights become the average.
+        """Average a model's weights in `averaged`, another model of the same make.
 
         Both were built in the strategy's scope.
 
@@ -59,9 +59,9 @@ class AveragedWeights:
             write_vector(averages, after, before if self._shared else None)
 
     def arrays(self) -> dict[str, Any]:
-        """Arrays that a checkpoint holds beside the averaged model's weights."""
+        """Return the arrays that a checkpoint holds beside the averaged model's weights."""
         return {"ema_updates": self._updates.numpy()}
 
     def assign(self, arrays: dict[str, Any]) -> None:
-        """Inverse of `arrays`."""
+        """Set the state from what `arrays` returned."""
         self._updates.assign(arrays["ema_updates"])

@@ -96,7 +96,7 @@ class FlatOptimiser:
         scaled: bool = False,
         shared: bool = False,
     ) -> None:
-        """State for the weights, which train in some epoch, in the model's order.
+        """Make the state for weights that train in some epoch, in the model's order.
 
         Args:
             schedule: step, from 0 → learning rate.
@@ -135,11 +135,11 @@ class FlatOptimiser:
     # ---------------------------------------------------------------------------------- the step
 
     def scale_loss(self, loss: Any) -> Any:
-        """The loss to differentiate."""
+        """Return the loss to differentiate: times the loss scale."""
         return loss if self.loss_scale is None else loss * tf.cast(self.loss_scale.scale.value, loss.dtype)
 
     def flat(self, gradients: Sequence[Any], trained: Sequence[Any]) -> Any:
-        """Gradients of the weights that train now, (n,) in this optimiser's order."""
+        """Concatenate the gradients of the weights that train now, (n,) in this optimiser's order."""
         of = {v.path: gradient for v, gradient in zip(trained, gradients, strict=True)}
         order = [v.path for segment in self._now(trained) for v in segment.weights]
         if len(order) != len(of):
@@ -175,12 +175,12 @@ class FlatOptimiser:
         return finite
 
     def _now(self, trained: Sequence[Any]) -> list[Segment]:
-        """The segments that train, late ones only with their weights among the trained."""
+        """Return the segments that train, late ones only if their weights are among the trained."""
         paths = {v.path for v in trained}
         return [segment for segment in self.segments if segment.weights[0].path in paths]
 
     def clipped(self, gradient: Any) -> Any:
-        """The gradient (n,) within the limits."""
+        """Clip the gradient (n,) to the limits."""
         if self.clip_norm:
             (gradient,), _ = tf.clip_by_global_norm([gradient], self.clip_norm)
         elif self.clip_value:
@@ -228,7 +228,7 @@ class FlatOptimiser:
         write_vector(segment.weights, weights - self.rule.change(gradient, moments, rate, step), now_at)
 
     def _corrected(self, rate: Any, step: Any, late_steps: Any) -> Any:
-        """Learning rate of late weights, such that the correction for all becomes that for their steps.
+        """Return the rate of late weights that turns the bias correction of all steps into that of their own.
 
         Their moments start from 0 later than the others'. Corrected by the steps of all, which are too many,
         the first updates would be up to 6.5 times as large as they should be.
@@ -239,7 +239,7 @@ class FlatOptimiser:
     # ---------------------------------------------------------------------------------- checkpoints
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The state by name, weight by weight, in the order and with the content of Keras' optimisers.
+        """Return the state by name, weight by weight, in the order and with the content of Keras' optimisers.
 
         So checkpoints do not depend on how the weights lie in vectors. Of a Keras loss scale, `unused` and
         `no_rate` are the wrapper's own step and learning rate, which never change.
@@ -255,7 +255,7 @@ class FlatOptimiser:
         return found | {name: moments[name] for name in names}
 
     def assign(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of `arrays`.
+        """Set the state from what `arrays` returned.
 
         Raises:
             ValueError: an array has another shape.
@@ -283,7 +283,7 @@ class FlatOptimiser:
 
 
 def _segments(rule: Rule, weights: Sequence[Any], pace: Pace) -> list[Segment]:
-    """The weights by rate and start."""
+    """Group the weights by rate and start."""
     if len(dtypes := {v.dtype for v in weights}) != 1:
         raise ValueError(f"expected weights of one type, got {sorted(dtypes)}")
     groups: dict[tuple[float, bool], list[Any]] = {}
@@ -304,5 +304,5 @@ def _segments(rule: Rule, weights: Sequence[Any], pace: Pace) -> list[Segment]:
 
 
 def _variable(shape: tuple[int, ...], dtype: str, name: str, value: float = 0) -> Any:
-    """A variable of which each replica updates a copy of its own."""
+    """Return a variable of which each replica updates a copy of its own."""
     return keras.Variable(np.full(shape, value, dtype), dtype=dtype, trainable=False, name=name)

@@ -24,13 +24,13 @@ class Agreement:
     """Compares the replicas' copies of variables by two numbers of each, which the devices compute."""
 
     def __init__(self, devices: Devices, variables: Sequence[Any]) -> None:
-        """`variables` are Keras variables of which each replica has a copy."""
+        """Compare `variables`: Keras variables of which each replica has a copy."""
         self._devices, self._variables = devices, list(variables)
         self._run = tf.function(lambda: devices.strategy.run(self._fingerprints), autograph=False)
         self._said, self._names = False, list[str]()
 
     def check(self, step: int) -> str:
-        """A warning where replicas on several models of card differ, once; else empty.
+        """Compare the replicas; return a warning, once, if several models of card differ, else an empty text.
 
         Several models add up in different ways, so that the last bits of their statistics differ for good.
 
@@ -54,7 +54,7 @@ class Agreement:
         return line
 
     def _of_all(self, local: list[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], list[str], set[str]]:
-        """Fingerprints and names of all replicas, and the models of their devices, over all workers."""
+        """Return fingerprints and names of all replicas over all workers, and the models of their devices."""
         workers, used = self._devices.workers, self._devices.used
         if workers.count == 1:
             return local, list(self._devices.names), {device.model for device in used}
@@ -65,7 +65,7 @@ class Agreement:
         return found, names, {model for one in said for model in one["models"]}
 
     def _told(self, found: Sequence[NDArray[np.int64]]) -> str:
-        """Whose copies of what are others than the first replica's."""
+        """Describe which replicas' copies of which variables differ from the first replica's."""
         others = [r for r, own in enumerate(found) if not np.array_equal(own, found[0])]
         rows = np.unique(np.concatenate([np.flatnonzero((found[r] != found[0]).any(axis=1)) for r in others]))
         names = ", ".join(self._variables[row].path for row in rows[:_FEW])
@@ -78,7 +78,7 @@ class Agreement:
 
 
 def _fingerprint(values: Any) -> Any:
-    """(2,) int64: Σ b and Σ b² over the values as whole numbers b of their bits, modulo 2^64.
+    """Return (2,) int64: Σ b and Σ b² over the values as whole numbers b of their bits, modulo 2^64.
 
     The first tells of any one number that differs, both together of several. Not by place: that would take a
     number for each, which a GPU gets from its host.

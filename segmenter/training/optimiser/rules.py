@@ -18,16 +18,16 @@ class Rule(Protocol):
 
     @property
     def bias_corrected(self) -> bool:
-        """Whether `correction` is part of the change: moments that start from 0 are too small at first."""
+        """True if `correction` is part of the change: moments that start from 0 are too small at first."""
 
     def correction(self, step: Any) -> Any:
-        """Factor that corrects for that, in the step with a number, from 1."""
+        """Return the factor that corrects for that, in the step of a number from 1."""
 
     def new_moments(self, gradient: Any, before: Sequence[Any], rate: Any) -> list[Any]:
-        """The moments after a gradient (n,)."""
+        """Return the moments after a gradient (n,)."""
 
     def change(self, gradient: Any, moments: Sequence[Any], rate: Any, step: Any) -> Any:
-        """(n,), to be taken from the weights.
+        """Return what to subtract from the weights, (n,).
 
         Args:
             moments: after the gradient.
@@ -47,20 +47,20 @@ class Adam:
     bias_corrected: bool = True
 
     def new_moments(self, gradient: Any, before: Sequence[Any], rate: Any) -> list[Any]:
-        """m + (g − m)(1 − β₁) and v + (g² − v)(1 − β₂)."""
+        """Return m + (g − m)(1 − β₁) and v + (g² − v)(1 − β₂)."""
         m, v = before
         first = m + (gradient - m) * (1 - self.beta_1)
         return [first, v + (tf.square(gradient) - v) * (1 - self.beta_2)]
 
     def change(self, gradient: Any, moments: Sequence[Any], rate: Any, step: Any) -> Any:
-        """α m / (√v + ε) with α = η √(1 − β₂ᵗ) / (1 − β₁ᵗ)."""
+        """Return α m / (√v + ε) with α = η √(1 − β₂ᵗ) / (1 − β₁ᵗ)."""
         m, v = moments
         second, first = self._powers(step)
         alpha = rate * tf.sqrt(1 - second) / (1 - first)
         return m * alpha / (tf.sqrt(v) + self.epsilon)
 
     def correction(self, step: Any) -> Any:
-        """√(1 − β₂ᵗ) / (1 − β₁ᵗ) (section 2)."""
+        """Return √(1 − β₂ᵗ) / (1 − β₁ᵗ) (section 2)."""
         second, first = self._powers(step)
         return tf.sqrt(1 - second) / (1 - first)
 
@@ -76,15 +76,15 @@ class Plain:
     bias_corrected: bool = False
 
     def correction(self, step: Any) -> Any:
-        """1."""
+        """Return 1."""
         return tf.ones_like(step)
 
     def new_moments(self, gradient: Any, before: Sequence[Any], rate: Any) -> list[Any]:
-        """None."""
+        """Return no moments."""
         return []
 
     def change(self, gradient: Any, moments: Sequence[Any], rate: Any, step: Any) -> Any:
-        """η g."""
+        """Return η g."""
         return gradient * rate
 
 
@@ -97,15 +97,15 @@ class Momentum:
     bias_corrected: bool = False
 
     def correction(self, step: Any) -> Any:
-        """1."""
+        """Return 1."""
         return tf.ones_like(step)
 
     def new_moments(self, gradient: Any, before: Sequence[Any], rate: Any) -> list[Any]:
-        """μ m − η g."""
+        """Return μ m − η g."""
         return [before[0] * self.momentum - gradient * rate]
 
     def change(self, gradient: Any, moments: Sequence[Any], rate: Any, step: Any) -> Any:
-        """−m."""
+        """Return −m."""
         return -moments[0]
 
 
@@ -114,5 +114,5 @@ class Nesterov(Momentum):
     """The same with Nesterov's look ahead: m ← μ m − η g, w ← w + μ m − η g."""
 
     def change(self, gradient: Any, moments: Sequence[Any], rate: Any, step: Any) -> Any:
-        """−(μ m − η g)."""
+        """Return −(μ m − η g)."""
         return gradient * rate - moments[0] * self.momentum

@@ -11,12 +11,12 @@ import tensorflow as tf
 
 
 def numbers_in(weights: Sequence[Any]) -> int:
-    """How many numbers some variables or tensors have, all together."""
+    """Count the numbers of some variables or tensors, all together."""
     return sum(int(np.prod(v.shape)) for v in weights)
 
 
 def as_vector(parts: Sequence[Any]) -> Any:
-    """Tensors, or the values of Keras variables, one after the other."""
+    """Concatenate tensors, or the values of Keras variables, to (n,)."""
     values = [part.value if isinstance(part, keras.Variable) else part for part in parts]
     return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
 
