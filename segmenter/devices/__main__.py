@@ -1,4 +1,4 @@
-"""What TensorFlow sees of this machine's GPUs, why not more, and what a run would use.
+"""Report on this machine's GPUs: which TensorFlow sees, why not more, and which a run would use.
 
 Exit code 0 where all GPUs can be used, and on a machine without; 2 where one is there and cannot.
 """

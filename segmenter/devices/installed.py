@@ -1,4 +1,4 @@
-"""Whether TensorFlow is installed, and what installs it; found out without importing it."""
+"""Installation of TensorFlow: checked, and named in messages, without importing it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ cuda-compatibility/minor-version-compatibility.html)."""
 _TENSOR_CORES = (7, 0)
 _SHARED = Path("/dev/shm")
 _SHARED_LEAST = 1 << 30
-"""What NCCL is told to be given where cards have no way to each other but the host's memory."""
+"""Shared memory that NCCL needs where cards reach each other by the host's memory alone."""
 _SAYS = ("dlopen", "dynamic library", "cuda drivers", "cuInit", "CUDA_ERROR", "Ignoring visible gpu device")
 """In lines of TensorFlow's log that say why a GPU is not used."""
 _PREFIX = re.compile(r"^.*?\.cc:\d+\]\s*")
@@ -51,7 +51,7 @@ class SeenGpu:
 
 @dataclass(frozen=True)
 class Seen:
-    """What TensorFlow makes of the machine.
+    """The machine as TensorFlow sees it.
 
     Attributes:
         cuda, cudnn: versions that it was built for; empty: it computes on the CPU only.

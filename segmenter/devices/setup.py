@@ -140,7 +140,7 @@ def set_up_devices(
     """Pass the recipe's device settings to TensorFlow, start the devices, and return those that can compute.
 
     These are the visible GPUs, or the parts that one was split into; without a GPU, or where
-    `logical_devices` splits the CPU into so many, the CPU's. Of several workers, this one's.
+    `logical_devices` splits the CPU, the CPU's parts. Of several workers, this one's.
 
     Args:
         before_start: called when all is passed on, with the number of visible GPUs.
@@ -334,7 +334,7 @@ def gpus_expected(config: DistributionConfig, logical_devices: int | None = None
     """Count the cards that a recipe and CUDA_VISIBLE_DEVICES leave of those that the driver lists.
 
     Args:
-        logical_devices: the CPU is split into so many, and no GPU is used.
+        logical_devices: parts of the CPU; no GPU is used then.
     """
     if logical_devices is not None:
         return 0

@@ -133,7 +133,7 @@ class Devices:
         return max(self.dealt(global_batch))
 
     def distributed(self, batch: Any, axis: int = 0) -> Any:
-        """Put each replica's block of this worker's part of a global batch (a tuple of tensors) on its device.
+        """Put each replica's block of this worker's part of a global batch, a tuple, on its device.
 
         The blocks are contiguous, and of one worker all of the batch. Of several workers, each hands over
         what it has of it (`own_rows`).
@@ -206,7 +206,7 @@ def make_devices(
     """Set up TensorFlow's devices and the recipe's strategy.
 
     Args:
-        logical_devices: split the CPU into so many, to run several replicas without a GPU.
+        logical_devices: parts to split the CPU into, to run several replicas without a GPU.
         cluster: the workers to train with; one alone trains like none.
         kind: makes the kind of the training, when the devices are set up and nothing is made on them yet.
 
@@ -331,7 +331,7 @@ def sums_not_compiled(config: DistributionConfig, used: Sequence[Device], worker
 
 
 def _rings() -> bool:
-    """Return True if TensorFlow sees that GPUs are parts of one: it then avoids NCCL, which needs whole cards.
+    """Return True if TensorFlow sees that GPUs are parts of one, and so avoids NCCL.
 
     It compares the numbers of all cards of the machine, also of those that are not visible, and of all parts.
     """

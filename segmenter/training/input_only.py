@@ -25,7 +25,7 @@ from segmenter.tiles.feeding.sizes import processes, threads_for
 from segmenter.training.prepare import Tiles, epoch_plan
 
 _COST_SECONDS = 3.0
-"""Of processor, for the cost of a tile: some thousand tiles."""
+"""Processor time for the cost of a tile: some thousand tiles."""
 _REACHED, _REACHED_HALF = 13.4e12 * 0.6, 53.8e12 * 0.4
 """FLOP/s of an RTX 2080 Ti's convolutions in float32 and by tensor cores: docs/four_gpus.md's assumptions."""
 _MEND = {

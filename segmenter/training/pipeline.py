@@ -14,7 +14,7 @@ def epoch_dataset(
 ) -> Any:
     """Return the global batches of an epoch from `first_step` on, in order, as a `tf.data.Dataset`.
 
-    With `stacked`, so many batches come at once, with one more axis in front; the last stack of an epoch is
+    With `stacked`, that many batches come at once, with one more axis in front; the last stack of an epoch is
     filled up with zeros. What makes the batches, and how many ahead, is the feed's affair; here they are
     copied out of it, once, so that its memory is free for the next.
 

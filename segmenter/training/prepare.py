@@ -47,7 +47,7 @@ _MANY_FILLERS = 0.2
 _STEPS_WANTED = 8
 """Steps an epoch that the batch size which is proposed then gives, at the least."""
 _SAME = 1e-6
-"""Of a band's deviation: statistics taken on another processor differ in their last bits."""
+"""Share of a band's deviation: statistics taken on another processor differ in their last bits."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Tiles:
         return len(self.statistics.mean_C), self.statistics.dtype
 
     def fingerprint(self) -> str:
-        """Return a digest that a resumed run must find again: of the tiles' places and counts, of all files."""
+        """Return a digest of the tiles' places and counts and of all files, which a resumed run must have."""
         return joint_digest({"": (self.index.fingerprint(), ""), **self.digests})
 
 
@@ -80,7 +80,7 @@ def check_run_directory(
     """Refuse to write over a run, and to resume one under another recipe; gives what to go on from.
 
     Args:
-        resume_from: the step whose checkpoint it is to be; None: the newest.
+        resume_from: the step of the checkpoint; None: the newest.
 
     Raises:
         CheckpointError, ConfigError: saying what to do instead.

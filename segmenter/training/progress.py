@@ -61,7 +61,7 @@ class TimeLeft:
     _said_validation: bool = False
 
     def stepped(self, done: int) -> None:
-        """Take in that so many steps of the training are done by now."""
+        """Note that `done` steps of the training are done by now."""
         now = time.perf_counter() - self._validated_s
         self._first = self._first or (done, now)
         before, then = self._first
@@ -73,7 +73,7 @@ class TimeLeft:
 
     @contextmanager
     def validating(self, done: int) -> Iterator[None]:
-        """Measure a validation after so many steps."""
+        """Measure a validation after `done` steps."""
         started = time.perf_counter()
         yield
         seconds, count = time.perf_counter() - started, self._validations(done)
@@ -106,7 +106,7 @@ def _clock(seconds: float) -> str:
 
 @dataclass
 class Meter:
-    """Of one epoch.
+    """Progress of one epoch.
 
     Attributes:
         plan: of the epoch: what each step was promised to hold.

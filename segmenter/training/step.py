@@ -14,15 +14,14 @@ from segmenter.devices.strategy import is_central
 from segmenter.model.dropout import masks_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.training.optimiser.ema import AveragedWeights
-from segmenter.training.optimiser.flat import FlatOptimiser
-from segmenter.training.optimiser.optimisers import sum_over_replicas
+from segmenter.training.optimiser.optimisers import Optimiser, sum_over_replicas
 
 _SUM = tf.distribute.ReduceOp.SUM
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """What a step is made of.
+    """Parts that a step is made of.
 
     Attributes:
         loss: a `losses.ReplicaLoss`.
@@ -36,7 +35,7 @@ class StepParts:
 
     strategy: Any
     model: Any
-    optimiser: FlatOptimiser
+    optimiser: Optimiser
     loss: Any
     normalisation: Normalisation
     min_pixels: int
@@ -47,7 +46,7 @@ class StepParts:
 
 
 class StepResult(NamedTuple):
-    """Of one step, scalars and `held` (2, K); of several, each with an axis of steps in front.
+    """Result of one step: scalars and `held` (2, K); of several, each with an axis of steps in front.
 
     Attributes:
         loss: of the global batch.
@@ -287,11 +286,11 @@ def _count(true: Any, axis: Any = None) -> Any:
     return tf.reduce_sum(tf.cast(true, tf.float32), axis)
 
 
-def optimiser_arrays(optimiser: FlatOptimiser) -> dict[str, Any]:
+def optimiser_arrays(optimiser: Optimiser) -> dict[str, Any]:
     """Return the optimiser's state, by position: moments, step count, loss scale."""
     return {f"optimiser/{i:05d}": array for i, array in enumerate(optimiser.arrays().values())}
 
 
-def assign_optimiser(optimiser: FlatOptimiser, arrays: dict[str, Any]) -> None:
+def assign_optimiser(optimiser: Optimiser, arrays: dict[str, Any]) -> None:
     """Set the state from what `optimiser_arrays` returned for an optimiser of the same model."""
     optimiser.assign({name: arrays[f"optimiser/{i:05d}"] for i, name in enumerate(optimiser.arrays())})

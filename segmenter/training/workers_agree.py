@@ -1,6 +1,6 @@
 """Training over several workers: what they must have in common, one start, one stop, one validation.
 
-With one process all of it is what it was: nothing is sent, and nothing waited for.
+With one process nothing is sent, and nothing waited for.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def arrays_from_chief(devices: Devices, arrays: Arrays) -> Arrays:
 
 
 class Stop:
-    """Whether to stop: where several workers train, only once all know that one has heard a signal.
+    """Decision to stop: of several workers, only once all know that one has received a signal.
 
     Each hands what it has heard to every call of the devices, which add it up; the sum is read one call
     late, with the results, so that nobody waits for it, and all stop after the same call.
@@ -198,7 +198,7 @@ class Stop:
 
 
 _TERM = 1 << 12
-"""What counts for a SIGTERM in a sum in which a SIGINT counts 1: more than there are workers."""
+"""Weight of a SIGTERM in a sum in which a SIGINT counts 1: more than there are workers."""
 
 
 def _weight(signal_number: int) -> int:

@@ -19,7 +19,7 @@ _ADDRESS = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
 _STRATEGIES = ("auto", "multi_worker_mirrored")
 _EXAMPLE = "host1:2222,host2:2222"
 _SLURM_PORT = 8888
-"""Of the first task on a host, as in TensorFlow's SlurmClusterResolver; further ones have the next."""
+"""Port of the first task on a host, as in TensorFlow's SlurmClusterResolver; further ones have the next."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ _TASK = re.compile(r"/job:\w+(?:/replica:\d+)?/task:(\d+)")
 
 
 class Place(NamedTuple):
-    """How far a worker is: comparable between workers, which all do the same in the same order.
+    """Progress of a worker: comparable between workers, which all do the same in the same order.
 
     Attributes:
         steps: optimiser steps done.

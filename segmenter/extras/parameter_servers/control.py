@@ -79,7 +79,7 @@ class Watch:
         """Return when all members are there.
 
         Raises:
-            DeviceError: naming those that are not there after so many seconds, or are of other versions.
+            DeviceError: naming those that are not there after `patience` seconds, or are of other versions.
         """
         missing = self.missing
         if missing:

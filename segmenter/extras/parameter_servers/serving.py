@@ -19,7 +19,7 @@ def run_role(config: DistributionConfig, roles: Roles, train: Callable[[Watch], 
     """Run this process in its role of a cluster, and end it with the exit code.
 
     Args:
-        train: what a chief does, with the watch over its members; gives the exit code.
+        train: trains as the chief, with the watch over its members, and returns the exit code.
 
     Raises:
         DeviceError: as of `serve`.

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from segmenter.extras.parameter_servers.state import ServedState, Shard
-from segmenter.training.optimiser.vectors import as_vector, numbers_in
+from segmenter.training.optimiser.optimisers import as_vector, numbers_in
 from segmenter.training.step import StepParts, StepResult, held_in, micro_batch
 
 
 class _Read(NamedTuple):
-    """What a step has read of the servers: values by path, updates until then, the loss scale or None."""
+    """Values of the servers that a step has read, by path, updates until then, the loss scale or None."""
 
     values: dict[str, Any]
     updates: Any

@@ -46,7 +46,7 @@ _TOLD = 10.0
 
 @dataclass
 class _Lateness:
-    """How many updates by others came between the reading of a step and its own update."""
+    """Counts of the updates by others between the reading of a step and its own update."""
 
     steps: int = 0
     total: int = 0
@@ -80,7 +80,7 @@ class ServedTrainer(Trainer):
             self._cluster.workers,
         )
         self._ahead = False
-        """Whether the servers have what the chief has not."""
+        """True while the servers are ahead of the chief's copies."""
 
     def train(self) -> None:
         """Train to the last epoch, or to the validation that ends it early.

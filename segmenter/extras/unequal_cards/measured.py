@@ -1,7 +1,7 @@
 """Tiles of a step for each device: equal parts, by the recipe's shares, or by what each was measured at.
 
-Measuring comes before the training starts, and what was chosen is kept in run.json: a clock would not choose
-the same in the next run, and everything after it is to be the same.
+Measuring comes before the training starts, and the choice is kept in run.json: a clock would not choose the
+same in the next run, and a resumed run must repeat it.
 """
 
 from __future__ import annotations

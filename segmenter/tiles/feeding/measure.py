@@ -195,7 +195,7 @@ def rate_of(feed: Feed, plan: Plan, steps: int, seconds: float, warm: int) -> tu
     """Measure a feed's tiles a second by the clock; return them and the steps that were taken.
 
     Args:
-        steps, seconds: it ends after so many, whichever comes first.
+        steps, seconds: limits, whichever comes first.
         warm: steps that are not counted: those that were begun together at the start.
     """
     into, started, done = feed.shape.empty(), 0.0, 0

@@ -95,7 +95,7 @@ class WorkerPool(Maker):
         """Start the workers.
 
         Raises:
-            TrainingError: there is not so much memory, or no such number of processes.
+            TrainingError: the memory, or the processes, cannot be had.
         """
         self._slots = Slots(slots, shape)
         self._free = list(range(slots))

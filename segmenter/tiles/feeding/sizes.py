@@ -1,4 +1,4 @@
-"""How many workers make batches, and how many batches are under way: by cores, devices and memory."""
+"""Numbers of workers that make batches, and of batches under way, by cores, devices and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_THREADS = 8
 _MORE = 8
 """Batches beyond one a worker at most: further ones wait for nothing but memory."""
 _WORKER_BYTES = 320 * 2**20
-"""Of a worker with its libraries, two tiles under way and GDAL's buffers; 141 MiB are the libraries."""
+"""Memory of a worker with its libraries (141 MiB), two tiles under way and GDAL's buffers."""
 _SHARE = 4
 """A quarter of the free memory for batches, and one for workers: decoded copies are read from the rest."""
 

@@ -90,7 +90,7 @@ class Slots:
         """Take the memory for a number of batches.
 
         Raises:
-            TrainingError: there is not so much.
+            TrainingError: the memory is not free.
         """
         self.number, self.shape = number, shape
         size = number * shape.bytes

@@ -88,7 +88,7 @@ def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
 
 
 def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
-    """Return the paths of the weights that `runs.weights.transfer_weights` keeps for a model of these shapes."""
+    """Return the paths of the weights that `runs.weights.transfer_weights` keeps for these shapes."""
     head = "logits/" if source.run.classes.names != classes else None
     return [
         path

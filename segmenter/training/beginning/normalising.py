@@ -22,7 +22,7 @@ from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.beginning.fine_tuning import Source, fitting
 
 _SAME, _NOTABLE = 0.005, 0.1
-"""Of a deviation, and of a ratio of two: what is no difference; from where a frozen layer is harmed."""
+"""Shares of a deviation, or of a ratio of two: no difference; enough to harm a frozen layer."""
 
 
 def normalisation_of(

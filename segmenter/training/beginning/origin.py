@@ -23,7 +23,7 @@ from segmenter.tiles.scene_gsd import some_of
 from segmenter.training.beginning.fine_tuning import Source
 
 _DIGITS = 6
-"""Of degrees: 0.1 m."""
+"""Decimal places of degrees: 0.1 m."""
 
 
 def record_origin(

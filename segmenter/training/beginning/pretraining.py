@@ -25,7 +25,7 @@ def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bo
     """Refuse weights that are missing, damaged or of another encoder, before the data are indexed.
 
     Args:
-        download: whether such as would be downloaded are asked for.
+        download: also ask for those that would be downloaded.
 
     Raises:
         WeightsError: in one line.

@@ -55,7 +55,7 @@ def of_class(values_BHWK: Any, ids_BHW: Any) -> Any:
 
 
 def hardest(ids_BHW: Any, valid_BHW: Any, logits_BHWK: Any, share: float, threshold: float) -> Any:
-    """Return 1 for the hardest `share` of an image's valid pixels and where p_y < `threshold`, else 0: (b, H, W).
+    """Return (b, H, W): 1 for the hardest `share` of an image's valid pixels and if p_y < `threshold`.
 
     Hard is a low probability of the true class, p_y. The share is rounded up; where several pixels are as
     hard as the last that is kept, each counts in part, so that their order does not matter. No gradient.
